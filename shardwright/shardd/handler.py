@@ -27,7 +27,7 @@ from shardwright.shardd.operations.current_op import with_daemon_operations
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
-from shardwright.shardd.operations.retried_writes import TXN_NUMBER, answer_retried_write
+from shardwright.shardd.operations.retried_writes import answer_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
 from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
@@ -39,13 +39,14 @@ from shardwright.shardd.orphans.unowned import unowned_filter
 from shardwright.shardd.range_deleter.older_readers import close_cursor
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
-from shardwright.shardd.transactions.labels import ENDS
-from shardwright.shardd.transactions.statements import AUTOCOMMIT
+from shardwright.shardd.transactions.endings import ENDINGS
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
-from shardwright.sharding.commit_protocol import COORDINATED_BY, COORDINATOR
+from shardwright.sharding.commit_protocol import COORDINATOR
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.error_codes import ErrorCode
@@ -53,7 +54,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
-from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -107,38 +107,50 @@ class ShardHandler(SidecarHandler):
         if command is not None:
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
-        if COORDINATOR in fields:
-            expect_commit(request, self._shard.transaction_coordinators)
-        if COORDINATED_BY in fields:
-            request = request.with_body(without(request.body, {COORDINATED_BY}))
         if AUTOCOMMIT in fields:
-            run = partial(self._run_in_transaction, client, upstream)
-            return await self._shard.statements.run(upstream, request, run)
+            if COORDINATOR in fields:
+                expect_commit(request, self._shard.transaction_coordinators)
+            if request.name in ENDINGS:
+                return await self._end_transaction(client, upstream, request)
+            run = partial(self._dispatch_operation, client, upstream)
+            return await self._shard.transactions.statements.run(upstream, request, run)
         return await self._dispatch_operation(client, upstream, request)
 
     @may_run_in_reactor
-    async def _run_in_transaction(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        if request.name not in ENDS:
-            return await self._dispatch_operation(client, upstream, request)
-        # What it commits was admitted in this term, so that its reply must not be of a later one.
-        exchange = TermExchange(
-            self._context.sidecar, upstream, OperationGeneration(), must_report_term=True, is_whole=True
-        )
-        return await exchange.run(request)
+    async def _end_transaction(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        gate = self._shard.transactions.gate
+        if not gate.is_open and self._context.is_primary:
+            await in_own_task()
+            await gate.wait_open()  # until it is known which transactions are prepared
+
+        @may_run_in_reactor
+        async def run(command: Request) -> bytes | None:
+            # What it commits was admitted in this term, so that its reply must not be of a later one.
+            sidecar = self._context.sidecar
+            exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_report_term=True, is_whole=True)
+            return await exchange.run(command)
+
+        return await self._shard.transactions.endings.run(client, request, run)
 
     @may_run_in_reactor
-    async def _dispatch_operation(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+    async def _dispatch_operation(
+        self,
+        client: ClientConnection,
+        upstream: Upstream,
+        request: Request,
+        transaction: OpenTransaction | None = None,
+    ) -> bytes | None:
         fields = request.fields
         if request.name == "aggregate":
             request = hiding_moves(request)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
             if is_for_all_shards(request):
                 await in_own_task()
-                run = partial(self._run_versioned, client, upstream, request, is_whole=True)
+                run = partial(self._run_versioned, client, upstream, request, transaction, is_whole=True)
                 return await run_with_topology_time(self._context, request, run)
             if shows_queries(request):
                 return without_filters(await self._run_versioned(client, upstream, request, is_whole=True))
-            return await self._run_versioned(client, upstream, request)
+            return await self._run_versioned(client, upstream, request, transaction)
         if request.name in HELLO_NAMES:
             await in_own_task()
             return await self._context.sidecar.answer_hello(client, upstream, request)
@@ -166,7 +178,13 @@ class ShardHandler(SidecarHandler):
 
     @may_run_in_reactor
     async def _run_versioned(
-        self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
+        self,
+        client: ClientConnection,
+        upstream: Upstream,
+        request: Request,
+        transaction: OpenTransaction | None = None,
+        *,
+        is_whole: bool = False,
     ) -> bytes | None:
         is_write = not is_read(request)
         must_report_term = is_write or AUTOCOMMIT in request.fields
@@ -185,13 +203,15 @@ class ShardHandler(SidecarHandler):
             if not self._context.is_primary:
                 for name in (namespace_of(request), *named_namespaces(request)):
                     await self._causal_reads.prepare(request, self._context.namespace(name))
+        if TXN_NUMBER in request.fields and transaction is None and len(self._shard.transactions.open):
+            await self._shard.transactions.statements.end_older(upstream, request)
         admission = self._admission
         involved: Sequence[Entry] = ()
-        state = admission.try_admit(request, is_write=is_write)
+        state = admission.try_admit(request, transaction, is_write=is_write)
         if state is None:
             self._context.config_times.observe(request)
             try:
-                state, involved = await admission.admit(request, is_write=is_write)
+                state, involved = await admission.admit(request, transaction, is_write=is_write)
             except StaleError as error:
                 self._stale_errors.add(error.code_name)
                 reply_body = stale_reply(request, error, self._context.config_times.gossip())

@@ -20,8 +20,7 @@ from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
-from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.statements import TransactionStatements
+from shardwright.shardd.transactions.transactions import Transactions
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.wire.transport.client import Connection
 
@@ -41,7 +40,6 @@ class ShardServer:
         former_cursors: ends the cursors that are older than this process.
         previews: previews updates that may change a shard key.
         transactions: the multi-document transactions that are open.
-        statements: runs their statements.
         history_table: retryable writes that former owners of ranges executed.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
@@ -61,8 +59,7 @@ class ShardServer:
         self.older_cursors = OlderCursors(mongod, context.open_cursors)
         self.former_cursors = FormerCursors(mongod)
         self.previews = UpdatePreviews(mongod)
-        self.transactions = OpenTransactions()
-        self.statements = TransactionStatements(self.transactions)
+        self.transactions = Transactions(context)
         self.history_table = HistoryTable(mongod)
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
         self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
@@ -87,6 +84,7 @@ class ShardServer:
                 FencedWrites(fence),
                 TermRecovery(mongod.unanswered.wait_earlier_over),
                 TermRecovery(lambda _: context.config_times.recover()),
+                self.transactions,
                 self.range_deletions,
                 self.history_table,
                 self.migrations,

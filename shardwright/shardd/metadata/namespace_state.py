@@ -41,7 +41,8 @@ class NamespaceState:
         generation: incremented whenever the metadata is forgotten, which shows whether a refresh began before that.
         operations: the generation in which new operations are counted, since the last `wait_earlier_operations`.
         orphans: hides documents that other shards own from operations; None if there cannot be any.
-        writers: number of writes under way.
+        writers: number of writes under way and of `transactions`, for which a critical section waits.
+        transactions: number of open multi-document transactions with statements on the namespace.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class NamespaceState:
         "orphans",
         "shard",
         "table",
+        "transactions",
         "writers",
     )
 
@@ -77,7 +79,7 @@ class NamespaceState:
         self._range_deletions: Sequence[RangeDeletionTask] = ()
         self.operations = OperationGeneration()
         self._earlier_operations: list[OperationGeneration] = []
-        self.writers = 0
+        self.writers = self.transactions = 0
         self._drained = trio.lowlevel.ParkingLot()
 
     # Metadata
@@ -149,8 +151,20 @@ class NamespaceState:
             is_write: the same as then.
         """
         operations.exit(is_write=is_write)
-        if not is_write:
-            return
+        if is_write:
+            self._exit_writer()
+
+    def enter_transaction(self) -> None:
+        """Count a transaction in, while its first statement on the namespace is counted in."""
+        self.transactions += 1
+        self.writers += 1
+
+    def exit_transaction(self) -> None:
+        """Count a transaction out, which has ended."""
+        self.transactions -= 1
+        self._exit_writer()
+
+    def _exit_writer(self) -> None:
         self.writers -= 1
         if not self.writers and self._drained:
             self._drained.unpark_all()

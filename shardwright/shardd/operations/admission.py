@@ -26,6 +26,7 @@ from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.stale_errors import StaleError
 from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -97,10 +98,12 @@ class Entry:
     operations: OperationGeneration
 
     @classmethod
-    def to(cls, involved: InvolvedNamespace) -> "Entry":
-        """Count the operation in; the caller has checked that no critical section blocks it."""
+    def to(cls, involved: InvolvedNamespace, transaction: OpenTransaction | None = None) -> "Entry":
+        """Count the operation and its transaction in; the caller has checked that no critical section blocks it."""
         entry = cls(involved, involved.state.operations)
         involved.state.enter(is_write=involved.is_written)
+        if transaction is not None:
+            transaction.enter(involved.state)
         return entry
 
     def leave(self) -> None:
@@ -136,7 +139,9 @@ class Admission:
         self._involvements = involvements
         self._certainty = certainty
 
-    def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
+    def try_admit(
+        self, request: Request, transaction: OpenTransaction | None = None, *, is_write: bool
+    ) -> NamespaceState | None:
         """Admit an operation if nothing stands in its way; returns the namespace's state, or None if `admit` has to."""
         if not self._certainty.is_certain:
             return None
@@ -160,11 +165,20 @@ class Admission:
         if not is_write and self._involvements.is_needed(request, state):
             return None
         state.enter(is_write=is_write)
+        if transaction is not None:
+            transaction.enter(state)
         return state
 
     @may_run_in_reactor
-    async def admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
+    async def admit(
+        self, request: Request, transaction: OpenTransaction | None = None, *, is_write: bool
+    ) -> tuple[NamespaceState, Sequence[Entry]]:
         """Admit an operation after waiting and refreshing as necessary.
+
+        Args:
+            request: the operation.
+            transaction: the transaction that it is a statement of.
+            is_write: whether it writes.
 
         Returns:
             The namespace's state, and an entry for each further namespace that the operation involves.
@@ -178,7 +192,7 @@ class Admission:
         """
         await in_own_task()
         with trio.move_on_after(seconds_allowed(request)):
-            return await self._admit(request, is_write=is_write)
+            return await self._admit(request, transaction, is_write=is_write)
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
     async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
@@ -192,7 +206,7 @@ class Admission:
             with self._certainty.while_role_lasts():
                 if not self._certainty.is_certain:
                     await self._certainty.wait_certain()
-                section = next((each for each in map(_section_of, namespaces) if each is not None), None)
+                section = _section_of_any(namespaces, None)
                 if section is not None:
                     await section.wait_released()
                     continue
@@ -223,7 +237,9 @@ class Admission:
         else:
             await self._refresher.refresh_collection(self._namespace(stale))
 
-    async def _admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
+    async def _admit(
+        self, request: Request, transaction: OpenTransaction | None, *, is_write: bool
+    ) -> tuple[NamespaceState, Sequence[Entry]]:
         state = self._namespace(namespace_of(request))
         involvement = Involvement.none()
         refreshed: set[str] = set()
@@ -238,7 +254,7 @@ class Admission:
                 if (is_write or involvement.writes) and not self._gate.is_open:
                     await self._gate.wait_open()
                     continue
-                section = self._blocking_section(request, state, involvement, is_write=is_write)
+                section = self._blocking_section(request, state, involvement, transaction, is_write=is_write)
                 if section is not None:
                     await section.wait_released()
                     continue
@@ -254,17 +270,32 @@ class Admission:
                         await self._involvements.check_collation(request, state)
                     raise
                 state.enter(is_write=is_write)
-                return state, [Entry.to(each) for each in involvement.namespaces]
+                if transaction is not None:
+                    transaction.enter(state)
+                return state, [Entry.to(each, transaction) for each in involvement.namespaces]
 
     def _blocking_section(
-        self, request: Request, state: NamespaceState, involvement: Involvement, *, is_write: bool
+        self,
+        request: Request,
+        state: NamespaceState,
+        involvement: Involvement,
+        transaction: OpenTransaction | None,
+        *,
+        is_write: bool,
     ) -> CriticalSection | None:
-        """A critical section that the operation has to wait for, if there is one."""
-        sections = [state.critical_section]
-        if DATABASE_VERSION in request.fields:
-            sections.append(self._database(request.db).critical_section)
+        """A critical section that the operation has to wait for, if there is one.
+
+        Critical sections wait for the transactions that are inside the namespace, and so block none of these. To all
+        others their statements are as writes, because a critical section will have to wait for them.
+        """
+        sections: list[CriticalSection | None] = []
+        if transaction is None or not transaction.is_inside(state):
+            sections.append(state.critical_section)
+            if DATABASE_VERSION in request.fields:
+                sections.append(self._database(request.db).critical_section)
+        is_write = is_write or transaction is not None
         own = next((each for each in sections if each is not None and each.blocks(is_write=is_write)), None)
-        return own or next((each for each in map(_section_of, involvement.namespaces) if each is not None), None)
+        return own or _section_of_any(involvement.namespaces, transaction)
 
     def _check(self, request: Request, state: NamespaceState) -> None:
         """Compare both versions, the database's first, as shards do."""
@@ -279,10 +310,17 @@ class Admission:
             _check_can_be_filtered(body, shard_span)
 
 
-def _section_of(involved: InvolvedNamespace) -> CriticalSection | None:
-    """A critical section that blocks the operation on a further namespace, if there is one."""
-    sections = (involved.state.critical_section, involved.database.critical_section)
-    return next((each for each in sections if each is not None and each.blocks(is_write=involved.is_written)), None)
+def _section_of_any(
+    namespaces: Sequence[InvolvedNamespace], transaction: OpenTransaction | None
+) -> CriticalSection | None:
+    """A critical section that blocks the operation on one of the further namespaces, if there is one."""
+    for involved in namespaces:
+        if transaction is not None and transaction.is_inside(involved.state):
+            continue
+        for section in (involved.state.critical_section, involved.database.critical_section):
+            if section is not None and section.blocks(is_write=involved.is_written or transaction is not None):
+                return section
+    return None
 
 
 def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:

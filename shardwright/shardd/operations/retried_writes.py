@@ -16,6 +16,7 @@ from shardwright.shardd.exchange.gossip import gossip
 from shardwright.shardd.session_history.replies import batch_reply, find_and_modify_reply
 from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement, SessionWrite, session_of
 from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.sharding.operation_session import TXN_NUMBER
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
@@ -23,8 +24,6 @@ from shardwright.wire.rawbson import append, decode_document, encode_elements, i
 from shardwright.wire.request import Request
 from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client import decode_reply
-
-TXN_NUMBER: Final = b"txnNumber"
 
 _STATEMENTS: Final = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
 _FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})

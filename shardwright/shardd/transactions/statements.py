@@ -1,11 +1,11 @@
-"""Running the statements of multi-document transactions, and what a genuine shard does to them that mongod does not.
+"""Running the statements of transactions, and what a genuine shard does to them that a plain mongod does not.
 
-* ``coordinator: true`` is cut off.
 * Replies have ``readOnly``, by which the router decides how to commit.
 * Errors of the daemon itself have the label of transient ones, and abort the transaction.
+* The table of open transactions is kept up to date.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -13,26 +13,25 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.transactions.changes import has_changed
-from shardwright.shardd.transactions.labels import ENDS, label_error
-from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
-from shardwright.shardd.transactions.session_keys import session_key
-from shardwright.sharding.commit_protocol import COORDINATOR
+from shardwright.shardd.transactions.labels import label_error
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.open_transactions import OpenTransactions
+from shardwright.shardd.transactions.request_fields import session_fields, transaction_of, without_commit_protocol
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import BOOL, append, element, without
+from shardwright.wire.rawbson import BOOL, append, element
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
-AUTOCOMMIT: Final = b"autocommit"
-
 _FAILED: Final = b"\x01ok\0" + bytes(8)
 _BODY_ELEMENTS_AT: Final = 25
+_WRITE_ERRORS: Final = b"\x04writeErrors\0"
 _READ_ONLY: Final = {value: element(b"readOnly", BOOL, bytes([value])) for value in (False, True)}
-_ENDING: Final = frozenset({"abortTransaction", "commitTransaction"})
+_BATCHES: Final = frozenset({"delete", "insert", "update"})
 
-Run = Callable[[Request], Awaitable[bytes | None]]
+Run = Callable[[Request, OpenTransaction | None], Awaitable[bytes | None]]
 
 
 class TransactionStatements:
@@ -47,61 +46,102 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def run(self, upstream: Upstream, request: Request, run: Run) -> bytes | None:
-        """Run a command with ``autocommit``; returns the frame of the reply.
+        """Run a statement; returns the frame of the reply.
 
         Args:
             upstream: the client's connection to mongod.
-            request: the command.
-            run: runs it as if it were outside a transaction.
+            request: the statement.
+            run: runs it as one of a transaction, of which the table has an entry unless the statement is malformed or
+                the transaction is not open.
 
         Raises:
             CommandError: as ``run``, with the label that the error has in a transaction.
             BackendError: as ``run``.
         """
-        if COORDINATOR in request.fields:
-            request = request.with_body(without(request.body, {COORDINATOR}))
-        transaction = self._transaction(request)
+        request = without_commit_protocol(request)
+        transaction = await self._enter(upstream, request)
+        if transaction is None:
+            return await self._run_labelled(request, None, run)
+        transaction.is_doubtful = True  # unless it is answered
         try:
-            reply = await run(request)
+            with transaction.command_under_way():
+                reply = await self._run_labelled(request, transaction, run)
         except CommandError as error:
-            label_error(error, request.name)
-            if transaction is not None and request.name not in ENDS and error.code != ErrorCode.WouldChangeOwningShard:
-                await self._abort(upstream, request, transaction)
+            if error.code != ErrorCode.WouldChangeOwningShard:
+                await self._abort(upstream, session_fields(request), transaction)
+                raise
+            self._observe(transaction, has_failed=False)
+            error.extra = {**error.extra, "readOnly": not transaction.has_written}
             raise
-        if transaction is None or reply is None:
-            return reply
-        return self._observe(transaction, request, reply)
+        return None if reply is None else await self._answer(upstream, transaction, request, reply)
 
-    def _transaction(self, request: Request) -> OpenTransaction | None:
-        """The transaction of a command; None if the command is malformed or not of an open transaction."""
-        fields, number = request.fields, request.get(b"txnNumber")
-        session = session_key(request.body, fields[b"lsid"]) if b"lsid" in fields else None
-        if session is None or not isinstance(number, Int64):
+    @may_run_in_reactor
+    async def end_older(self, upstream: Upstream, request: Request) -> None:
+        """Abort the open transaction of a session before a command with a newer number.
+
+        mongod would do so itself when it gets the command. But the command may have to wait for a critical section,
+        which waits for the transaction.
+        """
+        identity = transaction_of(request)
+        older = None if identity is None else self._transactions.latest(identity[0])
+        if older is None or identity is None or older.number >= identity[1] or older.is_prepared:
+            return
+        await self._abort(upstream, {**session_fields(request), "txnNumber": Int64(older.number)}, older)
+
+    @may_run_in_reactor
+    async def _enter(self, upstream: Upstream, request: Request) -> OpenTransaction | None:
+        """The transaction of a statement, new if this is the first one that the daemon sees of it."""
+        identity = transaction_of(request)
+        if identity is None:
             return None
-        found = self._transactions.find(session, number)
-        if found is None and request.get(b"startTransaction") is True:
-            return self._transactions.begin(session, number)
-        return found
+        found = self._transactions.find(*identity)
+        if found is not None:
+            return found
+        await self.end_older(upstream, request)
+        transaction = OpenTransaction(*identity)
+        latest = self._transactions.latest(transaction.session)
+        if latest is not None and latest.number > transaction.number:
+            return None  # mongod refuses it
+        self._transactions.add(transaction)
+        return transaction
 
-    def _observe(self, transaction: OpenTransaction, request: Request, reply: bytes) -> bytes:
+    @may_run_in_reactor
+    async def _run_labelled(self, request: Request, transaction: OpenTransaction | None, run: Run) -> bytes | None:
+        try:
+            return await run(request, transaction)
+        except CommandError as error:
+            label_error(error)
+            raise
+
+    @may_run_in_reactor
+    async def _answer(self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes) -> bytes:
         has_failed = reply.startswith(_FAILED, _BODY_ELEMENTS_AT)
-        if request.name in ENDS:
-            if request.name in _ENDING and not has_failed:
-                self._transactions.end(transaction)
+        if not has_failed and request.name in _BATCHES and _WRITE_ERRORS in reply:
+            # mongod has aborted it, unless the error is one of the daemon.
+            await self._abort(upstream, session_fields(request), transaction)
             return reply
+        self._observe(transaction, has_failed=has_failed)
         if has_failed or request.name == "getMore":
             return reply  # reading on changes nothing, and a long reply has been passed on already
         if not transaction.has_written and has_changed(request.name, response_body(reply)):
             transaction.has_written = True
         return with_elements(reply, _READ_ONLY[not transaction.has_written])
 
+    def _observe(self, transaction: OpenTransaction, *, has_failed: bool) -> None:
+        """Note whether the transaction is open after a statement; a failed later one may have ended it or not."""
+        if not has_failed:
+            transaction.has_begun = True
+            transaction.is_doubtful = False
+        elif not transaction.has_begun:
+            self._transactions.end(transaction)
+
     @may_run_in_reactor
-    async def _abort(self, upstream: Upstream, request: Request, transaction: OpenTransaction) -> None:
-        """Abort a transaction after an error of the daemon, which mongod does not know of."""
-        fields = ("lsid", "txnNumber")
-        abort: Mapping[str, Any] = {"abortTransaction": 1, **{name: request.get(name.encode()) for name in fields}}
-        with suppress(CommandError):  # it has not begun on mongod, or has ended already
-            await upstream.command("admin", {**abort, "autocommit": False})
+    async def _abort(self, upstream: Upstream, fields: dict[str, Any], transaction: OpenTransaction) -> None:
+        """Abort a transaction of which mongod does not know yet that it has failed or is superseded."""
+        if transaction.is_prepared:
+            return  # its coordinator decides
+        with transaction.command_under_way(), suppress(CommandError):  # perhaps it has never begun, or has ended
+            await upstream.command("admin", {"abortTransaction": 1, **fields})
         self._transactions.end(transaction)
 
 

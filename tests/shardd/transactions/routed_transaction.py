@@ -2,13 +2,17 @@
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from bson import Binary, Int64
 from bson.binary import UUID_SUBTYPE
+from bson.timestamp import Timestamp
 
-from tests.integration.raw_client import RawClient
+from shardwright.wire.transport.client import handshake_document
+from tests.integration.raw_client import RawClient, raw_client
 from tests.shardd.router_stand_in import GOSSIP, ShardedNamespace, transaction_numbers
+
+INTRODUCTION: Final = handshake_document("shardwright-shardd")["client"]
 
 
 class RoutedTransaction:
@@ -20,6 +24,12 @@ class RoutedTransaction:
         number: the transaction number; a new one by default.
         shard: id of the shard.
         concern: the read concern.
+
+    Attributes:
+        sharded: see above.
+        lsid: see above.
+        number: see above.
+        client: its connection to the shard.
     """
 
     def __init__(
@@ -33,15 +43,24 @@ class RoutedTransaction:
     ) -> None:
         self.lsid = dict(lsid or {"id": Binary(secrets.token_bytes(16), UUID_SUBTYPE)})
         self.number = Int64(next(transaction_numbers)) if number is None else number
-        self._sharded = sharded
+        self.sharded = sharded
         self._shard = shard
         self._concern = concern
         self._has_begun = False
-        self.client = RawClient(sharded.cluster.shards[shard].members[0].address)
+        self.client = RawClient(self._address)
 
     def close(self) -> None:
         """Close its connection; the transaction stays open."""
         self.client.socket.close()
+
+    def reconnect(self) -> None:
+        """Close its connection, and open another one."""
+        self.close()
+        self.client = RawClient(self._address)
+
+    @property
+    def _address(self) -> str:
+        return self.sharded.cluster.shards[self._shard].members[0].address
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -51,7 +70,7 @@ class RoutedTransaction:
     def run(self, statement: Mapping[str, Any]) -> dict[str, Any]:
         """Run a statement; returns the reply."""
         command = {**statement, **self.fields}
-        command.setdefault("shardVersion", self._sharded.version(self._shard))
+        command.setdefault("shardVersion", self.sharded.version(self._shard))
         if not self._has_begun:
             command["startTransaction"] = True
             if self._concern is not None:
@@ -61,7 +80,7 @@ class RoutedTransaction:
 
     def command(self, command: Mapping[str, Any], *, db: str | None = None) -> dict[str, Any]:
         """Run a command unchanged; returns the reply without gossiped times."""
-        reply = self.client.command(dict(command), db=db or self._sharded.db)
+        reply = self.client.command(dict(command), db=db or self.sharded.db)
         return {name: value for name, value in reply.items() if name not in GOSSIP}
 
     def begin_again(self) -> None:
@@ -71,6 +90,20 @@ class RoutedTransaction:
     def end(self, command: str, **more: object) -> dict[str, Any]:
         """Run a command that ends it; returns the reply."""
         return self.command({command: 1, **self.fields, **more}, db="admin")
+
+    def decide(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command as the coordinator of the commit would; returns the reply."""
+        with raw_client(self._address) as coordinator:
+            coordinator.command({"hello": 1, "client": INTRODUCTION})
+            reply = coordinator.command({**command, **self.fields, "$coordinator": "sh1"})
+        return {name: value for name, value in reply.items() if name not in GOSSIP}
+
+    def prepare(self) -> Timestamp:
+        """Prepare it; returns the time."""
+        reply = self.decide({"prepareTransaction": 1, "writeConcern": {"w": "majority"}})
+        assert reply["ok"], reply
+        time: Timestamp = reply["prepareTimestamp"]
+        return time
 
     def commit(self, **more: object) -> dict[str, Any]:
         """Commit it; returns the reply."""

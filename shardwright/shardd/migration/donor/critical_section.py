@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
@@ -19,6 +20,9 @@ logger = get_logger("shardd.migration.donor")
 
 DRAIN_SECONDS_MAX: Final = 0.1
 """How long new writes wait for those under way; if that takes longer, the section is retried later."""
+
+TRANSACTION_SECONDS_MAX: Final = 0.5
+"""How long to wait in all while transactions are open on the collection; a genuine donor waits as long for its lock."""
 
 
 class DonorCriticalSection:
@@ -45,6 +49,7 @@ class DonorCriticalSection:
             "toShard": coordinator.recipient,
             "sessionId": coordinator.session_id,
         }
+        self._transaction_seconds = 0.0
         self._began: float | None = None
         self._last = 0.0
 
@@ -55,19 +60,36 @@ class DonorCriticalSection:
         return section is not None and section.reason == self._reason
 
     async def try_block_writes(self) -> bool:
-        """Block new writes and wait for those under way; False if they did not end in time, and writes go on."""
+        """Block new writes and wait for those under way; False if they did not end in time, and writes go on.
+
+        Raises:
+            CommandError: LockTimeout, transactions were open on the collection whenever this was tried.
+        """
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             self._began = self._last = time.monotonic()
             await self._state.block_writes(self._reason)
             self.finish("drain")
             return True
         self.leave()
+        if self._state.transactions:
+            self._transaction_seconds += DRAIN_SECONDS_MAX
+        if self._transaction_seconds >= TRANSACTION_SECONDS_MAX:
+            raise CommandError(
+                ErrorCode.LockTimeout,
+                f"Failed to acquire the critical section of {self._state.namespace} within "
+                f"{TRANSACTION_SECONDS_MAX * 1000:g} milliseconds because of open transactions",
+            )
         return False
 
     async def restore(self) -> None:
-        """Re-enter it in a new term, blocking writes and reads. No operation is under way yet that it must wait for."""
+        """Re-enter it in a new term, blocking writes and reads.
+
+        It waits for nothing: no operation is under way yet. Prepared transactions inside the collection, whose
+        coordinator may be on this shard and not run yet, show that the section was never complete, and so the migration
+        not committed.
+        """
         self._began = time.monotonic()
-        await self._state.block_writes(self._reason)
+        await self._state.enter_section(self._reason)
         self._state.block_reads()
 
     async def notify_secondaries(self) -> None:

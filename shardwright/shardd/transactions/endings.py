@@ -1,0 +1,94 @@
+"""Running the commands that end a transaction, or prepare its end.
+
+Whether a transaction is prepared decides who may end it. So nobody else may end it while it is being prepared, and it
+is prepared only when no command that might end it is still on its way.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import bson
+
+from shardwright.shardd.transactions.guards import check_abort, check_commit, check_prepare, is_from_coordinator
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.open_transactions import OpenTransactions
+from shardwright.shardd.transactions.request_fields import transaction_of, without_commit_protocol
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+PREPARE: Final = "prepareTransaction"
+COMMIT: Final = "commitTransaction"
+ABORT: Final = "abortTransaction"
+ENDINGS: Final = frozenset({ABORT, COMMIT, PREPARE})
+
+_NOT_PREPARED: Final = frozenset(
+    {ErrorCode.NoSuchTransaction, ErrorCode.OperationNotSupportedInTransaction, ErrorCode.TransactionCommitted}
+)
+"""The errors by which mongod says that there is nothing to decide (any more)."""
+
+Run = Callable[[Request], Awaitable[bytes | None]]
+
+
+class TransactionEndings:
+    """Runs them.
+
+    Args:
+        transactions: the open transactions.
+    """
+
+    def __init__(self, transactions: OpenTransactions) -> None:
+        self._transactions = transactions
+
+    @may_run_in_reactor
+    async def run(self, client: ClientConnection, request: Request, run: Run) -> bytes | None:
+        """Run one of them; returns the frame of the reply.
+
+        Args:
+            client: the connection that it arrived on.
+            request: the command.
+            run: has mongod execute it.
+
+        Raises:
+            CommandError: the client may not do that (`guards`).
+            BackendError: as ``run``.
+        """
+        is_coordinator = is_from_coordinator(client, request)
+        identity = transaction_of(request)
+        transaction = None if identity is None else self._transactions.find(*identity)
+        is_prepared = transaction is not None and transaction.is_prepared
+        if request.name == PREPARE:
+            check_prepare(is_coordinator=is_coordinator)
+        elif request.name == COMMIT:
+            check_commit(request, is_coordinator=is_coordinator, is_prepared=is_prepared)
+        else:
+            check_abort(is_coordinator=is_coordinator, is_prepared=is_prepared)
+        request = without_commit_protocol(request)
+        if transaction is None:
+            return await run(request)
+        if request.name == PREPARE:
+            await in_own_task()
+            transaction.is_prepared = transaction.is_doubtful = True
+            await transaction.wait_quiet()
+        return await self._run(transaction, request, run)
+
+    @may_run_in_reactor
+    async def _run(self, transaction: OpenTransaction, request: Request, run: Run) -> bytes | None:
+        transaction.is_doubtful = True  # unless it is answered
+        with transaction.command_under_way():
+            reply = await run(request)
+        if reply is not None:
+            self._observe(transaction, request.name, response_body(reply))
+        return reply
+
+    def _observe(self, transaction: OpenTransaction, command: str, reply: bytes) -> None:
+        answer = bson.decode(reply)
+        if not answer.get("ok"):
+            if answer.get("code") in _NOT_PREPARED:
+                self._transactions.end(transaction)
+        elif command == PREPARE:
+            transaction.is_doubtful = False
+        else:
+            self._transactions.end(transaction)

@@ -1,0 +1,110 @@
+"""What mongod says about the transactions that are open on it."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import bson
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.session_keys import session_key
+from shardwright.wire.rawbson import OBJECT, raw_document
+from shardwright.wire.transport.cursor import DecodedCursor
+
+_PREPARED: Final = "prepared"
+
+
+class LiveTransaction(NamedTuple):
+    """A transaction that is open on mongod.
+
+    Attributes:
+        session: see `session_keys.session_key`.
+        number: its transaction number.
+        is_prepared: whether it is prepared.
+        lsid: its session, for commands.
+    """
+
+    session: bytes
+    number: int
+    is_prepared: bool
+    lsid: Mapping[str, Any]
+
+
+async def live_transactions(mongod: LocalMongod) -> list[LiveTransaction]:
+    """All transactions that are open on mongod.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    # Those between two statements are listed as sessions, the others as operations.
+    operations = {"$currentOp": {"allUsers": True, "idleSessions": True}}
+    pipeline = [operations, {"$match": {"transaction.parameters.autocommit": False}}]
+    listing = {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
+    found: list[LiveTransaction] = []
+    for operation in await DecodedCursor(mongod.command, "admin", listing).all_documents():
+        lsid, transaction = operation["lsid"], operation["transaction"]
+        session = session_of_document(lsid)
+        number = int(transaction["parameters"]["txnNumber"])
+        found.append(LiveTransaction(session, number, "timePreparedMicros" in transaction, lsid))
+    return found
+
+
+async def still_prepared(mongod: LocalMongod, transactions: Iterable[OpenTransaction]) -> set[tuple[bytes, int]]:
+    """Which of some transactions are prepared, by session and number.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    sessions = [raw_document(each.session) for each in transactions]
+    query = {"_id": {"$in": sessions}, "state": _PREPARED}
+    return {(session, number) async for session, number, _ in _prepared_entries(mongod, query)}
+
+
+async def prepared_transactions(mongod: LocalMongod) -> AsyncIterator[tuple[bytes, int, set[str]]]:
+    """All prepared transactions: session, number, and the namespaces that they have written to.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    async for session, number, last in _prepared_entries(mongod, {"state": _PREPARED}):
+        yield session, number, await _namespaces_written(mongod, last)
+
+
+async def _prepared_entries(
+    mongod: LocalMongod, query: Mapping[str, Any]
+) -> AsyncIterator[tuple[bytes, int, Timestamp]]:
+    """Of the entries of ``config.transactions``: session, number, and time of the last oplog entry."""
+    find = {"find": "transactions", "filter": query}
+    for entry in await DecodedCursor(mongod.command, "config", find).all_documents():
+        yield session_of_document(entry["_id"]), int(entry["txnNum"]), entry["lastWriteOpTime"]["ts"]
+
+
+async def _namespaces_written(mongod: LocalMongod, last: Timestamp) -> set[str]:
+    """The namespaces in a transaction's chain of oplog entries, from its last one back."""
+    namespaces: set[str] = set()
+    while last.time:
+        find = {"find": "oplog.rs", "filter": {"ts": last}, "projection": {"o.applyOps.ns": 1, "prevOpTime": 1}}
+        entries = await DecodedCursor(mongod.command, "local", find).all_documents()
+        if not entries:
+            return namespaces  # older than the oplog, which mongod keeps back to the oldest prepared transaction
+        namespaces.update(each["ns"] for each in entries[0]["o"]["applyOps"])
+        last = entries[0]["prevOpTime"]["ts"]
+    return namespaces
+
+
+def session_of_document(lsid: Mapping[str, Any]) -> bytes:
+    """The key of a session that mongod shows."""
+    raw = bson.encode(lsid)
+    session = session_key(raw, (OBJECT, 0, 0, len(raw)))
+    assert session is not None
+    return session
+
+
+def number_of(transaction: LiveTransaction) -> Int64:
+    """Its transaction number, for commands."""
+    return Int64(transaction.number)

@@ -1,0 +1,87 @@
+"""One multi-document transaction that is open on this shard."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+
+
+class OpenTransaction:
+    """A transaction that has begun on this shard.
+
+    It is inside a namespace from its first statement there to its end: until then mongod keeps a lock on the
+    collection, and the transaction may still commit what it has written there.
+
+    Attributes:
+        session: see `session_keys.session_key`.
+        number: its transaction number.
+        has_begun: whether mongod has executed a statement of it.
+        has_written: whether one of its statements has changed something on this shard.
+        has_ended: whether it has been committed or aborted.
+        is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is under way.
+        is_doubtful: whether something failed that may have ended it.
+        quiet_since: when the last of its commands was answered (`trio.current_time`); None if one is under way.
+    """
+
+    __slots__ = (
+        "_commands",
+        "_namespaces",
+        "_quiet",
+        "has_begun",
+        "has_ended",
+        "has_written",
+        "is_doubtful",
+        "is_prepared",
+        "number",
+        "quiet_since",
+        "session",
+    )
+
+    def __init__(self, session: bytes, number: int) -> None:
+        self.session = session
+        self.number = number
+        self.has_begun = False
+        self.has_written = False
+        self.has_ended = False
+        self.is_prepared = False
+        self.is_doubtful = False
+        self.quiet_since: float | None = None
+        self._commands = 0
+        self._quiet = trio.lowlevel.ParkingLot()
+        self._namespaces: set[NamespaceState] = set()
+
+    def is_inside(self, state: NamespaceState) -> bool:
+        """Whether it has entered a namespace."""
+        return state in self._namespaces
+
+    def enter(self, state: NamespaceState) -> None:
+        """Count it in a namespace, unless that has been done; the caller is counted there itself."""
+        if not self.has_ended and state not in self._namespaces:
+            self._namespaces.add(state)
+            state.enter_transaction()
+
+    def end(self) -> None:
+        """Count it out of all namespaces."""
+        self.has_ended = True
+        while self._namespaces:
+            self._namespaces.pop().exit_transaction()
+
+    @contextmanager
+    def command_under_way(self) -> Iterator[None]:
+        """In the block, one of its commands is under way."""
+        self._commands += 1
+        self.quiet_since = None
+        try:
+            yield
+        finally:
+            self._commands -= 1
+            if not self._commands:
+                self.quiet_since = trio.current_time()
+                self._quiet.unpark_all()
+
+    async def wait_quiet(self) -> None:
+        """Return when none of its commands is under way."""
+        while self._commands:
+            await self._quiet.park()

@@ -1,0 +1,34 @@
+"""The fields by which a command belongs to a transaction. Pure."""
+
+from typing import Any, Final
+
+from bson.int64 import Int64
+
+from shardwright.shardd.transactions.session_keys import session_key
+from shardwright.sharding.commit_protocol import COORDINATED_BY, COORDINATOR
+from shardwright.sharding.operation_session import TXN_NUMBER
+from shardwright.wire.rawbson import without
+from shardwright.wire.request import Request
+
+_LSID: Final = b"lsid"
+_OF_COMMIT_PROTOCOL: Final = frozenset({COORDINATED_BY, COORDINATOR})
+
+
+def transaction_of(request: Request) -> tuple[bytes, int] | None:
+    """The session (`session_key`) and number of a command; None if they are missing or malformed."""
+    fields = request.fields
+    number = request.get(TXN_NUMBER)
+    session = session_key(request.body, fields[_LSID]) if _LSID in fields else None
+    return None if session is None or not isinstance(number, Int64) else (session, number)
+
+
+def session_fields(request: Request) -> dict[str, Any]:
+    """The fields with which the daemon's own commands are part of the transaction of a request."""
+    return {"lsid": request.get(_LSID), "txnNumber": request.get(TXN_NUMBER), "autocommit": False}
+
+
+def without_commit_protocol(request: Request) -> Request:
+    """A request without the fields that mongod does not know; the same one if it has none of them."""
+    if COORDINATOR not in request.fields and COORDINATED_BY not in request.fields:
+        return request
+    return request.with_body(without(request.body, _OF_COMMIT_PROTOCOL))

@@ -1,0 +1,128 @@
+"""The transactions of a shard during a term: restored at its beginning, kept in line with mongod, forgotten at its end.
+
+mongod may end a transaction without this daemon noticing: after ``transactionLifetimeLimitSeconds``, by killSessions,
+or by an error that says nothing about it. So those that are quiet are looked up from time to time.
+"""
+
+from typing import Final
+
+import trio
+
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.metadata.recovery_gate import RecoveryGate
+from shardwright.shardd.transactions.endings import TransactionEndings
+from shardwright.shardd.transactions.live_transactions import (
+    live_transactions,
+    number_of,
+    prepared_transactions,
+    still_prepared,
+)
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.open_transactions import OpenTransactions
+from shardwright.shardd.transactions.statements import TransactionStatements
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("shardd.transactions")
+
+CHECK_SECONDS: Final = 0.5
+"""How often quiet transactions are looked up."""
+
+QUIET_SECONDS: Final = 1.0
+"""How long a transaction may be quiet before it is looked up, unless a statement of it has failed."""
+
+
+class Transactions:
+    """A `TermComponent`.
+
+    Args:
+        context: this shard daemon's context.
+
+    Attributes:
+        open: the open transactions.
+        statements: runs their statements.
+        endings: runs the commands that end them.
+        gate: closed until the prepared transactions of former terms are known.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._mongod = context.mongod
+        self.open = OpenTransactions()
+        self.statements = TransactionStatements(self.open)
+        self.endings = TransactionEndings(self.open)
+        self.gate = RecoveryGate(lambda: context.is_primary)
+        self._is_first_term = True
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Restore the prepared transactions, and abort those that a killed daemon left open.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        if self._is_first_term:
+            await self._abort_abandoned()
+            self._is_first_term = False
+        async for session, number, namespaces in prepared_transactions(self._mongod):
+            transaction = self.open.find(session, number) or OpenTransaction(session, number)
+            transaction.has_begun = transaction.has_written = transaction.is_prepared = True
+            transaction.quiet_since = trio.current_time()
+            for namespace in namespaces:
+                transaction.enter(self._context.namespace(namespace))
+            self.open.add(transaction)
+            logger.info("Restored a prepared transaction", number=number, namespaces=sorted(namespaces))
+        nursery.start_soon(self._keep_in_line)
+        self.gate.open()
+
+    def end_term(self) -> None:
+        """Forget all transactions: mongod has aborted those that are not prepared, the next primary has the others."""
+        self.gate.close()
+        self.open.clear()
+
+    async def _abort_abandoned(self) -> None:
+        """Abort what a former process admitted, and what therefore no critical section would wait for.
+
+        The connections on which these transactions were run are closed, which does not end them.
+        """
+        for each in await live_transactions(self._mongod):
+            if each.is_prepared or self.open.find(each.session, each.number) is not None:
+                continue
+            logger.info("Aborting a transaction that a former process left open", number=each.number)
+            abort = {"abortTransaction": 1, "lsid": each.lsid, "txnNumber": number_of(each), "autocommit": False}
+            try:
+                await self._mongod.command("admin", abort)
+            except CommandError as error:
+                if error.code != ErrorCode.NoSuchTransaction:
+                    raise
+
+    async def _keep_in_line(self) -> None:
+        while True:
+            await self.open.wait_any()
+            await trio.sleep(CHECK_SECONDS)
+            now = trio.current_time()
+            quiet = [each for each in self.open if _is_to_be_looked_up(each, now)]
+            if quiet:
+                try:
+                    await self._look_up(quiet)
+                except (CommandError, BackendError) as error:
+                    logger.warning("Could not look up open transactions", error=str(error))
+
+    async def _look_up(self, quiet: list[OpenTransaction]) -> None:
+        """Forget those of some transactions that mongod has ended, and find out which of them are prepared."""
+        asked = trio.current_time()
+        prepared = await still_prepared(self._mongod, quiet)
+        live = {(each.session, each.number) for each in await live_transactions(self._mongod)}
+        for transaction in quiet:
+            if transaction.quiet_since is None or transaction.quiet_since > asked:
+                continue  # one of its commands has been under way meanwhile
+            identity = (transaction.session, transaction.number)
+            transaction.is_prepared, transaction.is_doubtful = identity in prepared, False
+            if identity not in prepared and identity not in live:
+                self.open.end(transaction)
+
+
+def _is_to_be_looked_up(transaction: OpenTransaction, now: float) -> bool:
+    since = transaction.quiet_since
+    return since is not None and (transaction.is_doubtful or now - since > QUIET_SECONDS)

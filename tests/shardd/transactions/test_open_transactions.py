@@ -1,0 +1,113 @@
+"""How long a transaction counts as open on a shard, and so keeps ranges of its collections from moving."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bson import Int64
+from bson.timestamp import Timestamp
+
+from tests.shardd.mini_cluster import MiniCluster
+from tests.shardd.router_stand_in import ShardedNamespace
+from tests.shardd.transactions.conftest import Begin
+from tests.shardd.transactions.moves import try_move
+from tests.shardd.transactions.routed_transaction import RoutedTransaction
+
+DOCUMENT: dict[str, Any] = {"_id": 1, "a": 11}
+INSERT = {"insert": "c", "documents": [DOCUMENT]}
+
+
+def test_a_move_fails_while_a_transaction_is_open(ranged: ShardedNamespace, begin: Begin) -> None:
+    transaction = begin()
+    assert transaction.run({"find": "c"})["ok"]
+    assert try_move(ranged) == 24
+    assert transaction.run(INSERT)["ok"]
+    assert transaction.commit() == {"ok": 1.0}
+    assert try_move(ranged) == 0
+
+
+def commit(transaction: RoutedTransaction) -> None:
+    assert transaction.commit() == {"ok": 1.0}
+
+
+def abort(transaction: RoutedTransaction) -> None:
+    assert transaction.abort() == {"ok": 1.0}
+
+
+def fail_an_item(transaction: RoutedTransaction) -> None:
+    assert transaction.run(INSERT)["writeErrors"][0]["code"] == 11000
+
+
+def be_stale(transaction: RoutedTransaction) -> None:
+    stale = {**transaction.sharded.version(), "v": Timestamp(1, 3)}
+    assert transaction.run({"find": "c", "shardVersion": stale})["code"] == 13388
+
+
+def fail_a_statement(transaction: RoutedTransaction) -> None:
+    assert transaction.run({"find": "c", "filter": {"$no": 1}})["code"] == 2
+
+
+def begin_a_newer_one(transaction: RoutedTransaction) -> None:
+    transaction.number = Int64(transaction.number + 1)
+    transaction.begin_again()
+    assert transaction.run({"aggregate": "other", "pipeline": [], "cursor": {}, "shardVersion": None})["code"] == 14
+
+
+def write_retryably(transaction: RoutedTransaction) -> None:
+    number = Int64(transaction.number + 1)
+    versions = {"shardVersion": transaction.sharded.version()}
+    write = {**INSERT, **versions, "lsid": transaction.lsid, "txnNumber": number}
+    assert transaction.command(write) == {"n": 1, "ok": 1.0}
+
+
+def kill_the_session(transaction: RoutedTransaction) -> None:
+    assert transaction.command({"killSessions": [{"id": transaction.lsid["id"]}]}, db="admin")["ok"]
+
+
+def kill_the_session_on_mongod(transaction: RoutedTransaction) -> None:
+    with transaction.sharded.cluster.shards["sh0"].members[0].mongod_client() as mongod:
+        mongod.admin.command("killSessions", [{"id": transaction.lsid["id"]}])
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        commit,
+        abort,
+        fail_an_item,
+        be_stale,
+        fail_a_statement,
+        begin_a_newer_one,
+        write_retryably,
+        kill_the_session,
+        kill_the_session_on_mongod,
+    ],
+)
+def test_a_move_succeeds_when_the_transaction_has_ended(
+    ranged: ShardedNamespace, begin: Begin, end: Callable[[RoutedTransaction], None]
+) -> None:
+    transaction = begin()
+    assert transaction.run(INSERT)["ok"]
+    end(transaction)
+    assert try_move(ranged) == 0
+
+
+def test_a_closed_connection_ends_nothing(ranged: ShardedNamespace, begin: Begin) -> None:
+    transaction = begin()
+    assert transaction.run(INSERT)["ok"]
+    transaction.reconnect()
+    assert transaction.run({"find": "c"})["readOnly"] is False
+    assert transaction.commit() == {"ok": 1.0}
+
+
+def test_a_killed_daemon_leaves_no_transaction_behind(
+    mini: MiniCluster, ranged: ShardedNamespace, begin: Begin
+) -> None:
+    transaction = begin()
+    assert transaction.run(INSERT)["ok"]
+    member = mini.shards["sh0"].members[0]
+    member.restart(member.daemon)
+    transaction.reconnect()
+    reply = transaction.run({"find": "c"})
+    assert (reply["code"], reply["errorLabels"]) == (251, ["TransientTransactionError"])
+    assert try_move(ranged) == 0
