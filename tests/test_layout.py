@@ -60,7 +60,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "range_deleter",
             "session_history",
         },
-        "two_phase_commit": {"context", "local_mongod", "transactions"},
+        "two_phase_commit": {"context", "local_mongod", "metadata", "transactions"},
         "commands": {
             "cluster",
             "context",

@@ -6,6 +6,7 @@ from typing import Any, Final
 import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.two_phase_commit.commit_state import CommitState
 from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
 from shardwright.shardd.two_phase_commit.decision import Abort
@@ -38,6 +39,7 @@ class TransactionCoordinators:
         self._context = context
         self._documents = CoordinatorDocuments(context.mongod)
         self._nursery: trio.Nursery | None = None
+        self._gate = RecoveryGate(lambda: context.is_primary)
         self._running: dict[TransactionId, TransactionCoordinator] = {}
         self._unbegun = UnbegunCommits(trio.current_time)
         self._lifetime_seconds = _LIFETIME_SECONDS
@@ -56,9 +58,11 @@ class TransactionCoordinators:
         for document in await self._documents.all():
             self._resume(document, nursery)
         self._nursery = nursery
+        self._gate.open()
 
     def end_term(self) -> None:
         """Forget all. Coordinators were cancelled with their nursery; the next primary resumes them."""
+        self._gate.close()
         self._nursery = None
         self._running.clear()
         self._unbegun.clear()
@@ -80,19 +84,21 @@ class TransactionCoordinators:
     async def commit(self, identity: TransactionId, participants: Sequence[str]) -> dict[str, Any]:
         """Commit a transaction, or find out what became of it; returns the reply.
 
+        A new primary first finds out which commits are under way.
+
         Args:
             identity: the transaction.
             participants: the shards that take part; none to find out its outcome, which prevents a commit that has not
                 begun.
 
         Raises:
-            CommandError: it was aborted, with the code of the vote that led to it; NotWritablePrimary, the daemon is
-                not (yet) recovered as primary; as `recover_outcome`.
+            CommandError: it was aborted, with the code of the vote that led to it; NotWritablePrimary; as
+                `recover_outcome`.
             BackendError: mongod does not answer.
         """
+        await self._gate.wait_open()
         nursery = self._nursery
-        if nursery is None:
-            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        assert nursery is not None
         coordinator = self._running.get(identity)
         deadline = self._unbegun.take(identity)
         if coordinator is None and participants and deadline is not None:
