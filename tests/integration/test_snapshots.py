@@ -1,6 +1,7 @@
 """Snapshots (``readConcern: snapshot``) during moves: each document once, as of one time."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,12 +14,16 @@ from pymongo.errors import OperationFailure
 
 from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, shard_collection
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 from tests.migration.moving import moving
 
 DOCUMENTS = 100
 MOVED = 30
+INVALID_OPTIONS = 72
+SNAPSHOT_TOO_OLD = 239
 STALE_CHUNK_HISTORY = 250
+WINDOW = "minSnapshotHistoryWindowInSeconds"
 
 
 @pytest.fixture
@@ -152,3 +157,130 @@ def test_a_snapshot_session_follows_a_move(client: Client, filled: Documents) ->
         filled.delete_many({"key": {"$gt": MinKey()}})
         assert sorted(each["key"] for each in filled.find({}, session=session)) == list(range(DOCUMENTS))
     assert found(filled) == []
+
+
+@pytest.fixture
+def unsharded(filled: Documents) -> Documents:
+    """A collection that is only on the primary shard."""
+    collection = filled.database.unsharded
+    collection.insert_many({"_id": n, "key": n % 3} for n in range(10))
+    return collection
+
+
+def test_distinct(client: Client, unsharded: Documents, other_client: Client) -> None:
+    command = {"distinct": unsharded.name, "key": "key", "readConcern": concern(None)}
+    first = unsharded.database.command(command)
+    assert first["values"] == [0, 1, 2]
+    unsharded.delete_many({"key": 1})
+    command["readConcern"] = concern(first["atClusterTime"])
+    for reader in (client, other_client):
+        again = reader[unsharded.database.name].command(command)
+        assert (again["values"], again["atClusterTime"]) == ([0, 1, 2], first["atClusterTime"])
+    assert unsharded.distinct("key") == [0, 2]
+
+
+def test_commands_that_read_no_snapshots(filled: Documents) -> None:
+    """Those of a mongod, and distinct of a sharded collection."""
+    for command in (
+        {"distinct": filled.name, "key": "key"},
+        {"count": filled.name},
+        {"insert": filled.name, "documents": [{"key": 1}]},
+        {"update": filled.name, "updates": [{"q": {"key": 1}, "u": {"$set": {"a": 1}}}]},
+        {"delete": filled.name, "deletes": [{"q": {"key": 1}, "limit": 1}]},
+        {"findAndModify": filled.name, "query": {"key": 1}, "remove": True},
+        {"listIndexes": filled.name},
+    ):
+        with pytest.raises(OperationFailure) as caught:
+            filled.database.command({**command, "readConcern": concern(None)})
+        assert caught.value.code == INVALID_OPTIONS, f"{command}: {caught.value}"
+    assert counted(filled) == DOCUMENTS
+
+
+def test_replies_tell_the_time_of_a_snapshot(filled: Documents, client: Client) -> None:
+    db, name = filled.database, filled.name
+    find = {"find": name, "batchSize": 5, "readConcern": concern(None)}
+    aggregate = {"aggregate": name, "pipeline": [], "cursor": {"batchSize": 5}, "readConcern": concern(None)}
+    for command in (find, aggregate):
+        cursor = db.command(command)["cursor"]
+        time = cursor["atClusterTime"]
+        more = db.command({"getMore": cursor["id"], "collection": name, "batchSize": 5})["cursor"]
+        assert more["atClusterTime"] == time
+        again = db.command({**command, "readConcern": concern(time)})["cursor"]
+        assert (again["atClusterTime"], again["firstBatch"]) == (time, cursor["firstBatch"])
+        db.command("killCursors", name, cursors=[cursor["id"], again["id"]])
+    before = present(client)
+    assert before >= time
+
+
+def test_snapshots_while_a_chunk_moves_to_and_fro(client: Client, filled: Documents, other_client: Client) -> None:
+    collection = other_client[filled.database.name][filled.name]
+    times = [present(client)]
+    with ThreadPoolExecutor() as mover:
+        for to in (UPPER, LOWER) * 3:
+            moved = mover.submit(move, client, filled, to, waits_for_delete=False)
+            while not moved.done():
+                times.append(present(client))
+                assert found(collection) == found(collection, times[0]) == list(range(DOCUMENTS))
+                assert counted(collection) == counted(collection, times[-1]) == DOCUMENTS
+            moved.result()
+    for time in times[:: max(1, len(times) // 10)]:
+        assert found(collection, time) == list(range(DOCUMENTS)), time
+
+
+@contextmanager
+def short_window(*mongods: Client) -> Iterator[None]:
+    """During the block mongods forget the past at once."""
+    before = [mongod.admin.command("getParameter", **{WINDOW: 1})[WINDOW] for mongod in mongods]
+    try:
+        for mongod in mongods:
+            mongod.admin.command("setParameter", **{WINDOW: 0})
+        yield
+    finally:
+        for mongod, seconds in zip(mongods, before, strict=True):
+            mongod.admin.command("setParameter", **{WINDOW: seconds})
+
+
+def failure_at(collection: Documents, time: Timestamp) -> int | None:
+    """The code of the error of a snapshot; None if there is none."""
+    try:
+        found(collection, time)
+    except OperationFailure as error:
+        return error.code
+    return None
+
+
+def test_data_that_mongods_no_longer_have(
+    client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    move(client, filled, UPPER)
+    before = present(client)
+    with short_window(lower_mongod, upper_mongod):
+
+        def is_too_old() -> bool:
+            filled.update_many({}, {"$inc": {"n": 1}})
+            return failure_at(filled, before) == SNAPSHOT_TOO_OLD
+
+        eventually(is_too_old, what="the past is forgotten")
+        for command in ({"aggregate": filled.name, "pipeline": [], "cursor": {}}, {"find": filled.name}):
+            with pytest.raises(OperationFailure) as caught:
+                filled.database.command({**command, "readConcern": concern(before)})
+            assert (caught.value.code, (caught.value.details or {})["codeName"]) == (SNAPSHOT_TOO_OLD, "SnapshotTooOld")
+
+
+def test_placement_that_config_servers_no_longer_have(
+    cluster: RunningCluster, client: Client, filled: Documents, other_client: Client
+) -> None:
+    move(client, filled, UPPER)
+    before = present(client)
+    collection = other_client[filled.database.name][filled.name]
+    with cluster.direct("config.0.mongod") as config, short_window(config):
+
+        def is_forgotten() -> bool:
+            """At a move, configd removes what was over before the present second."""
+            for to in (LOWER, UPPER):
+                move(client, filled, to)
+            assert collection.find_one({"key": DOCUMENTS - 1}) is not None  # it has seen the new placement
+            return failure_at(collection, before) == STALE_CHUNK_HISTORY
+
+        eventually(is_forgotten, what="the history begins later")
+        assert counted(collection) == DOCUMENTS
