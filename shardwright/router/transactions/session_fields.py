@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
 from shardwright.wire.rawbson import (
     BOOL,
@@ -26,9 +27,15 @@ _UUID_AT: Final = 5  # behind the length and the subtype of binary data
 _AUTOCOMMIT_ELEMENT: Final = element(AUTOCOMMIT, BOOL, b"\0")
 
 OF_TRANSACTIONS: Final = frozenset(
-    {_LSID, TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION, READ_CONCERN, COORDINATOR, RECOVERY_TOKEN, b"writeConcern"}
+    {
+        *(_LSID, TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION, READ_CONCERN, COORDINATOR, RECOVERY_TOKEN, b"writeConcern"),
+        CLUSTER_TIME,
+    }
 )
-"""The fields of a request in a transaction that are different for each shard, or not for shards."""
+"""The fields of a request in a transaction that are different for each shard, or not for shards.
+
+The router gossips its present time in place of the client's, because the snapshot may have a later time than that.
+"""
 
 
 @dataclass(frozen=True, slots=True)

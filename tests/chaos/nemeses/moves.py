@@ -62,6 +62,8 @@ class Moves(Nemesis):
 
     def _count_failure(self, command: Document, name: str) -> None:
         self.scene.history.add("unchanged", command=command, error=name)
+        if name == "DataCorruptionDetected":
+            self.scene.history.anomaly(f"{command} would have lost or resurrected documents")
         if next(iter(command), "") in ("moveChunk", "moveRange"):
             self.failed[name] += 1
         # The obstacle will remain for a while.

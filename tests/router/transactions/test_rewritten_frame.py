@@ -2,8 +2,11 @@
 
 import bson
 from bson import Int64
+from bson.timestamp import Timestamp
 
 from shardwright.router.transactions.rewritten_frame import in_transaction
+from shardwright.sharding.clock import VectorClock, with_cluster_time
+from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import encode_elements
 from shardwright.wire.sections import encode_sequence
@@ -31,6 +34,16 @@ def test_fields_of_the_client_are_replaced() -> None:
         "autocommit": False,
     }
     assert message.request_id == 9
+
+
+def test_the_router_gossips_its_own_time() -> None:
+    """A shard refuses to read at a time that it has not heard of, and the router's may be later than the client's."""
+    command = {"find": "c", "$clusterTime": {"clusterTime": Timestamp(5, 1)}, "$db": "d"}
+    frame = in_transaction(op_msg(bson.encode(command), request_id=9), ELEMENTS)
+    clock = VectorClock()
+    clock.observe_cluster_time(pack_timestamp(Timestamp(6, 1)))
+    gossiped = bson.decode(OpMsg(with_cluster_time(frame, clock)).body)
+    assert gossiped["$clusterTime"]["clusterTime"] == Timestamp(6, 1)
 
 
 def test_sections_stay() -> None:
