@@ -168,7 +168,7 @@ def unsharded(filled: Documents) -> Documents:
 
 
 def test_distinct(client: Client, unsharded: Documents, other_client: Client) -> None:
-    command = {"distinct": unsharded.name, "key": "key", "readConcern": concern(None)}
+    command: Document = {"distinct": unsharded.name, "key": "key", "readConcern": concern(None)}
     first = unsharded.database.command(command)
     assert first["values"] == [0, 1, 2]
     unsharded.delete_many({"key": 1})
@@ -181,7 +181,7 @@ def test_distinct(client: Client, unsharded: Documents, other_client: Client) ->
 
 def test_commands_that_read_no_snapshots(filled: Documents) -> None:
     """Those of a mongod, and distinct of a sharded collection."""
-    for command in (
+    commands: list[Document] = [
         {"distinct": filled.name, "key": "key"},
         {"count": filled.name},
         {"insert": filled.name, "documents": [{"key": 1}]},
@@ -189,7 +189,8 @@ def test_commands_that_read_no_snapshots(filled: Documents) -> None:
         {"delete": filled.name, "deletes": [{"q": {"key": 1}, "limit": 1}]},
         {"findAndModify": filled.name, "query": {"key": 1}, "remove": True},
         {"listIndexes": filled.name},
-    ):
+    ]
+    for command in commands:
         with pytest.raises(OperationFailure) as caught:
             filled.database.command({**command, "readConcern": concern(None)})
         assert caught.value.code == INVALID_OPTIONS, f"{command}: {caught.value}"
@@ -198,8 +199,8 @@ def test_commands_that_read_no_snapshots(filled: Documents) -> None:
 
 def test_replies_tell_the_time_of_a_snapshot(filled: Documents, client: Client) -> None:
     db, name = filled.database, filled.name
-    find = {"find": name, "batchSize": 5, "readConcern": concern(None)}
-    aggregate = {"aggregate": name, "pipeline": [], "cursor": {"batchSize": 5}, "readConcern": concern(None)}
+    find: Document = {"find": name, "batchSize": 5, "readConcern": concern(None)}
+    aggregate: Document = {"aggregate": name, "pipeline": [], "cursor": {"batchSize": 5}, "readConcern": concern(None)}
     for command in (find, aggregate):
         cursor = db.command(command)["cursor"]
         time = cursor["atClusterTime"]
@@ -230,14 +231,14 @@ def test_snapshots_while_a_chunk_moves_to_and_fro(client: Client, filled: Docume
 @contextmanager
 def short_window(*mongods: Client) -> Iterator[None]:
     """During the block mongods forget the past at once."""
-    before = [mongod.admin.command("getParameter", **{WINDOW: 1})[WINDOW] for mongod in mongods]
+    before = [mongod.admin.command({"getParameter": 1, WINDOW: 1})[WINDOW] for mongod in mongods]
     try:
         for mongod in mongods:
-            mongod.admin.command("setParameter", **{WINDOW: 0})
+            mongod.admin.command({"setParameter": 1, WINDOW: 0})
         yield
     finally:
         for mongod, seconds in zip(mongods, before, strict=True):
-            mongod.admin.command("setParameter", **{WINDOW: seconds})
+            mongod.admin.command({"setParameter": 1, WINDOW: seconds})
 
 
 def failure_at(collection: Documents, time: Timestamp) -> int | None:
@@ -261,7 +262,8 @@ def test_data_that_mongods_no_longer_have(
             return failure_at(filled, before) == SNAPSHOT_TOO_OLD
 
         eventually(is_too_old, what="the past is forgotten")
-        for command in ({"aggregate": filled.name, "pipeline": [], "cursor": {}}, {"find": filled.name}):
+        commands: list[Document] = [{"aggregate": filled.name, "pipeline": [], "cursor": {}}, {"find": filled.name}]
+        for command in commands:
             with pytest.raises(OperationFailure) as caught:
                 filled.database.command({**command, "readConcern": concern(before)})
             assert (caught.value.code, (caught.value.details or {})["codeName"]) == (SNAPSHOT_TOO_OLD, "SnapshotTooOld")

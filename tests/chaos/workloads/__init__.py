@@ -2,8 +2,6 @@
 
 from typing import Final
 
-from tests.chaos.workloads.append_lists import AppendLists
-from tests.chaos.workloads.bank import Bank
 from tests.chaos.workloads.base import Workload
 from tests.chaos.workloads.causality import Causality
 from tests.chaos.workloads.collations import Collations
@@ -28,7 +26,6 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     for workload in (
         *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
         *(Merges, Outs, Lookups, Definitions, Indexes, Storms, Causality),
-        *(Bank, AppendLists),
     )
 }
 """All workloads, by name."""
