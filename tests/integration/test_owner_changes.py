@@ -1,11 +1,12 @@
 """Updates that change a shard key so that the document belongs to another shard: as any other update of a mongod."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from tests.integration.retryable_writes import RetryingSession, increments, inserts, retrying_session
-from tests.integration.sharded import Document, Documents
+from tests.integration.sharded import LOWER, UPPER, Document, Documents
 from tests.local_cluster import Client, RunningCluster
 
 LOW, HIGH = 100, 600
@@ -163,3 +164,28 @@ def test_without_a_number(session: RetryingSession, ranged: Documents) -> None:
             20,
             "Must run update to shard key field in a multi-statement transaction or with retryWrites: true.",
         )
+
+
+@pytest.fixture
+def movable(cluster: RunningCluster, placed: Documents) -> Iterator[RetryingSession]:
+    """As `session`, on a collection whose chunks may move."""
+    with retrying_session(cluster, placed.database.name) as session:
+        session.compare({"insert": "ranged", "documents": [{"_id": 1, "key": LOW, "n": 1, "a": [1, 2]}]}, 1)
+        yield session
+
+
+MOVED: Final = ("operators", "upsert", "findAndModify", "findAndModify, new", "findAndModify, upsert, new")
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_retry_after_a_move(movable: RetryingSession, placed: Documents, name: str) -> None:
+    """The new owner of the old key answers for the update."""
+    admin = placed.database.client.admin
+    admin.command("split", placed.full_name, middle={"key": 300})
+    first = movable.compare(COMMANDS[name], 2)
+    admin.command("moveChunk", placed.full_name, find={"key": LOW}, to=UPPER)
+    again = movable.compare(COMMANDS[name], 2, router=1)
+    assert again != first
+    admin.command("moveChunk", placed.full_name, find={"key": LOW}, to=LOWER)
+    movable.compare(COMMANDS[name], 2)
+    assert list(placed.find().sort("_id")) == movable.documents_on_mongod()

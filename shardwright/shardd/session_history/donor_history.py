@@ -243,7 +243,7 @@ class DonorHistory:
         for raw in batch:
             entry = self._reader.read(raw)
             if entry is not None and entry.statements:
-                self._keep(entry)
+                self._keep(entry.uncertain() if entry.is_prepared else entry)
 
 
 def _bytes_of(entry: HistoryEntry) -> int:

@@ -6,7 +6,7 @@ with the same transaction number and is ``Timestamp(0, 0)`` for the first. A fin
 ``needsRetryImage: preImage | postImage``, with the image in ``config.image_collection``. If
 ``storeFindAndModifyImagesInSideCollection`` is off, it has ``preImageOpTime`` or ``postImageOpTime`` instead, which
 point at a no-op entry whose ``o`` is the image. A transaction is a command entry (``c``) with ``lsid`` and
-``txnNumber`` but without ``stmtId``.
+``txnNumber`` but without ``stmtId``. If it executes a retryable write, its operations have a ``stmtId``.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.shardd.session_history.child_sessions import ChildTransaction, numbered_operations
 from shardwright.shardd.session_history.statement import (
     DELETE,
     INSERT,
@@ -56,12 +57,15 @@ class HistoryEntry(NamedTuple):
     """An entry of a session.
 
     Attributes:
-        write: its session and transaction number.
+        write: its session and transaction number; those of the transaction if that executes a retryable write, whose
+            own are in the statements.
         time: its time, packed.
         previous: the time of the previous entry with the same transaction number, packed; 0 for the first.
         statements: the executed statements, one for each statement id; none if they do not concern the range. A
             findAndModify's statement is still without its image.
         image: where that image is, if there should be one.
+        is_child: whether a transaction executes a retryable write.
+        is_prepared: whether the transaction of the entry may still be aborted.
     """
 
     write: SessionWrite
@@ -69,6 +73,8 @@ class HistoryEntry(NamedTuple):
     previous: int
     statements: tuple[ExecutedStatement, ...]
     image: ImageReference | None = None
+    is_child: bool = False
+    is_prepared: bool = False
 
     def without_document(self) -> "HistoryEntry":
         """A copy without the inserted document, for an insert that is one of several statements.
@@ -76,6 +82,11 @@ class HistoryEntry(NamedTuple):
         Only a single statement can be a findAndModify with an upsert, whose retry needs the document.
         """
         return self._replace(statements=tuple(each._replace(image=None) for each in self.statements))
+
+    def uncertain(self) -> "HistoryEntry":
+        """In place of an entry of a transaction that was perhaps aborted: retries must be refused."""
+        first = self.statements[0]
+        return self._replace(statements=(incomplete_history(first.write, first.last_use),), image=None)
 
 
 class HistoryReader:
@@ -112,7 +123,10 @@ class HistoryReader:
         if lsid is None or number is None:
             return None
         session = session_of(raw, lsid)
-        if session is None or session[4 : 4 + _ID_ELEMENT_BYTES] in _RESERVED_ELEMENTS:
+        if session is None:
+            child = ChildTransaction.read(raw, lsid, unpack_int64(raw, number[2])[0])
+            return None if child is None else self._read_child(raw, fields, child)
+        if session[4 : 4 + _ID_ELEMENT_BYTES] in _RESERVED_ELEMENTS:
             return None
         write = SessionWrite(session, unpack_int64(raw, number[2])[0])
         time = _unpack_uint64(raw, fields[b"ts"][2])[0]
@@ -125,8 +139,33 @@ class HistoryReader:
             return HistoryEntry(write, time, previous, statements)
         if op not in _OPERATIONS or _text(raw, fields[b"ns"]) != self.namespace:
             return HistoryEntry(write, time, previous, ())
-        statements = self._statements(raw, fields, write, op, is_alone=not previous)
+        executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
+        statements = self._statements(raw, fields, write, executed_at, is_alone=not previous)
         return HistoryEntry(write, time, previous, statements, _image_reference(raw, fields) if statements else None)
+
+    def _read_child(self, raw: bytes, fields: Mapping[bytes, Span], child: ChildTransaction) -> HistoryEntry:
+        """An entry of a transaction that executes a retryable write, or commits it."""
+        executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
+        statements: list[ExecutedStatement] = []
+        image = None
+        if _text(raw, fields[b"op"]) == "c":
+            for operation, found in numbered_operations(raw, fields):
+                is_here = _text(operation, found[b"op"]) in _OPERATIONS
+                if is_here and _text(operation, found[b"ns"]) == self.namespace:
+                    # The write was routed by another shard key: the one that its document had, or was to have.
+                    statements += self._statements(
+                        operation, found, child.write, executed_at, is_alone=True, has_left=True
+                    )
+                    image = image or _image_reference(operation, found)
+        return HistoryEntry(
+            child.own,
+            _unpack_uint64(raw, fields[b"ts"][2])[0],
+            _previous_time(raw, fields),
+            tuple(statements),
+            image if statements else None,
+            is_child=True,
+            is_prepared=find(raw, b"prepare", fields[b"o"][2]) is not None,
+        )
 
     def concerns(self, statement: ExecutedStatement) -> bool:
         """Whether a statement received in an earlier migration may be retried on the recipient of this one."""
@@ -137,19 +176,26 @@ class HistoryReader:
         return statement.key is None or self._range.contains_key(self._pattern.key_bytes(statement.key))
 
     def _statements(
-        self, raw: bytes, fields: Mapping[bytes, Span], write: SessionWrite, op: str, *, is_alone: bool
+        self,
+        raw: bytes,
+        fields: Mapping[bytes, Span],
+        write: SessionWrite,
+        executed_at: int,
+        *,
+        is_alone: bool,
+        has_left: bool = False,
     ) -> tuple[ExecutedStatement, ...]:
+        op = _text(raw, fields[b"op"])
         subject = fields[b"o2" if op == UPDATE else b"o"]
         document = raw[subject[2] : subject[3]]
         key = None
-        if op == INSERT or self._is_key_in_id:
+        if (op == INSERT or self._is_key_in_id) and not has_left:
             try:
                 if not self._range.contains_key(self._pattern.key_bytes_of_document(document)):
                     return ()
                 key = self._pattern.extract_from_document(document)
             except CommandError:
                 key = None  # no valid shard key, as it was written before the collection was sharded
-        executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         inserted_id = image = None
         if op == INSERT:
             inserted_id = _id_alone(document)

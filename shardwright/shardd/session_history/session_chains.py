@@ -8,7 +8,7 @@ each says whether there are more before the section, which are then read in the 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -18,11 +18,12 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
 from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.shardd.session_history.child_sessions import ChildTransaction
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
-from shardwright.wire.rawbson import decode_document, index, raw_document
+from shardwright.wire.rawbson import decode_document, find, index, raw_document
 
 OPLOG: Final = Namespace("local", "oplog.rs")
 _TRANSACTIONS: Final = Namespace("config", "transactions")
@@ -48,16 +49,27 @@ class _Pending:
     """A session whose history has yet to be read from a position backwards.
 
     Attributes:
-        write: the session and its last transaction number.
+        write: the session and its last transaction number; for a transaction that executes a retryable write, its own.
         position: the time of the newest entry that has not been read yet, packed.
         last_use: when the session last wrote, in milliseconds since 1970.
+        executes: the retryable write; another one than ``write`` if a transaction executes it.
         is_continued: whether newer entries have been read.
     """
 
     write: SessionWrite
     position: int
     last_use: int
+    executes: SessionWrite
     is_continued: bool = False
+
+    @property
+    def is_child(self) -> bool:
+        """Whether a transaction executes the write."""
+        return self.executes is not self.write
+
+    def incomplete(self) -> HistoryEntry:
+        """The entry that says that the oplog no longer has all of it."""
+        return HistoryEntry(self.write, self.position, 0, (incomplete_history(self.executes, self.last_use),))
 
     @property
     def scanned_from(self) -> int:
@@ -125,17 +137,13 @@ class SessionChains:
                 self.is_exhausted = not self._pending
                 break
             for record in batch:
-                session = session_of(record, index(record)[b"_id"])
-                if session is None:
+                pending = _pending(record)
+                if pending is None:
                     continue
-                document = decode_document(record)
-                write = SessionWrite(session, document["txnNum"])
-                position = pack_timestamp(document["lastWriteOpTime"]["ts"])
-                last_use = unpack_int64(record, index(record)[b"lastWriteDate"][2])[0]
-                if "state" in document:  # a transaction
-                    entries.append(HistoryEntry(write, position, 0, (incomplete_history(write, last_use),)))
+                if find(record, b"state") is not None and not pending.is_child:  # a client's transaction
+                    entries.append(pending.incomplete())
                 else:
-                    self._add(_Pending(write, position, last_use))
+                    self._add(pending)
         return entries
 
     def _take_neighbours(self) -> list[_Pending]:
@@ -171,10 +179,7 @@ class _Scan:
         if not batch:
             self.is_exhausted = True
             lost = [each for each in self._sessions.values() if each.write not in self._previous]
-            return [
-                HistoryEntry(each.write, each.position, 0, (incomplete_history(each.write, each.last_use),))
-                for each in lost
-            ]
+            return [each.incomplete() for each in lost]
         return list(self._entries(batch))
 
     async def close(self) -> None:
@@ -189,15 +194,35 @@ class _Scan:
             self._previous.setdefault(entry.write, entry.previous)
             if entry.statements:
                 is_last = entry.time == session.position and not session.is_continued
-                yield entry if is_last else entry.without_document()
+                yield entry if is_last or entry.is_child else entry.without_document()
 
     def earlier(self) -> list[_Pending]:
         """After the scan: the sessions whose history continues before the section."""
         return [
-            _Pending(write, previous, self._sessions[write].last_use, is_continued=True)
+            replace(self._sessions[write], position=previous, is_continued=True)
             for write, previous in self._previous.items()
             if previous
         ]
+
+
+def _pending(record: bytes) -> _Pending | None:
+    """From a document of ``config.transactions``; None if it is of no retryable write.
+
+    A prepared transaction is none yet: those that follow the oplog learn of its commit.
+    """
+    fields = index(record)
+    document = decode_document(record)
+    number = document["txnNum"]
+    position = pack_timestamp(document["lastWriteOpTime"]["ts"])
+    last_use = unpack_int64(record, fields[b"lastWriteDate"][2])[0]
+    session = session_of(record, fields[b"_id"])
+    if session is not None:
+        write = SessionWrite(session, number)
+        return _Pending(write, position, last_use, write)
+    child = ChildTransaction.read(record, fields[b"_id"], number)
+    if child is None or document.get("state") != "committed":
+        return None
+    return _Pending(child.own, position, last_use, child.write)
 
 
 def _find_sessions() -> dict[str, Any]:
