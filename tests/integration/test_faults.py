@@ -20,6 +20,9 @@ SLOW = {"$where": "sleep(600) || true"}
 SLEEP = {"body": "function() { sleep(600); return true; }", "args": [], "lang": "js"}
 SLOW_IN_PIPELINE = {"$expr": {"$function": SLEEP}}
 
+LIMIT_MS = 12_000
+"""After this time a client takes a router for broken; a shard that hangs is found to be dead later."""
+
 
 @pytest.fixture
 def filled(ranged: Documents) -> Documents:
@@ -84,6 +87,24 @@ def test_time_limit_on_a_shard_that_hangs(cluster: RunningCluster, filled: Docum
         assert filled.find_one({"key": 10}) == {"_id": 1, "key": 10}
     assert filled.find_one({"key": 700}) is not None
     assert filled.count_documents({}) == 100
+
+
+@pytest.mark.parametrize("process", ["shard1.0.mongod", "shard1.0.shardd"])
+def test_a_change_stream_waits_no_longer_than_asked_for_a_shard_that_hangs(
+    cluster: RunningCluster, ranged: Documents, process: str
+) -> None:
+    with (
+        cluster.direct("router.0", socketTimeoutMS=LIMIT_MS) as client,
+        client[ranged.database.name][ranged.name].watch(max_await_time_ms=200) as stream,
+    ):
+        assert stream.try_next() is None
+        with stopped(cluster, process):
+            ranged.insert_one({"key": 10})
+            for _ in range(5):
+                assert stream.try_next() is None, "the shard may have an earlier event"
+        ranged.insert_one({"key": 700})
+        keys = [next(stream)["fullDocument"]["key"] for _ in range(2)]
+        assert keys == [10, 700]
 
 
 def test_slow_shard_eventually_answers(cluster: RunningCluster, filled: Documents) -> None:

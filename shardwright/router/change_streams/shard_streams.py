@@ -61,6 +61,7 @@ class ShardStreams:
         self._command = command
         self._remotes: dict[str, RemoteCursor] = {}
         self._reopened_after: dict[str, ResumeToken] = {}
+        self._lost: set[str] = set()
         self._topology = trio.Lock()
         self.merger = EventMerger()
         self.merger.add(TOPOLOGY, ResumeToken.high_water_mark(start))
@@ -80,6 +81,7 @@ class ShardStreams:
         if reply.shard_id not in self._remotes:
             self.merger.add(reply.shard_id, _promise(cursor))
         self._remotes[reply.shard_id] = RemoteCursor.opened(self._context.sender, reply, cursor)
+        self._lost.discard(reply.shard_id)
         self._feed(reply.shard_id, cursor)
 
     async def reopen(self, get_more: GetMore, shard_id: str, token: ResumeToken) -> None:
@@ -93,6 +95,8 @@ class ShardStreams:
 
     async def read(self, get_more: GetMore, wait_ms: int, position: ResumeToken) -> None:
         """Read all sources that have to be read to continue, once and at the same time.
+
+        If this is cancelled, requests that shards have not answered stay sent, for the next time.
 
         Args:
             get_more: the client's.
@@ -110,11 +114,18 @@ class ShardStreams:
         Raises:
             CommandError: the shard failed.
         """
+        if shard_id in self._lost:
+            await self.restart(get_more, shard_id)
         remote = self._remotes[shard_id]
         if remote.is_exhausted:
             raise CommandError(ErrorCode.RetryChangeStream, f"the change stream of shard {shard_id} has ended")
         elements = raw_elements(get_more.request, _PASSED_ON) + encode_elements({"maxTimeMS": max(wait_ms, 1)})
-        reply = await remote.exchange(remote.get_more_frame(get_more.batch_size, elements))
+        frame = remote.get_more_frame(get_more.batch_size, elements)
+        await remote.ask_ahead(frame)
+        await remote.wait_ready()
+        self._lost.add(shard_id)  # unless the reply is read to its end, the position of the cursor is not known
+        reply = await remote.exchange(frame)
+        self._lost.discard(shard_id)
         reply.raise_for_error()
         cursor = CursorReply.of(reply)
         remote.id = cursor.cursor_id
@@ -164,6 +175,7 @@ class ShardStreams:
             CommandError: the shard failed.
         """
         self._context.cursors.kill_remotes([self._remotes[shard_id]])
+        self._lost.add(shard_id)
         promise, specification = self.merger.promise_of(shard_id), self._command.specification
         is_time = promise.is_high_water_mark
         stage = specification.starting_at(promise.time) if is_time else specification.starting_after(promise)

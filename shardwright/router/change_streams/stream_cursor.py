@@ -27,6 +27,10 @@ _AWAIT_MS: Final = 1000
 _WAIT_SECONDS_MIN: Final = 0.02
 """How long shards wait for events while there are events; an event of one shard waits for the others' answers."""
 
+_PATIENCE_SECONDS: Final = 0.1
+"""How much longer a ``getMore`` waits for shards, which have been told to answer in time. What they answer later is for
+the next one."""
+
 _TAKEN_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -124,7 +128,8 @@ class ChangeStreamCursor:
             # What is quiet for long is asked less often.
             quiet_seconds = trio.current_time() - self._last_event
             wait_seconds = min(max(quiet_seconds / 2, _WAIT_SECONDS_MIN), seconds_left)
-            await self._streams.read(get_more, math.ceil(wait_seconds * 1000), self._position)
+            with trio.move_on_at(deadline + _PATIENCE_SECONDS):
+                await self._streams.read(get_more, math.ceil(wait_seconds * 1000), self._position)
             if self._streams.merger.has_events:
                 self._last_event = trio.current_time()
             await self._fill(get_more, batch)

@@ -95,6 +95,14 @@ class RemoteCursor:
         if self._pending is None:
             self._pending = await self.sender.ask(self.shard_id, self.address, frame)
 
+    async def wait_ready(self) -> None:
+        """Wait until the reply to the request that was sent in advance begins to arrive.
+
+        If this is cancelled, the request stays sent, and the next `exchange` gets its reply.
+        """
+        assert self._pending is not None
+        await self._pending.wait_begun()
+
     def give_up(self) -> None:
         """Abandon the request that was sent in advance."""
         if self._pending is not None:

@@ -24,7 +24,7 @@ class DigestRelay(Relay):
 
 
 class PendingReply:
-    """The reply to come. One of its methods has to be called."""
+    """The reply to come. `receive`, `receive_unless_lost` or `give_up` has to be called."""
 
     __slots__ = ("_address", "_asked", "_clock", "_shard")
 
@@ -66,6 +66,10 @@ class PendingReply:
             self._shard.client.on_failure(self._address, reply.error)
             return None
         return reply
+
+    async def wait_begun(self) -> None:
+        """Wait until the reply begins to arrive; can be cancelled and called again."""
+        await self._asked.wait_begun()
 
     def give_up(self) -> None:
         """Abandon the reply."""

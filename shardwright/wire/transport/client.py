@@ -170,6 +170,14 @@ class Connection:
             if not complete:
                 self.close()
 
+    async def wait_answer_begun(self) -> None:
+        """Wait until the reply to the request that was sent begins to arrive, or the peer has closed.
+
+        If this is cancelled, the reply can still be read.
+        """
+        with suppress(OSError):  # `receive_answer` raises it
+            await self._stream.wait_begun()
+
     @may_run_in_reactor
     async def receive_answer(self, frame: bytes, relay: Relay | None) -> bytes | None:
         """Read the reply to the request that was sent; with a relay, forward a long one (`exchange_for`)."""

@@ -274,6 +274,10 @@ class Asked:
         finally:
             self._pool.give_back(self._connection)
 
+    async def wait_begun(self) -> None:
+        """As `Connection.wait_answer_begun`."""
+        await self._connection.wait_answer_begun()
+
     def give_up(self) -> None:
         """Abandon the reply, see `Connection.abandon`."""
         self._connection.abandon()

@@ -96,6 +96,16 @@ class FrameStream:
             reader.feed(data)
         return await self._receive_rest()
 
+    async def wait_begun(self) -> None:
+        """Wait until the next frame begins to arrive, or the peer has closed; for code that runs in a trio task.
+
+        If this is cancelled, nothing has been received, and it can be called again.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        await self._posting.wait_readable()
+
     @may_run_in_reactor
     async def receive_beginning(self) -> bytes | None:
         """As `receive`, but of a long frame only the bytes received first; the rest is left to `relay`.

@@ -34,6 +34,8 @@ class FakeShard:
         oplog: the time of each entry, and whether it is an event; a no-op otherwise.
         cursors: the time from which each cursor still has to read.
         opened_at: the start of each cursor that was opened.
+        asked: how many batches it was asked for.
+        is_awake: it answers when this is set.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,6 +43,9 @@ class FakeShard:
         self.oplog: list[tuple[int, bool]] = [(0, False)]
         self.cursors: dict[int, int] = {}
         self.opened_at: list[int] = []
+        self.asked = 0
+        self.is_awake = trio.Event()
+        self.is_awake.set()
         self._grown = trio.Event()
 
     def write(self, time: int, *, is_event: bool) -> None:
@@ -52,6 +57,7 @@ class FakeShard:
 
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """The reply to a command."""
+        await self.is_awake.wait()
         if "appendOplogNote" in command:
             wanted, known = command["maxClusterTime"].inc, command["$clusterTime"]["clusterTime"].inc
             if self.oplog[-1][0] >= wanted:
@@ -76,6 +82,29 @@ class FakeShard:
 
     def _events(self, start: int) -> list[int]:
         return [time for time, is_event in self.oplog if is_event and time >= start]
+
+
+class FakePendingReply:
+    """A reply that has come once `wait_begun` has returned."""
+
+    def __init__(self, cluster: "FakeCluster", shard_id: str, frame: bytes) -> None:
+        self._cluster = cluster
+        self._shard_id = shard_id
+        self._frame = frame
+        self._reply: ShardReply | None = None
+
+    async def wait_begun(self) -> None:
+        """As `PendingReply`."""
+        self._reply = await self._cluster.send(self._shard_id, self._frame)
+
+    async def receive(self, relay: object) -> ShardReply:
+        """As `PendingReply`."""
+        assert self._reply is not None
+        await trio.lowlevel.checkpoint()
+        return self._reply
+
+    def give_up(self) -> None:
+        """As `PendingReply`."""
 
 
 class FakeCluster:
@@ -131,13 +160,10 @@ class FakeCluster:
         self.clock.observe_cluster_time(pack_timestamp(Timestamp(1, shard.oplog[-1][0])))
         return ShardReply(shard_id, f"{shard_id}:1", op_msg(bson.encode(answer), request_id=1))
 
-    async def ask(self, shard_id: str, address: str, frame: bytes) -> object:
+    async def ask(self, shard_id: str, address: str, frame: bytes) -> "FakePendingReply":
         """As `ShardSender`."""
-
-        async def receive(relay: object) -> ShardReply:
-            return await self.send(shard_id, frame)
-
-        return SimpleNamespace(receive=receive)
+        self.shards[shard_id].asked += 1
+        return FakePendingReply(self, shard_id, frame)
 
     async def reload_as_of(self, time: int) -> tuple[str, ...]:
         """As `ShardRegistry`."""

@@ -155,3 +155,38 @@ def test_all_events_come_once_and_in_order(script: list[tuple[str, int]], wait_m
         assert taken == written
 
     run(check)
+
+
+def test_a_read_that_is_cancelled_leaves_its_requests_to_the_next() -> None:
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1)
+        cluster.shards["b"].is_awake = trio.Event()
+        time = cluster.write("a")
+        for _ in range(3):
+            with trio.move_on_after(5) as limit:
+                await streams.read(get_more(), QUIET_MS, mark(1))
+            assert limit.cancelled_caught
+            assert streams.merger.next_event() is None, "the other shard may have an earlier one"
+        cluster.shards["b"].is_awake.set()
+        assert await take(streams, 1) == [time]
+        assert cluster.shards["b"].opened_at == [1], "its cursor has been read on"
+        later = [cluster.write("b"), cluster.write("a")]
+        assert await take(streams, 2) == later
+
+    run(check)
+
+
+def test_a_restart_that_is_cancelled_is_made_up_for() -> None:
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1)
+        shard = cluster.shards["b"]
+        shard.is_awake = trio.Event()
+        with trio.move_on_after(5):
+            await streams.restart(get_more(), "b")
+        shard.is_awake.set()
+        times = [cluster.write("b"), cluster.write("a")]
+        assert await take(streams, 2) == times
+
+    run(check)
