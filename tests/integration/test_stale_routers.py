@@ -181,6 +181,37 @@ def test_sharded_over_two_shards_before_it_is_converted_to_capped(
     assert failure.value.code == ErrorCode.IllegalOperation
 
 
+def test_sharded_before_it_was_dropped_and_used_unsharded(database: Database[Document], other_client: Client) -> None:
+    """Commands for unsharded collections, each by a router that has not learned of it."""
+    fresh, stale = (each["files.chunks"] for each in (database, other_client[database.name]))
+    commands: list[Document] = [
+        {"splitVector": stale.full_name, "keyPattern": {"_id": 1}, "maxChunkSizeBytes": 1 << 20},
+        {"convertToCapped": stale.name, "size": 4096},
+        {"filemd5": 1, "root": "files"},
+    ]
+    for command in commands:
+        shard_by_range(database, fresh.name, key="n")
+        assert stale.find_one() is None
+        fresh.drop()
+        fresh.create_index({"files_id": 1, "n": 1})
+        assert stale.database.command(command)["ok"] == 1
+        fresh.drop()
+
+
+def test_output_that_was_sharded_after_it_was_used_unsharded(
+    database: Database[Document], other_client: Client
+) -> None:
+    """A mapReduce that requires it to be sharded."""
+    seen = other_client[database.name]
+    seen.source.insert_one({"a": 1})
+    assert seen.output.find_one() is None
+    shard_by_range(database, "output", key="_id")
+    functions = {"map": "function() { emit(this.a, 1); }", "reduce": "function(key, values) { return 1; }"}
+    reply = seen.command({"mapReduce": "source", **functions, "out": {"merge": "output", "sharded": True}})
+    assert reply["ok"] == 1
+    assert database.output.find_one() == {"_id": 1, "value": 1}
+
+
 def test_database_dropped_and_recreated_elsewhere(client: Client, other_client: Client, upper_mongod: Client) -> None:
     name = "integration_wandering"
     client.drop_database(name)

@@ -15,7 +15,9 @@ async def convert_to_capped(operation: Operation) -> Reply:
     """Makes an unsharded collection capped."""
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        # If it has been sharded since this was read, its shard refuses the version of an unsharded collection.
+        # If it has been sharded since this was read, its shard refuses the version of an unsharded collection. If it is
+        # no longer sharded, no shard would say so.
+        routing = await operation.context.routing.confirmed_if_sharded(routing)
         if routing.is_sharded:
             message = f"You can't convertToCapped a sharded collection: {routing.namespace}"
             raise CommandError(ErrorCode.IllegalOperation, message)

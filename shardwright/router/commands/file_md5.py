@@ -18,6 +18,7 @@ from shardwright.wire.rawbson import decode_document, encode_elements, without
 
 _BY_FILE: Final = {"files_id": 1}
 _BY_CHUNK: Final = {"files_id": 1, "n": 1}
+_SUITABLE: Final = (None, _BY_FILE, _BY_CHUNK)
 _ONE_AFTER_ANOTHER: Final = frozenset({b"partialOk", b"startAt", b"md5state"})
 _NO_FILE: Final = {"numChunks": 0, "md5": "d41d8cd98f00b204e9800998ecf8427e"}
 
@@ -33,7 +34,10 @@ async def file_md5(operation: Operation) -> Reply:
     namespace.check_readable()
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        key = None if routing.table is None else decode_document(routing.table.key_pattern.document)
+        key = _shard_key(routing)
+        if key not in _SUITABLE:
+            routing = await operation.context.routing.confirmed_if_sharded(routing)
+            key = _shard_key(routing)
         if key is None or key == _BY_FILE:
             [shard] = _shards(operation, routing, {})
             frame = forwarded(operation, routing.versions_for(shard))
@@ -51,6 +55,10 @@ async def file_md5(operation: Operation) -> Reply:
         if error.code != ErrorCode.NamespaceNotFound or request.db in operation.context.routing.databases:
             raise
         return dict(_NO_FILE)
+
+
+def _shard_key(routing: CollectionRouting) -> dict[str, Any] | None:
+    return None if routing.table is None else decode_document(routing.table.key_pattern.document)
 
 
 async def _piece_by_piece(operation: Operation, routing: CollectionRouting) -> Reply:

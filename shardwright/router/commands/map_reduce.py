@@ -97,8 +97,9 @@ async def _require_sharded(operation: Operation, output: Output) -> None:
     Raises:
         CommandError: InvalidOptions.
     """
-    routing = await operation.context.routing.find(str(output.namespace))
-    if routing is not None and routing.is_sharded:
+    cache = operation.context.routing
+    routing = await cache.find(str(output.namespace))
+    if routing is not None and (routing.is_sharded or (await cache.latest(routing)).is_sharded):
         return
     raise internal_error(
         CommandError(

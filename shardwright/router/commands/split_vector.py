@@ -16,6 +16,7 @@ async def split_vector(operation: Operation) -> Reply:
     """Finds keys at which an unsharded collection could be split."""
 
     async def attempt(routing: CollectionRouting) -> Reply:
+        routing = await operation.context.routing.confirmed_if_sharded(routing)
         if routing.is_sharded:
             raise CommandError(ErrorCode.IllegalOperation, "can't do command: splitVector on sharded collection")
         frame = forwarded(operation, routing.versions_for(routing.primary))

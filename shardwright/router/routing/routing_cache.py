@@ -120,7 +120,7 @@ class RoutingCache:
         """
         try:
             routing = await self.collection(namespace)
-            return await self.latest(routing) if is_sharding_confirmed and routing.is_sharded else routing
+            return await self.confirmed_if_sharded(routing) if is_sharding_confirmed else routing
         except CommandError as error:
             if error.code != ErrorCode.NamespaceNotFound:
                 raise
@@ -141,6 +141,15 @@ class RoutingCache:
             self.forget_database(database.name)
             await self._database_loads.run_after_now(database.name, lambda: self._load_database(database.name))
         return await self._collection_loads.run_after_now(namespace, lambda: self._load_collection(namespace))
+
+    @may_run_in_reactor
+    async def confirmed_if_sharded(self, routing: CollectionRouting) -> CollectionRouting:
+        """As `latest` if it is sharded, before that becomes the reason for a refusal; otherwise ``routing`` itself.
+
+        Raises:
+            CommandError: as `collection`.
+        """
+        return await self.latest(routing) if routing.is_sharded else routing
 
     @may_run_in_reactor
     async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
