@@ -33,7 +33,13 @@ class CommandCall:
 
 
 class FailCommandError(CommandError):
-    """The error that ``failCommand`` causes; it has the labels that the test asks for and no others."""
+    """The error that ``failCommand`` causes.
+
+    Attributes:
+        has_given_labels: the test has said which labels it has, and it gets no others.
+    """
+
+    has_given_labels = False
 
 
 class FailCommandCloseError(OSError):
@@ -80,12 +86,14 @@ def raise_failure(data: Mapping[str, Any]) -> None:
     code = _error_code(data)
     if code is not None:
         extra = data.get("errorExtraInfo")
-        raise FailCommandError(
+        error = FailCommandError(
             code,
             "Failing command via 'failCommand' failpoint",
             labels=_labels(data),
             extra=extra if isinstance(extra, Mapping) else None,
         )
+        error.has_given_labels = "errorLabels" in data
+        raise error
 
 
 def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:

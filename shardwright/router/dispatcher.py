@@ -23,7 +23,7 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
 from shardwright.router.stable_api import check_api_arguments, require_api_version
-from shardwright.router.transaction_execution import run_in_transaction
+from shardwright.router.transaction_execution import in_transaction
 from shardwright.router.transactions.error_labels import label_transient
 from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.clock import CLUSTER_TIME
@@ -81,13 +81,16 @@ class Dispatcher:
                 await in_own_task()
             if context.default_concerns.is_any_set:
                 operation.request = with_default_concerns(context.default_concerns, entry, request)
-            handler = under_fail_command(entry) if context.fail_points.is_any_on else entry.handler
+            handler = entry.handler
+            if AUTOCOMMIT in request.fields:
+                handler = in_transaction(entry, handler)
+            if context.fail_points.is_any_on:
+                handler = under_fail_command(entry, handler)
             if b"help" in request.fields and asks_for_help(request):
                 handler = help_for(entry)
             if max_time_ms:
                 handler = _within(max_time_ms, handler)
-            is_in_transaction = AUTOCOMMIT in request.fields
-            result = await (run_in_transaction(operation, entry, handler) if is_in_transaction else handler(operation))
+            result = await handler(operation)
             if client.is_disconnected:
                 outcome = outcome_of_success(client, request)
             if result is None:
@@ -179,7 +182,8 @@ def _max_time_ms(request: Request) -> int:
 
 def _label(operation: Operation, error: CommandError) -> None:
     """Label what drivers may retry: writes, or whole transactions."""
-    if AUTOCOMMIT in operation.request.fields and not isinstance(error, FailCommandError):
+    has_given_labels = isinstance(error, FailCommandError) and error.has_given_labels
+    if AUTOCOMMIT in operation.request.fields and not has_given_labels:
         label_transient(error, is_ending=operation.request.name in ENDING)
     if (
         operation.is_retryable_write

@@ -22,24 +22,29 @@ from shardwright.wire.rawbson import append, encode_elements
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-def under_fail_command(entry: Command) -> CommandHandler:
-    """The handler of a command while a fail point is on."""
+def under_fail_command(entry: Command, handler: CommandHandler) -> CommandHandler:
+    """The handler of a command while a fail point is on.
+
+    Args:
+        entry: the command.
+        handler: its handler otherwise.
+    """
 
     @may_run_in_reactor
-    async def handler(operation: Operation) -> Reply:
+    async def handle(operation: Operation) -> Reply:
         await in_own_task()
         fail_points, call = operation.context.fail_points, _call(entry, operation)
         data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_before(data, call))
         if data is not None:
             await trio.sleep(block_seconds(data))
             raise_failure(data)
-        result = await entry.handler(operation)
+        result = await handler(operation)
         if not entry.supports_write_concern:
             return result
         data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_after(data, call))
         return result if data is None else _with_fields(operation, result, reply_fields(data))
 
-    return handler
+    return handle
 
 
 def _call(entry: Command, operation: Operation) -> CommandCall:

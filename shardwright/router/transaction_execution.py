@@ -30,14 +30,24 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 _OF_PARSER: Final = frozenset({MISSING_FIELD, UNKNOWN_FIELD})
 
 
-@may_run_in_reactor
-async def run_in_transaction(operation: Operation, entry: Command, handler: CommandHandler) -> Reply:
-    """Run a command that has ``autocommit: false``, once no other command of its session is running.
+def in_transaction(entry: Command, handler: CommandHandler) -> CommandHandler:
+    """A handler for a command that has ``autocommit: false``.
 
     Args:
-        operation: the command.
-        entry: its entry in the table of commands.
-        handler: runs it.
+        entry: the command.
+        handler: its handler outside of transactions.
+    """
+
+    @may_run_in_reactor
+    async def handle(operation: Operation) -> Reply:
+        return await _run(operation, entry, handler)
+
+    return handle
+
+
+@may_run_in_reactor
+async def _run(operation: Operation, entry: Command, handler: CommandHandler) -> Reply:
+    """Run a command once no other command of its session is running.
 
     Raises:
         CommandError: it may not be run in a transaction, or in this one; or it failed, and the transaction was aborted.

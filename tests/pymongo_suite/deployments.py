@@ -11,7 +11,9 @@ from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from tests.local_cluster import running_cluster
 
-_CACHE_GB: Final = 0.25
+_CACHE_GB: Final = 0.5
+"""Of each mongod: with less, it may refuse the 48 MB that one of the tests inserts in a transaction."""
+
 _SET: Final = "rs0"
 
 
@@ -33,6 +35,6 @@ def cluster(directory: Path) -> Iterator[str]:
     """
     with PortReservation() as ports:
         port = ports.hold_free_run(2)
-    options = ("--routers", "2", "--port", str(port), "--orphan-cleanup-delay", "0")
+    options = ("--routers", "2", "--port", str(port), "--orphan-cleanup-delay", "0", "--cache-gb", str(_CACHE_GB))
     with running_cluster(directory, *options) as running:
         yield running.address("router.0")

@@ -1,4 +1,4 @@
-"""PyMongo's own tests of sessions, retried writes and concerns."""
+"""PyMongo's own tests of sessions, transactions, retried writes and concerns."""
 
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,14 @@ PASSED_MIN: Final = {
     "test_session": 39,
     "test_sessions_unified": 24,
 }
+
+_OF_TRANSACTIONS: Final = {"test_transactions": 13, "test_transactions_unified": 179}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("file", _OF_TRANSACTIONS)
+def test_only_exceptions_fail_in_transactions(cluster: RunningCluster, tmp_path: Path, file: str) -> None:
+    check_file(cluster, tmp_path, file, _OF_TRANSACTIONS[file])
 
 
 @pytest.mark.parametrize("file", PASSED_MIN)

@@ -21,7 +21,7 @@ async def create(operation: Operation) -> Reply:
     try:
         return answer_of(await send_to_primary_shard(operation, db, create_database=True, may_repeat=True))
     except CommandError as error:
-        if error.code != ErrorCode.NamespaceExists:
+        if error.code != ErrorCode.NamespaceExists or operation.transaction is not None:
             raise
         await _check_same(operation, error)
         return {}

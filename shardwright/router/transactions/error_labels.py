@@ -16,6 +16,7 @@ _ALWAYS: Final = frozenset[int](
         ErrorCode.ShardInvalidatedForTargeting,
         ErrorCode.StaleDbVersion,
         ErrorCode.StaleConfig,
+        ErrorCode.StaleEpoch,
     }
 ) | codes_of(Category.SNAPSHOT)
 
