@@ -111,7 +111,7 @@ def transaction(cluster: MiniCluster, db: str, **options: Any) -> Iterator[HandM
 def create_collections(cluster: MiniCluster, db: str) -> None:
     """Create the collection on every shard, because a transaction that creates one cannot prepare."""
     for each in cluster.shards.values():
-        with each.client() as client:
+        with each.client() as client:  # of the set, since any member may be primary
             client[db].command("create", COLLECTION, writeConcern=MAJORITY)
 
 

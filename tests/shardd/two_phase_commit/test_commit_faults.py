@@ -99,6 +99,30 @@ def test_a_fault_at_a_step(killed: MiniCluster, txn: HandMadeTransaction, place:
     assert_settled(killed, txn, is_committed=outcome is None)
 
 
+def test_without_test_commands_a_commit_on_several_shards_aborts_and_says_why(
+    killed: MiniCluster, txn: HandMadeTransaction
+) -> None:
+    member = killed.shards[PARTICIPANT].members[0]
+    original = member.mongod.arguments
+    member.mongod.arguments = [each.replace("enableTestCommands=1", "enableTestCommands=0") for each in original]
+    try:
+        member.restart(member.mongod)
+        eventually(lambda: is_serving(killed), what="both shards have a primary")
+        with transaction(killed, "faults") as several, transaction(killed, "faults") as single:
+            several.insert(COORDINATOR, PARTICIPANT)
+            reply = several.commit()
+            single.insert(PARTICIPANT)
+            assert single.send(PARTICIPANT, {"commitTransaction": 1}) == {"ok": 1.0}
+    finally:
+        member.mongod.arguments = original
+        member.restart(member.mongod)
+        eventually(lambda: is_serving(killed), what="both shards have a primary")
+    assert (reply["code"], reply.get("errorLabels")) == (263, None)
+    assert "--setParameter enableTestCommands=1" in reply["errmsg"]
+    assert_settled(killed, several, is_committed=False)
+    assert single.is_visible(PARTICIPANT)
+
+
 def is_serving(cluster: MiniCluster) -> bool:
     """Whether all shards have a primary whose daemon serves."""
     for each in cluster.shards.values():
