@@ -79,6 +79,14 @@ def test_one_snapshot_for_all_shards(filled: Documents, session: ClientSession) 
     assert filled.count_documents({}) == 22
 
 
+def test_one_snapshot_for_all_shards_if_a_write_comes_first(filled: Documents, session: ClientSession) -> None:
+    with session.start_transaction(read_concern=ReadConcern("snapshot")):
+        filled.insert_one({"_id": "first", "key": 1}, session=session)
+        filled.update_many({"key": {"$gte": SPLIT_AT}}, {"$set": {"is_later": True}})
+        assert filled.count_documents({"is_later": True}, session=session) == 0
+    assert filled.count_documents({"is_later": True}) > 0
+
+
 def test_a_single_writer_commits_after_the_readers(filled: Documents, session: ClientSession) -> None:
     with session.start_transaction():
         assert filled.find_one({"key": 1}, session=session) is not None

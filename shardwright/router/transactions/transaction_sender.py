@@ -68,6 +68,8 @@ class TransactionSender(ShardSender):
         is_new = shard_id not in transaction.participants
         if is_new:
             self._starting[shard_id] = trio.Event()
+            # All participants read at one time. Reads have chosen it for their targeting; a write may come first.
+            transaction.choose_time(self.clock.time.cluster_time)
         try:
             reply = await super().send(
                 shard_id,
