@@ -64,7 +64,7 @@ class ShardServer:
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
         self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
-        self.transaction_coordinators = TransactionCoordinators(context)
+        self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
         self.components = ShardComponents(
             context, self.range_deletions, self.migrations, self.coordinators, self.transaction_coordinators
         )

@@ -7,6 +7,7 @@ import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
+from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.two_phase_commit.commit_state import CommitState
 from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
 from shardwright.shardd.two_phase_commit.decision import Abort
@@ -30,12 +31,14 @@ class TransactionCoordinators:
 
     Args:
         context: this shard daemon's context.
+        transactions: the transactions that are open on this shard.
 
     Attributes:
         statistics: counts them.
     """
 
-    def __init__(self, context: ShardContext) -> None:
+    def __init__(self, context: ShardContext, transactions: OpenTransactions) -> None:
+        self._transactions = transactions
         self._context = context
         self._documents = CoordinatorDocuments(context.mongod)
         self._nursery: trio.Nursery | None = None
@@ -109,7 +112,7 @@ class TransactionCoordinators:
                 nursery,
             )
         if coordinator is None:
-            return await recover_outcome(self._context.mongod, identity)
+            return await self._recover_outcome(identity)
         await coordinator.ended.wait()
         decision = coordinator.state.decision
         if isinstance(decision, Abort):
@@ -117,6 +120,22 @@ class TransactionCoordinators:
             message = f"Transaction was aborted :: caused by :: {decision.message}"
             raise CommandError(decision.code, message, labels=labels)
         return {}
+
+    async def _recover_outcome(self, identity: TransactionId) -> dict[str, Any]:
+        try:
+            reply = await recover_outcome(self._context.mongod, identity)
+        except CommandError as error:
+            if error.code == ErrorCode.NoSuchTransaction:
+                self._note_end(identity)
+            raise
+        self._note_end(identity)
+        return reply
+
+    def _note_end(self, identity: TransactionId) -> None:
+        """Let migrations go on that wait for a transaction, which has ended without a command of the router."""
+        transaction = self._transactions.find(identity.session, identity.number)
+        if transaction is not None:
+            self._transactions.end(transaction)
 
     def _resume(self, document: Mapping[str, Any], nursery: trio.Nursery) -> None:
         try:
