@@ -40,6 +40,7 @@ from shardwright.shardd.range_deleter.older_readers import close_cursor
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
+from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
@@ -160,6 +161,8 @@ class ShardHandler(SidecarHandler):
         # An unversioned request. mongod itself ends operations that are useless without their client.
         client.allow_interruption()
         await self._context.sidecar.prepare(request)
+        if transaction is not None and not transaction.has_snapshot:
+            transaction.note_snapshot(snapshot_time(request))
         flags = request.message.flags
         if request.name == "getMore":
             return await self._get_more(upstream, request)
@@ -225,6 +228,8 @@ class ShardHandler(SidecarHandler):
         # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
         # waits for it must not go on while it may still be running.
         try:
+            if transaction is not None:
+                orphans = await self._prepare_statement(transaction, state, request)
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
                 await in_own_task()
                 run = partial(self._run_admitted, exchange, state, orphans)
@@ -243,6 +248,22 @@ class ShardHandler(SidecarHandler):
                 entry.leave()
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
+
+    @may_run_in_reactor
+    async def _prepare_statement(
+        self, transaction: OpenTransaction, state: NamespaceState, request: Request
+    ) -> OwnershipFilter | None:
+        """Check that an admitted statement fits the snapshot of its transaction; returns the filter for that."""
+        if not transaction.has_snapshot:
+            transaction.note_snapshot(snapshot_time(request))
+        check_not_moved(transaction, state, request)
+        table, time = state.table, transaction.snapshot_time
+        if table is None or READ_CONCERN in request.fields:
+            return state.orphans  # if it reads at a time, `_run_admitted` replaces that
+        if time is not None:
+            await in_own_task()
+            return await ownership_at(self._shard.range_deletions, table, state.shard, time)
+        return snapshot_filter(transaction, state, table)
 
     @may_run_in_reactor
     async def _read_again(

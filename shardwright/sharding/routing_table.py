@@ -197,6 +197,11 @@ class RoutingTable:
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         return _owner_at(block, bisect_right(block.min_keys, key) - 1, cluster_time)
 
+    def valid_after_of_key(self, key: bytes) -> int:
+        """The packed time at which the chunk of an encoded key came to its shard; 0 if the catalog does not know."""
+        block = self._blocks[bisect_right(self._first_keys, key) - 1]
+        return block.valid_after[bisect_right(block.min_keys, key) - 1]
+
     def shards_for_range_at(
         self, low: bytes, high: bytes, cluster_time: Timestamp, *, high_inclusive: bool = False
     ) -> set[str]:

@@ -5,7 +5,9 @@ operation causes a refresh. Operations are counted in and out, so that a critica
 before it have ended.
 """
 
+import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -41,6 +43,8 @@ class NamespaceState:
         generation: incremented whenever the metadata is forgotten, which shows whether a refresh began before that.
         operations: the generation in which new operations are counted, since the last `wait_earlier_operations`.
         orphans: hides documents that other shards own from operations; None if there cannot be any.
+        last_arrival: when a range last arrived from another shard, by the monotonic clock.
+        last_deletion: when a range deletion last ended, by the monotonic clock.
         writers: number of writes under way and of `transactions`, for which a critical section waits.
         transactions: number of open multi-document transactions with statements on the namespace.
     """
@@ -54,6 +58,8 @@ class NamespaceState:
         "critical_section",
         "generation",
         "is_known",
+        "last_arrival",
+        "last_deletion",
         "last_table",
         "mutable_key",
         "namespace",
@@ -80,6 +86,7 @@ class NamespaceState:
         self.operations = OperationGeneration()
         self._earlier_operations: list[OperationGeneration] = []
         self.writers = self.transactions = 0
+        self.last_arrival = self.last_deletion = -inf
         self._drained = trio.lowlevel.ParkingLot()
 
     # Metadata
@@ -94,8 +101,14 @@ class NamespaceState:
 
     def set_range_deletions(self, tasks: "Sequence[RangeDeletionTask]") -> None:
         """Set the range deletions of the namespace."""
+        if len(tasks) < len(self._range_deletions):
+            self.last_deletion = time.monotonic()
         self._range_deletions = tasks
         self._find_orphans()
+
+    def note_arrival(self) -> None:
+        """Record that a range has arrived from another shard."""
+        self.last_arrival = time.monotonic()
 
     def forget(self) -> None:
         """Forget the metadata, which may be out of date."""

@@ -36,6 +36,7 @@ _NOT_EXPLAINED: Final = frozenset(
     {
         *(SHARD_VERSION, DATABASE_VERSION, b"$db", b"lsid", b"txnNumber", b"stmtId", b"stmtIds", b"writeConcern"),
         *(b"readConcern", b"$clusterTime", b"$configTime", b"$topologyTime", b"$readPreference", b"maxTimeMS"),
+        *(b"autocommit", b"startTransaction"),
     }
 )
 

@@ -1,11 +1,16 @@
 """One multi-document transaction that is open on this shard."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
 from shardwright.shardd.metadata.namespace_state import NamespaceState
+
+if TYPE_CHECKING:
+    from bson.timestamp import Timestamp
 
 
 class OpenTransaction:
@@ -21,11 +26,13 @@ class OpenTransaction:
         has_written: whether one of its statements has changed something on this shard.
         has_ended: whether it has been committed or aborted.
         is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is under way.
+        snapshot_time: the cluster time at which it reads; None if it reads what was current when it began.
         is_doubtful: whether something failed that may have ended it.
         quiet_since: when the last of its commands was answered (`trio.current_time`); None if one is under way.
     """
 
     __slots__ = (
+        "_began",
         "_commands",
         "_namespaces",
         "_quiet",
@@ -37,6 +44,7 @@ class OpenTransaction:
         "number",
         "quiet_since",
         "session",
+        "snapshot_time",
     )
 
     def __init__(self, session: bytes, number: int) -> None:
@@ -47,10 +55,26 @@ class OpenTransaction:
         self.has_ended = False
         self.is_prepared = False
         self.is_doubtful = False
+        self.snapshot_time: Timestamp | None = None
+        self._began: float | None = None
         self.quiet_since: float | None = None
         self._commands = 0
         self._quiet = trio.lowlevel.ParkingLot()
         self._namespaces: set[NamespaceState] = set()
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether its first statement has been admitted, so that mongod has opened a snapshot or is about to."""
+        return self._began is not None
+
+    def note_snapshot(self, snapshot_time: "Timestamp | None") -> None:
+        """Record that its first statement has been admitted, with the cluster time at which that wants to read."""
+        self._began = time.monotonic()
+        self.snapshot_time = snapshot_time
+
+    def is_older_than(self, moment: float) -> bool:
+        """Whether mongod opened its snapshot before a moment of the monotonic clock."""
+        return self._began is not None and self._began <= moment
 
     def is_inside(self, state: NamespaceState) -> bool:
         """Whether it has entered a namespace."""

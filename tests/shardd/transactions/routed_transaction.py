@@ -67,10 +67,11 @@ class RoutedTransaction:
         """The fields that all its commands have."""
         return {"lsid": self.lsid, "txnNumber": self.number, "autocommit": False}
 
-    def run(self, statement: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a statement; returns the reply."""
+    def run(self, statement: Mapping[str, Any], *, has_versions: bool = True) -> dict[str, Any]:
+        """Run a statement, with the version of the collection unless it has one; returns the reply."""
         command = {**statement, **self.fields}
-        command.setdefault("shardVersion", self.sharded.version(self._shard))
+        if has_versions:
+            command.setdefault("shardVersion", self.sharded.version(self._shard))
         if not self._has_begun:
             command["startTransaction"] = True
             if self._concern is not None:

@@ -95,6 +95,7 @@ class RecipientCriticalSection:
         state = self._context.namespace(self._recipient.namespace)
         if self._section is not None and state.critical_section is self._section:
             await self._refresh(state)
+            state.note_arrival()  # or not, after an abort; then some transactions are repeated in vain
             # Operations need not wait for the deletes: a crash now would only bring the section back until the donor,
             # which has had no reply, reports the decision again.
             state.release()
