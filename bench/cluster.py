@@ -83,6 +83,8 @@ def running_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
     if up.returncode:
         raise BenchError(up.stderr.strip())
     try:
+        # As on the genuine cluster: what is measured should move only what the benchmark moves.
+        subprocess.run([*launcher, "balancer", "stop", "--dir", str(directory)], capture_output=True, check=True)
         yield OurCluster(json.loads(up.stdout))
     finally:
         subprocess.run([*launcher, "down", "--dir", str(directory)], capture_output=True, check=False)

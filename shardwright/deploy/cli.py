@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shardwright.deploy.balancing import ACTIONS, explanation_text, status_text
 from shardwright.deploy.cluster import LocalCluster, json_line
 from shardwright.deploy.daemon_options import DAEMONS, parse_option
 from shardwright.deploy.errors import DeployError
@@ -109,6 +110,30 @@ def _restart(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_shard(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).add_shard(options.members, options.timeout)
+    return 0
+
+
+def _remove_shard(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).remove_shard(options.name)
+    return 0
+
+
+def _balancer(options: argparse.Namespace) -> int:
+    cluster = LocalCluster(options.dir, Steps())
+    document = cluster.balancer(options.action)
+    if options.explain:
+        document |= cluster.explain_balancer()
+    if options.json:
+        print(json_line(document))
+    else:
+        print(status_text(document))
+        if options.explain:
+            print(explanation_text(document))
+    return 0
+
+
 def _jstest(options: argparse.Namespace) -> int:
     try:
         return run_jstests(options, [sys.executable, "-m", "shardwright.deploy.cli"], find_mongod())
@@ -199,6 +224,20 @@ def argument_parser() -> argparse.ArgumentParser:
     restart = command("restart", _restart, "Stop one process, start it again and wait until it is ready.")
     restart.add_argument("name", help="as `status` shows it, for example router.0")
     _add_timeout(restart)
+
+    add_shard = command("add-shard", _add_shard, "Start another shard and add it to the running cluster.")
+    add_shard.add_argument(
+        "--members", type=_count, metavar="N", help="members of its replica set (default: as the other shards)"
+    )
+    _add_timeout(add_shard)
+
+    remove_shard = command("remove-shard", _remove_shard, "Drain a shard, remove it from the cluster and stop it.")
+    remove_shard.add_argument("name", help="the shard, for example shard1")
+
+    balancer = command("balancer", _balancer, "Start or stop the balancer, or show its state and what it does next.")
+    balancer.add_argument("action", nargs="?", choices=ACTIONS, default="status", help="(default: status)")
+    balancer.add_argument("--explain", action="store_true", help="show the decisions of the next round, with reasons")
+    balancer.add_argument("--json", action="store_true", help="print one JSON line")
 
     description = "Run integration suites in the style of MongoDB's jstests, on clusters that are started for them."
     jstest = commands.add_parser("jstest", help=description, description=description)

@@ -1,4 +1,4 @@
-"""One local cluster: the commands `up`, `down`, `status`, `kill` and `restart`, step by step."""
+"""One local cluster: the commands of `shardwright`, step by step."""
 
 import json
 import signal
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bson import json_util
 
+from shardwright.deploy.balancing import balancer, explanation
 from shardwright.deploy.daemon_options import check_options
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import ClusterState, DamagedStateError, Layout, remove_sockets
@@ -17,6 +18,7 @@ from shardwright.deploy.plan import existing_cluster, new_cluster
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.processes import exit_description, wait_any_ended
 from shardwright.deploy.recovery import recovered_state
+from shardwright.deploy.shards import add_shard, remove_shard
 from shardwright.deploy.start import start_cluster
 from shardwright.deploy.steps import Steps, counted
 from shardwright.deploy.supervisor import STOP_ORDER, Supervisor
@@ -88,6 +90,41 @@ class LocalCluster:
         plan = state.topology.named(name)
         with self._layout.lock(), self._steps.step(f"restarting {name}"):
             self._supervisor(state).restart(plan, time.monotonic() + timeout)
+
+    def add_shard(self, members: int | None, timeout: float) -> None:
+        """Start another shard and add it to the running cluster.
+
+        Args:
+            members: of its replica set; None for as many as the other shards have.
+            timeout: seconds.
+
+        Raises:
+            DeployError: it cannot be started or added. Nothing of it is left.
+        """
+        state = self._layout.require()
+        with self._layout.lock():
+            count = state.topology.size.members if members is None else members
+            shard = add_shard(self._layout, state, count, self._steps, time.monotonic() + timeout)
+        self._steps.say(f"{shard} is a shard of the cluster")
+
+    def remove_shard(self, shard: str) -> None:
+        """Drain a shard, remove it from the running cluster and stop it. If this is interrupted, it can be repeated.
+
+        Raises:
+            DeployError: there is no such shard, or something is left on it that does not move by itself.
+        """
+        state = self._layout.require()
+        with self._layout.lock():
+            remove_shard(self._layout, state, shard, self._steps)
+        self._steps.say(f"{shard} was removed")
+
+    def balancer(self, action: str) -> dict[str, Any]:
+        """Start or stop the balancer, or just return its state (see `deploy.balancing`)."""
+        return balancer(self._layout.require().topology.uri, action)
+
+    def explain_balancer(self) -> dict[str, Any]:
+        """What the balancer would do next (see `deploy.balancing`)."""
+        return explanation(self._layout.require().topology.uri)
 
     def describe(self) -> dict[str, Any]:
         """The document that ``--json`` prints; a process that is not running has the pid ``None``.

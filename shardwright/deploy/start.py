@@ -34,11 +34,42 @@ def start_cluster(
         DeployError: something did not start in time. Processes already started are left running.
     """
     topology = state.topology
+    start_processes(topology, state.workers, supervisor, ports, steps, deadline)
+    with MongoClient[dict[str, Any]](
+        topology.uri,
+        serverSelectionTimeoutMS=_milliseconds_left(deadline),
+        socketTimeoutMS=_milliseconds_left(deadline),
+    ) as client:
+        with steps.step("shards"):
+            _add_shards(client, topology)
+        with steps.step("a client writes"):
+            _prove_writable(client)
+    steps.say(f"ready after {steps.total():.1f} s")
 
-    def start_all(*roles: Role) -> None:
-        plans = topology.of_role(*roles)
+
+def start_processes(
+    topology: Topology,
+    workers: int,
+    supervisor: Supervisor,
+    ports: PortReservation,
+    steps: Steps,
+    deadline: float,
+) -> None:
+    """Start processes, bottom up, and return once they are ready; arguments and errors as `start_cluster`.
+
+    Args:
+        topology: what to start, perhaps a part of the cluster.
+        workers: processes per router.
+        supervisor: starts its processes.
+        ports: holds the ports of the processes until they are started.
+        steps: prints progress.
+        deadline: on the monotonic clock.
+    """
+
+    def start_all(role: Role) -> None:
+        plans = topology.of_role(role)
         for plan in plans:
-            for port in plan.ports(state.workers):
+            for port in plan.ports(workers):
                 ports.release(port)
             supervisor.start(plan)
         supervisor.wait_ready(plans, deadline)
@@ -51,20 +82,13 @@ def start_cluster(
         for replica_set, members in topology.replica_sets():
             wait_primary(replica_set, members, deadline)
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
-        with steps.step(counted(role, topology.of_role(role))):
+        daemons = topology.of_role(role)
+        if not daemons:
+            continue
+        with steps.step(counted(role, daemons)):
             start_all(role)
             for addresses in topology.daemon_sets(role):
                 wait_members_known(addresses, deadline)
-    with MongoClient[dict[str, Any]](
-        topology.uri,
-        serverSelectionTimeoutMS=_milliseconds_left(deadline),
-        socketTimeoutMS=_milliseconds_left(deadline),
-    ) as client:
-        with steps.step("shards"):
-            _add_shards(client, topology)
-        with steps.step("a client writes"):
-            _prove_writable(client)
-    steps.say(f"ready after {steps.total():.1f} s")
 
 
 def _add_shards(client: MongoClient[dict[str, Any]], topology: Topology) -> None:

@@ -4,9 +4,10 @@ A mongod and the daemon in front of it have the same position: ``shard0.1.shardd
 are shown by ``shardwright status`` and accepted by ``kill`` and ``restart``.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import count
 from typing import Any, Self
 
 from shardwright.deploy.errors import DeployError
@@ -103,21 +104,45 @@ class Topology:
             workers: processes per router.
         """
         sets = {CONFIG_SET: size.config_members} | {f"shard{i}": size.members for i in range(size.shards)}
-        positions = [(name, index) for name, members in sets.items() for index in range(members)]
-        mongods = [
-            ProcessPlan(f"{replica_set}.{index}.mongod", Role.MONGOD, free_ports(1), replica_set)
-            for replica_set, index in positions
-        ]
-        sidecars = [
-            ProcessPlan(f"{replica_set}.{index}.{role}", role, free_ports(1), replica_set, free_ports(1))
-            for replica_set, index in positions
-            for role in [Role.CONFIGD if replica_set == CONFIG_SET else Role.SHARDD]
-        ]
+        mongods, sidecars = _plan_sets(sets, free_ports)
         routers = [
             ProcessPlan(f"router.{index}", Role.ROUTER, router_port(index), metrics_port=free_ports(workers))
             for index in range(size.routers)
         ]
         return cls(size, (*mongods, *sidecars, *routers))
+
+    def with_shard(self, members: int, free_ports: Callable[[int], int]) -> Self:
+        """The cluster with another shard, under the first name that none has.
+
+        Args:
+            members: of its replica set.
+            free_ports: see `plan`.
+        """
+        used = {plan.replica_set for plan in self.processes}
+        name = next(name for name in map("shard{}".format, count()) if name not in used)
+        mongods, sidecars = _plan_sets({name: members}, free_ports)
+        return self._with_processes([*self.processes, *mongods, *sidecars])
+
+    def without_shard(self, shard: str) -> Self:
+        """The cluster without the processes of a shard."""
+        return self._with_processes([plan for plan in self.processes if plan.replica_set != shard])
+
+    def of_shard(self, shard: str) -> list[ProcessPlan]:
+        """The processes of a shard.
+
+        Raises:
+            DeployError: there is no such shard.
+        """
+        names = [each["_id"] for each in self.shards]
+        if shard not in names:
+            raise DeployError(f"no shard is called {shard!r}; there are {', '.join(names)}")
+        return [plan for plan in self.processes if plan.replica_set == shard]
+
+    def _with_processes(self, processes: list[ProcessPlan]) -> Self:
+        start_order = list(Role)
+        ordered = tuple(sorted(processes, key=lambda plan: start_order.index(plan.role)))
+        shards = {plan.replica_set for plan in ordered if plan.role is Role.SHARDD}
+        return replace(self, size=replace(self.size, shards=len(shards)), processes=ordered)
 
     def of_role(self, *roles: Role) -> list[ProcessPlan]:
         """The processes with one of these roles."""
@@ -186,3 +211,20 @@ class Topology:
         if not all(process.metrics_port for process in processes if process.role is not Role.MONGOD):
             raise KeyError("metrics_port")
         return cls(Size(**document["size"]), tuple(processes))
+
+
+def _plan_sets(
+    members_of: Mapping[str, int], free_ports: Callable[[int], int]
+) -> tuple[list[ProcessPlan], list[ProcessPlan]]:
+    """The mongods of some replica sets, and the daemons in front of them."""
+    positions = [(name, index) for name, members in members_of.items() for index in range(members)]
+    mongods = [
+        ProcessPlan(f"{replica_set}.{index}.mongod", Role.MONGOD, free_ports(1), replica_set)
+        for replica_set, index in positions
+    ]
+    sidecars = [
+        ProcessPlan(f"{replica_set}.{index}.{role}", role, free_ports(1), replica_set, free_ports(1))
+        for replica_set, index in positions
+        for role in [Role.CONFIGD if replica_set == CONFIG_SET else Role.SHARDD]
+    ]
+    return mongods, sidecars

@@ -75,3 +75,24 @@ def test_unknown_name_lists_the_names() -> None:
 def test_size_must_be_positive() -> None:
     with pytest.raises(DeployError, match="--config-members must be at least 1, not 0"):
         Size(config_members=0)
+
+
+def test_a_shard_is_added_under_a_new_name_and_removed_again() -> None:
+    ports = count(1000)
+    topology = Topology.plan(Size(shards=2), router_port=lambda _: next(ports), free_ports=lambda _: next(ports))
+    larger = topology.with_shard(2, lambda _: next(ports))
+    assert [shard["_id"] for shard in larger.shards] == ["shard0", "shard1", "shard2"]
+    assert [plan.name for plan in larger.of_shard("shard2")] == [
+        "shard2.0.mongod",
+        "shard2.1.mongod",
+        "shard2.0.shardd",
+        "shard2.1.shardd",
+    ]
+    assert larger.size.shards == 3
+    roles = [plan.role for plan in larger.processes]
+    assert roles == sorted(roles, key=list(Role).index), "in the order in which they start"
+    assert set(larger.without_shard("shard2").processes) == set(topology.processes)
+    holed = larger.without_shard("shard1")
+    assert [shard["_id"] for shard in holed.with_shard(1, lambda _: next(ports)).shards][-1] != "shard2"
+    with pytest.raises(DeployError, match="no shard is called 'shard9'; there are shard0, shard1"):
+        topology.of_shard("shard9")

@@ -1,0 +1,77 @@
+"""``shardwright balancer``: the balancer's switch and state, and what it would do next."""
+
+from typing import Any, Final
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from shardwright.deploy.chunk_map import bound_text
+from shardwright.deploy.errors import DeployError, reason
+
+ACTIONS: Final = ("status", "start", "stop")
+
+
+def balancer(uri: str, action: str) -> dict[str, Any]:
+    """Start or stop the balancer if asked to, and return ``mode``, ``inBalancerRound`` and ``numBalancerRounds``.
+
+    Raises:
+        DeployError: the cluster does not answer, or refuses.
+    """
+    commands = {"start": "balancerStart", "stop": "balancerStop"}
+    try:
+        with MongoClient[dict[str, Any]](uri) as client:
+            if action in commands:
+                client.admin.command(commands[action])
+            reply = client.admin.command("balancerStatus")
+    except PyMongoError as error:
+        raise DeployError(f"the cluster refused: {reason(error)}") from error
+    return {name: reply[name] for name in ("mode", "inBalancerRound", "numBalancerRounds")}
+
+
+def explanation(uri: str) -> dict[str, Any]:
+    """What the next round of the balancer would do, and why.
+
+    Raises:
+        DeployError: the cluster does not answer, or refuses.
+    """
+    try:
+        with MongoClient[dict[str, Any]](uri) as client:
+            reply = client.admin.command("balancerExplain")
+    except PyMongoError as error:
+        raise DeployError(f"the cluster refused: {reason(error)}") from error
+    return {
+        name: value for name, value in reply.items() if not name.startswith("$") and name not in ("ok", "operationTime")
+    }
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """The state of the balancer in one line."""
+    doing = "in a round" if status["inBalancerRound"] else "between two rounds"
+    return (
+        f"the balancer is {'off' if status['mode'] == 'off' else 'on'}, {doing}, {status['numBalancerRounds']} so far"
+    )
+
+
+def explanation_text(explained: dict[str, Any]) -> str:
+    """What the next round would do, a line for each decision and for each thing that is left alone."""
+    switch = "on" if explained["enabled"] else "off (nothing of this is done)"
+    lines = [f"policy {explained['balancerPolicy']}, the balancer is {switch}"]
+    lines += [_decision_text(each) for each in explained["decisions"]] or ["nothing to do"]
+    for each in explained["skipped"]:
+        about = ", ".join(str(each[name]) for name in ("ns", "shard", "zone", "rule") if name in each)
+        lines.append(f"  left alone: {about}: {each['reason']}")
+    for each in explained["heldBack"]:
+        lines.append(f"  held back: {each['ns']} from {bound_text(each['min'])}: {each['error']}")
+    return "\n".join(lines)
+
+
+def _decision_text(decision: dict[str, Any]) -> str:
+    bounds = f"[{bound_text(decision['min'])}, {bound_text(decision['max']) if 'max' in decision else '...'})"
+    if decision["action"] == "split":
+        points = ", ".join(map(bound_text, decision["splitKeys"]))
+        return f"  split {decision['ns']} {bounds} on {decision['shard']} at {points}: {decision['rule']}"
+    shown = ("action", "ns", "from", "to", "min", "max", "rule")
+    numbers = ", ".join(f"{name} {value:,}" for name, value in decision.items() if name not in (*shown, "zone"))
+    zone = f", zone {decision['zone']}" if "zone" in decision else ""
+    route = f"{decision['from']} -> {decision['to']}"
+    return f"  move {decision['ns']} {bounds} {route}: {decision['rule']}{zone} ({numbers})"
