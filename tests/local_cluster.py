@@ -137,7 +137,11 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     try:
         completed = shardwright("up", *arguments)
         assert completed.returncode == 0, completed.stderr
-        yield RunningCluster(directory, json.loads(completed.stdout))
+        cluster = RunningCluster(directory, json.loads(completed.stdout))
+        # As MongoDB's own ShardingTest does: a test that wants the balancer starts it.
+        with cluster.client() as client:
+            client.admin.command("balancerStop")
+        yield cluster
     finally:
         if (directory / "cluster.json").exists():
             _local(directory).down()

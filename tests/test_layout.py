@@ -122,7 +122,8 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "catalog": set(),
         "shards": {"catalog"},
         "primary": {"catalog", "shards"},
-        "commands": {"catalog", "primary", "shards"},
+        "balancer": {"catalog", "primary", "shards"},
+        "commands": {"balancer", "catalog", "primary", "shards"},
     },
     "wire": {
         "rawbson": set(),

@@ -6,6 +6,8 @@ from typing import Final
 
 import trio
 
+from shardwright.configd.balancer.balancer import Balancer
+from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.catalog.gossip import gossip
@@ -36,6 +38,7 @@ class ConfigServer:
     Args:
         options: how the daemon was started.
         conflicts: counts changes of the catalog that conflicted with others.
+        balancer_metrics: counts what the balancer does.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
@@ -44,9 +47,16 @@ class ConfigServer:
         primary: the current term; None while the mongod is not primary or the catalog is not ready.
     """
 
-    def __init__(self, options: SidecarOptions, conflicts: Counter, on_mongod_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        options: SidecarOptions,
+        conflicts: Counter,
+        balancer_metrics: BalancerMetrics,
+        on_mongod_lost: Callable[[], None],
+    ) -> None:
         self.options = options
         self._conflicts = conflicts
+        self._balancer_metrics = balancer_metrics
         self.primary: Primary | None = None
         self.pools = ConnectionPools(handshake)
         self._changed = trio.Event()
@@ -114,6 +124,7 @@ class ConfigServer:
             migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
             config_servers=lambda: self.connection_string,
         )
+        nursery.start_soon(Balancer(self.primary, self._balancer_metrics).run)
         self._announce_change()
         logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
 

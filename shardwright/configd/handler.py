@@ -25,6 +25,7 @@ logger = get_logger("configd.operations")
 
 _ABOUT_NAMESPACES: Final = frozenset(
     {
+        "_configsvrBalancerCollectionStatus",
         "_configsvrClearJumboFlag",
         "_configsvrCommitChunkMigration",
         "_configsvrCommitChunkSplit",
@@ -32,6 +33,7 @@ _ABOUT_NAMESPACES: Final = frozenset(
         "_configsvrCommitCreateCollection",
         "_configsvrCommitDropCollection",
         "_configsvrCommitDropDatabase",
+        "_configsvrConfigureCollectionBalancing",
         "_configsvrCreateDatabase",
         "_configsvrEnsureChunkVersionIsGreaterThan",
         "_configsvrMoveRange",

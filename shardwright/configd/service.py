@@ -4,6 +4,7 @@ from typing import Final
 
 import trio
 
+from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.handler import ConfigHandler
@@ -33,6 +34,7 @@ class ConfigService(ConfigHandler):
         self.config_server = ConfigServer(
             options,
             self.metrics.counter("catalog_conflicts", "Catalog transactions retried because of a write conflict"),
+            BalancerMetrics.of(self.metrics),
             self._close_clients,
         )
         self._server_of_clients: Server | None = None

@@ -1,7 +1,7 @@
 """Config servers of several members: the primary runs commands, the others answer reads and refuse writes."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -10,13 +10,14 @@ import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo import MongoClient
-from pymongo.errors import AutoReconnect, NotPrimaryError
+from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure
 from pymongo.read_preferences import Nearest
 from pymongo.write_concern import WriteConcern
 
 from shardwright.wire.error_codes import ErrorCode
-from tests.configd.catalog_user import GOSSIP, CatalogUser
-from tests.configd.fake_shard import FakeShard, fake_shards
+from tests.configd.balancing import SizedShard
+from tests.configd.catalog_user import GOSSIP, MAJORITY, CatalogUser
+from tests.configd.fake_shard import FakeShard, fake_shards, serving
 from tests.shardd.mini_cluster import Set, replica_set
 
 
@@ -81,6 +82,40 @@ def test_a_move_request_is_repeated_by_the_next_primary(trio_set: Set) -> None:
         ] * 2
 
 
+def test_the_next_primary_goes_on_balancing(trio_set: Set) -> None:
+    """In the middle of a round: it decides again, and the donor gets the same request a second time."""
+    with (
+        serving(SizedShard, "e", "f") as shards,
+        trio_set.client(retryWrites=False) as client,
+        trio_set.client(retryWrites=False) as other,
+    ):
+        donor, catalog = shards["e"], CatalogUser(client)
+        for name in ("shards", "collections", "chunks"):  # of other tests
+            client.config[name].delete_many({})
+        for shard in shards.values():
+            run_on_new_primary(catalog, {"_configsvrAddShard": shard.connection_string})
+        catalog.shard_collection("failover.uneven", [(MinKey(), MaxKey(), "e")])
+        donor.sizes["failover.uneven"] = 1 << 30
+        moved = donor.held["_shardsvrMoveRange"] = threading.Event()
+        client.admin.command({"_configsvrBalancerStart": 1})
+        for member in trio_set.members:
+            with member.mongod_client() as mongod, suppress(OperationFailure):  # on the primary
+                mongod.admin.command({"replSetFreeze": 0})  # those that have stepped down may be elected again
+        try:
+            wait_for_requests(donor, 1)
+            with suppress(AutoReconnect):
+                other.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
+            wait_for_requests(donor, 2)
+        finally:
+            moved.set()
+            run_on_new_primary(CatalogUser(other), {"_configsvrBalancerStop": 1}, write_concern=None)
+        first, second = donor.moves[:2]
+        gossip = (*GOSSIP, "lsid")
+        assert [value for name, value in first.items() if name not in gossip] == [
+            value for name, value in second.items() if name not in gossip
+        ]
+
+
 def wait_for_requests(shard: FakeShard, count: int) -> None:
     """Wait until a donor has received ``count`` requests to move a range."""
     with shard.arrived:
@@ -110,11 +145,13 @@ def test_secondaries_point_to_the_primary_and_answer_reads(trio_set: Set) -> Non
             assert hello["me"] == address
 
 
-def run_on_new_primary(catalog: CatalogUser, command: dict[str, Any]) -> None:
+def run_on_new_primary(
+    catalog: CatalogUser, command: dict[str, Any], *, write_concern: Mapping[str, Any] | None = MAJORITY
+) -> None:
     """Run a command as soon as there is a primary again; the driver waits for one."""
     for _ in range(20):
         try:
-            catalog.run(command)
+            catalog.run(command, write_concern=write_concern)
             return
         except AutoReconnect:  # no connection, or a not-primary error
             continue

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from shardwright.configd import config_server
+from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.config_server import ConfigServer
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
@@ -40,7 +41,7 @@ def test_a_step_down_meanwhile_is_no_error(
     monkeypatch.setattr(config_server, "initialize_catalog", initialize)
 
     async def main() -> None:
-        server = ConfigServer(SidecarOptions("h:1", "/nowhere", "h:2", 100), Counter(), lambda: None)
+        server = ConfigServer(SidecarOptions("h:1", "/nowhere", "h:2", 100), Counter(), BalancerMetrics(), lambda: None)
         with trio.move_on_after(30):
             async with trio.open_nursery() as nursery:
                 await server.on_step_up(7, nursery)

@@ -7,7 +7,8 @@ from tests.local_cluster import running_cluster, shardwright
 
 
 def test_a_shard_comes_and_goes(tmp_path: Path) -> None:
-    with running_cluster(tmp_path, "--shards", "1", "--orphan-cleanup-delay", "0") as cluster, cluster.client() as client:
+    small = ("--shards", "1", "--orphan-cleanup-delay", "0")
+    with running_cluster(tmp_path, *small) as cluster, cluster.client() as client:
         directory = ("--dir", str(tmp_path))
         cluster.run("add-shard")
         assert [shard["_id"] for shard in cluster.status()["shards"]] == ["shard0", "shard1"]

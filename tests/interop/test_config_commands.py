@@ -317,7 +317,13 @@ def test_balancer(compare: Compare) -> None:
             deployment.on_config({"_configsvrBalancerStart": 1}, write_concern=None),
             status(),
             list(settings.find(ids).sort("_id")),
-            [action["what"] for action in deployment.config.config.actionlog.find().sort("$natural", -1).limit(2)],
+            [
+                action["what"]
+                for action in deployment.config.config.actionlog.find({"what": {"$ne": "balancer.round"}})
+                .sort("$natural", -1)
+                .limit(2)
+            ],
+            deployment.on_config({"_configsvrBalancerStop": 1}, write_concern=None),
         ]
 
     compare(dialogue)

@@ -226,7 +226,16 @@ def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count:
     for member in members:
         member.wait_ready()
     wait_members_known([member.address for member in members], time.monotonic() + START_SECONDS)
-    return Set(name, members)
+    started = Set(name, members)
+    if daemon == "configd":
+        _stop_balancer(started)
+    return started
+
+
+def _stop_balancer(config: Set) -> None:
+    """Stop the balancer, as MongoDB's own ShardingTest does: a test that wants it starts it."""
+    with config.client() as client:
+        client.admin.command({"_configsvrBalancerStop": 1})
 
 
 def _free_ports(count: int) -> list[int]:

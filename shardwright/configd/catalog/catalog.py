@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
@@ -58,6 +59,45 @@ class Catalog:
         if sort is not None:
             command["sort"] = sort
         return await DecodedCursor(self.mongod.command, DB, command).all_documents()
+
+    async def find_first(
+        self,
+        collection: str,
+        query: Mapping[str, Any],
+        *,
+        sort: Mapping[str, int],
+        **options: Any,  # noqa: ANN401 - options of find
+    ) -> dict[str, Any] | None:
+        """The first document that matches; None if there is none. Errors as `find`."""
+        command = {
+            "find": collection,
+            "filter": query,
+            "sort": sort,
+            "limit": 1,
+            **options,
+            "readConcern": {"level": "majority"},
+        }
+        documents = await DecodedCursor(self.mongod.command, DB, command).all_documents()
+        return documents[0] if documents else None
+
+    async def aggregate(
+        self, collection: str, pipeline: Sequence[Mapping[str, Any]], *, hint: Mapping[str, int]
+    ) -> list[dict[str, Any]]:
+        """The results of a pipeline that reads a collection through one index. Errors as `find`."""
+        command = {
+            "aggregate": collection,
+            "pipeline": list(pipeline),
+            "hint": hint,
+            "cursor": {},
+            "readConcern": {"level": "majority"},
+        }
+        return await DecodedCursor(self.mongod.command, DB, command).all_documents()
+
+    async def count(self, collection: str, query: Mapping[str, Any], **options: Any) -> Int64:  # noqa: ANN401 - options of count
+        """The number of documents that match. Errors as `find`."""
+        command = {"count": collection, "query": query, **options, "readConcern": {"level": "majority"}}
+        reply = await self.mongod.command(DB, command)
+        return Int64(reply["n"])
 
     async def find_by_id(self, collection: str, key: object) -> dict[str, Any] | None:
         """The document with the given ``_id``; None if there is none. Errors as `find`."""

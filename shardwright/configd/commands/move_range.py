@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-import bson
 from bson.int64 import Int64
 
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, find_collection
@@ -10,24 +9,22 @@ from shardwright.configd.catalog.ranges import parse_range
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.donor_requests import UNTHROTTLED, chunk_bytes_default, request_move
 from shardwright.sharding.arguments import secondary_throttle
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunks import Chunk
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, raw_document
 
 _DO_NOT_FORCE: Final = 0
 _FORCE_JUMBO: Final = range(3)
 """The values of ``forceJumbo``: do not force, force manually, force for the balancer."""
-
-_UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
 
 _NOT_AN_OBJECT: Final = 10065
 
@@ -64,6 +61,8 @@ async def move_range(operation: Operation) -> dict[str, Any]:
     collection, chunk, bounds = await primary.catalog.transaction(resolve)
     if chunk.shard == recipient.id:
         return {}
+    if recipient.is_draining:
+        raise CommandError(ErrorCode.ShardNotFound, f"Shard {recipient.id} is currently draining")
     if not collection.may_migrate:
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress,
@@ -81,24 +80,8 @@ async def move_range(operation: Operation) -> dict[str, Any]:
         "forceJumbo": arguments.enumeration(b"forceJumbo", _FORCE_JUMBO, _DO_NOT_FORCE),
         **_throttle(arguments),
     }
-
-    async def move() -> None:
-        await _send_to_donor(operation, donor, request)
-
-    await primary.migrations.run(bson.encode(request), move)
+    await request_move(primary, donor, request)
     return {}
-
-
-async def _send_to_donor(operation: Operation, donor: ShardEntry, request: dict[str, Any]) -> None:
-    try:
-        await operation.primary.shards.command(donor, "admin", request)
-    except CommandError as error:
-        if not has_category(error.code, Category.NOT_PRIMARY):
-            raise
-        # Unchanged, the router would mistake this for an error of the config server, and look for its new primary.
-        raise CommandError(
-            ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"
-        ) from error
 
 
 async def _recipient(operation: Operation, shard_id: str) -> ShardEntry:
@@ -123,7 +106,7 @@ def _throttle(arguments: Arguments) -> dict[str, Any]:
     write_concern = _write_concern(given) if given is not None and is_on else None
     return {
         "secondaryThrottle": is_on,
-        "writeConcern": _UNTHROTTLED if write_concern is None else raw_document(write_concern),
+        "writeConcern": UNTHROTTLED if write_concern is None else raw_document(write_concern),
     }
 
 
@@ -179,5 +162,4 @@ def _no_target(key: bytes, namespace: Namespace) -> CommandError:
 async def _chunk_bytes_max(operation: Operation, collection: CollectionEntry) -> int:
     if collection.max_chunk_size_bytes is not None:
         return collection.max_chunk_size_bytes
-    document = await operation.primary.catalog.find_by_id("settings", CHUNK_SIZE_ID)
-    return ChunkSizeSettings.from_document(document).value_bytes
+    return await chunk_bytes_default(operation.primary)

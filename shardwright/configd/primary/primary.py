@@ -7,6 +7,8 @@ import trio
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
+from shardwright.configd.primary.balancer_rounds import BalancerRounds
+from shardwright.configd.primary.held_back import HeldBack
 from shardwright.configd.primary.locks import NamedLocks
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
@@ -29,6 +31,8 @@ class Primary:
         shards: sends commands to shards.
         shard_hosts: keeps the hosts in their entries current.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
+        balancer_rounds: how the balancer's rounds are going.
+        held_back: chunks whose moves by the balancer have failed.
         locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
         config_servers: returns their connection string, as sent to shards.
     """
@@ -50,6 +54,8 @@ class Primary:
         self.shards = shards
         self.shard_hosts = shard_hosts
         self.migrations = migrations
+        self.balancer_rounds = BalancerRounds()
+        self.held_back = HeldBack()
         self.locks = NamedLocks()
         self.config_servers = config_servers
         self._operations: set[trio.CancelScope] = set()

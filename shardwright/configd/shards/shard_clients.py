@@ -39,6 +39,7 @@ class ShardClients:
         self._nursery = nursery
         self._pools = pools
         self._clients: dict[str, ReplicaSetClient] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
 
     def client(self, shard: ShardEntry) -> ReplicaSetClient:
         """The client of a shard, created on first use.
@@ -49,9 +50,18 @@ class ShardClients:
         client = self._clients.get(shard.id)
         hosts = shard.connection_string
         if client is None or client.set_name != hosts.set_name:
+            self.forget(shard.id)
             client = self._clients[shard.id] = ReplicaSetClient(self._monitor(hosts), self._pools)
-            self._nursery.start_soon(client.monitor.run)
+            scope = self._scopes[shard.id] = trio.CancelScope()
+            self._nursery.start_soon(_monitor_within, scope, client.monitor)
         return client
+
+    def forget(self, shard_id: str) -> None:
+        """End monitoring a shard, which has been removed."""
+        self._clients.pop(shard_id, None)
+        scope = self._scopes.pop(shard_id, None)
+        if scope is not None:
+            scope.cancel()
 
     async def command(self, shard: ShardEntry, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a repeatable command on the primary of a shard.
@@ -70,13 +80,8 @@ class ShardClients:
         """A client of a replica set that is not a shard yet, monitored only in the context."""
         monitor = self._monitor(target)
         scope = trio.CancelScope()
-
-        async def follow() -> None:
-            with scope:
-                await monitor.run()
-
         # Not in a separate nursery, which would wrap the errors that leave the context.
-        self._nursery.start_soon(follow)
+        self._nursery.start_soon(_monitor_within, scope, monitor)
         try:
             yield ReplicaSetClient(monitor, self._pools)
         finally:
@@ -84,3 +89,8 @@ class ShardClients:
 
     def _monitor(self, hosts: ConnectionString) -> ReplicaSetMonitor:
         return ReplicaSetMonitor(hosts.set_name, hosts.addresses, handshake, self._pools)
+
+
+async def _monitor_within(scope: trio.CancelScope, monitor: ReplicaSetMonitor) -> None:
+    with scope:
+        await monitor.run()

@@ -30,7 +30,7 @@ class ShardHosts:
         self._catalog = catalog
         self._shards = shards
         self._nursery = nursery
-        self._followed: set[str] = set()
+        self._followed: dict[str, trio.CancelScope] = {}
 
     async def follow_all(self) -> None:
         """Monitor the existing shards. Shards added later are passed to `follow`."""
@@ -53,17 +53,26 @@ class ShardHosts:
         """
         if shard.id not in self._followed:
             monitor = self._shards.client(shard).monitor
-            self._followed.add(shard.id)
-            self._nursery.start_soon(self._follow, shard.id, set(shard.connection_string.addresses), monitor)
+            scope = self._followed[shard.id] = trio.CancelScope()
+            self._nursery.start_soon(self._follow, scope, shard.id, set(shard.connection_string.addresses), monitor)
 
-    async def _follow(self, shard_id: str, entered: set[str], monitor: ReplicaSetMonitor) -> None:
-        while True:
-            # Only a primary's list of members is the truth.
-            if monitor.primary is not None and monitor.members.keys() != entered:
-                entered = set(monitor.members)
-                await self._update(shard_id, monitor.connection_string)
-            else:
-                await monitor.wait_for_change()
+    def forget(self, shard_id: str) -> None:
+        """Do not monitor a shard any longer, which has been removed."""
+        scope = self._followed.pop(shard_id, None)
+        if scope is not None:
+            scope.cancel()
+
+    async def _follow(
+        self, scope: trio.CancelScope, shard_id: str, entered: set[str], monitor: ReplicaSetMonitor
+    ) -> None:
+        with scope:
+            while True:
+                # Only a primary's list of members is the truth.
+                if monitor.primary is not None and monitor.members.keys() != entered:
+                    entered = set(monitor.members)
+                    await self._update(shard_id, monitor.connection_string)
+                else:
+                    await monitor.wait_for_change()
 
     async def _update(self, shard_id: str, host: str) -> None:
         async def work(transaction: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Commands about the whole cluster: shards, zones, switching the balancer, and the router's cache."""
+"""Commands about the whole cluster: shards, zones, and the router's cache."""
 
 from typing import Any
 
@@ -30,6 +30,21 @@ async def add_shard(operation: Operation) -> Reply:
     reply = await operation.context.catalog.command(adding)
     await operation.context.shards.reload()
     return {"shardAdded": reply["shardAdded"]}
+
+
+@command("removeShard", aliases=("removeshard",), admin_only=True, supports_write_concern=True)
+async def remove_shard(operation: Operation) -> Reply:
+    """Drains a shard and, once it is empty, removes it from this cluster; to be repeated until it is removed."""
+    request = operation.request
+    identifier = Arguments.of(request).string(request.name.encode())
+    await operation.context.shards.reload()
+    shard = operation.context.shards.find(identifier)
+    if shard is None:
+        raise CommandError(ErrorCode.ShardNotFound, f"Shard {identifier} not found")
+    reply = await operation.context.catalog.command({"_configsvrRemoveShard": shard.id, "writeConcern": MAJORITY})
+    await operation.context.shards.reload()
+    names = ("msg", "state", "shard", "remaining", "note", "dbsToMove")
+    return {name: reply[name] for name in names if name in reply}
 
 
 @command("listShards", admin_only=True, reads=True)
@@ -65,25 +80,6 @@ async def update_zone_key_range(operation: Operation) -> Reply:
         }
     )
     return {}
-
-
-@command("balancerStart", admin_only=True)
-async def balancer_start(operation: Operation) -> Reply:
-    """Switches the balancer on."""
-    return await _balancer(operation, "_configsvrBalancerStart")
-
-
-@command("balancerStop", admin_only=True)
-async def balancer_stop(operation: Operation) -> Reply:
-    """Switches the balancer off."""
-    return await _balancer(operation, "_configsvrBalancerStop")
-
-
-@command("balancerStatus", admin_only=True, reads=True)
-async def balancer_status(operation: Operation) -> Reply:
-    """Whether the balancer is switched on, and what it is doing."""
-    reply = await operation.context.catalog.command({"_configsvrBalancerStatus": 1})
-    return {name: reply[name] for name in ("mode", "inBalancerRound", "numBalancerRounds", "term") if name in reply}
 
 
 @command("getShardMap", admin_only=True, reads=True)
@@ -150,10 +146,4 @@ async def _zone_membership(operation: Operation, name: str) -> Reply:
             "writeConcern": MAJORITY,
         }
     )
-    return {}
-
-
-async def _balancer(operation: Operation, name: str) -> Reply:
-    max_time = Arguments.of(operation.request).present(b"maxTimeMS")
-    await operation.context.catalog.command({name: 1, **max_time})
     return {}

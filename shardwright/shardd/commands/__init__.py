@@ -6,6 +6,7 @@ May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, 
 """
 
 from shardwright.shardd.commands import (
+    balancing_statistics_command,
     chunk_commands,
     cleanup_orphaned_command,
     commit_commands,
@@ -23,6 +24,7 @@ from shardwright.shardd.commands import (
 )
 
 __all__ = [
+    "balancing_statistics_command",
     "chunk_commands",
     "cleanup_orphaned_command",
     "commit_commands",

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.sharding.balancing.choice import ShardChoice
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ShardState
 from shardwright.sharding.balancing.decisions import Decisions, Move, Rule, Skipped
-from shardwright.sharding.balancing.questions import Asking, ChunkCounts, FirstChunk, ask_counts, ask_first_chunk
+from shardwright.sharding.balancing.questions import Asking, FirstChunk, ask_first_chunk
 from shardwright.sharding.balancing.zones import NO_ZONE
 
 THRESHOLD_CHUNKS: Final = 3
@@ -83,17 +83,18 @@ class _Extremes:
 
 
 def even_out_counts(
-    collection: CollectionState, cluster: ClusterState, choice: ShardChoice, decisions: Decisions
+    collection: CollectionState,
+    cluster: ClusterState,
+    counts_by_zone: Mapping[str, Mapping[str, int]],
+    choice: ShardChoice,
+    decisions: Decisions,
 ) -> Asking[None]:
     """Move chunks from shards that have more than the ideal number to those that have fewer, as MongoDB before 6.0."""
-    for zone in (*collection.zones.zones, NO_ZONE):
+    for zone, counts in counts_by_zone.items():
         owners = sum(1 for shard in cluster.shards if not shard.is_draining and shard.may_own(zone))
-        if not owners or choice.is_over:
+        if not owners:
             continue
         within = collection.zones.ranges(frozenset({zone}))
-        if within == ():
-            continue
-        counts = yield from ask_counts(ChunkCounts(collection.namespace, within))
         ideal = ideal_count(sum(counts.values()), owners)
         for donor, recipient in _uneven_pairs(zone, counts, ideal, choice):
             chunk = yield from ask_first_chunk(FirstChunk(collection.namespace, donor.id, within))

@@ -1,5 +1,6 @@
 """The balancer's rules in their order: split at the bounds of zones, drain, correct zones, even out."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from shardwright.sharding.balancing.choice import ShardChoice
@@ -8,6 +9,7 @@ from shardwright.sharding.balancing.decisions import Decisions, Rule, Skipped, S
 from shardwright.sharding.balancing.evening_out import even_out_counts, even_out_data
 from shardwright.sharding.balancing.obligatory import empty_draining_shards, move_into_zones
 from shardwright.sharding.balancing.questions import Asking, ChunkCounts, ChunksAcross, ask_counts
+from shardwright.sharding.balancing.zones import NO_ZONE
 
 
 def choose_splits(collections: Iterable[CollectionState]) -> Asking[Decisions]:
@@ -55,21 +57,28 @@ def choose_moves(cluster: ClusterState, collections: Iterable[CollectionState]) 
 def _choose_for(
     collection: CollectionState, cluster: ClusterState, choice: ShardChoice, decisions: Decisions
 ) -> Asking[None]:
-    loads = yield from _loads(collection, cluster, choice)
+    if cluster.policy is Policy.DATA_SIZE:
+        yield from empty_draining_shards(collection, collection.sizes, choice, decisions)
+        yield from move_into_zones(collection, cluster, collection.sizes, choice, decisions)
+        yield from even_out_data(collection, choice, decisions)
+        return
+    counts = yield from _counts_by_zone(collection)
+    loads = Counter[str]()
+    for each in counts.values():
+        loads.update(each)
     yield from empty_draining_shards(collection, loads, choice, decisions)
     yield from move_into_zones(collection, cluster, loads, choice, decisions)
-    if cluster.policy is Policy.DATA_SIZE:
-        yield from even_out_data(collection, choice, decisions)
-    else:
-        yield from even_out_counts(collection, cluster, choice, decisions)
+    yield from even_out_counts(collection, cluster, counts, choice, decisions)
 
 
-def _loads(collection: CollectionState, cluster: ClusterState, choice: ShardChoice) -> Asking[Mapping[str, int]]:
-    """By what recipients of obligatory moves are compared."""
-    if cluster.policy is Policy.DATA_SIZE:
-        return collection.sizes
-    is_needed = collection.zones.has_zones or any(shard.is_draining for shard in choice.shards)
-    return (yield from ask_counts(ChunkCounts(collection.namespace, None))) if is_needed else {}
+def _counts_by_zone(collection: CollectionState) -> Asking[Mapping[str, Mapping[str, int]]]:
+    """The numbers of chunks by zone, `NO_ZONE` included, and shard."""
+    counts: dict[str, Mapping[str, int]] = {}
+    for zone in (*collection.zones.zones, NO_ZONE):
+        within = collection.zones.ranges(frozenset({zone}))
+        if within != ():
+            counts[zone] = yield from ask_counts(ChunkCounts(collection.namespace, within))
+    return counts
 
 
 def first_violation(cluster: ClusterState, collection: CollectionState) -> Asking[Rule | None]:

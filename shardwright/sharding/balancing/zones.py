@@ -1,13 +1,14 @@
 """The zones of one collection: which keys belong to which zone, or to none."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 
 NO_ZONE: Final = ""
 """Stands for keys that belong to no zone: every shard may own them."""
@@ -29,7 +30,10 @@ class ZoneMap:
 
         Args:
             pattern: the shard key.
-            zones: lower bound, upper bound (both full shard keys) and zone of each range; ranges do not overlap.
+            zones: lower bound, upper bound (both full shard keys) and zone of each range.
+
+        Raises:
+            CommandError: RangeOverlapConflict; BadValue, a range is empty.
         """
         self.parts = tuple(_divide(pattern, zones))
         self._starts = [part.range.min_key for part in self.parts]
@@ -65,20 +69,17 @@ class ZoneMap:
         return tuple(part.range.min for part in self.parts[first:end])
 
 
-def _divide(pattern: ShardKeyPattern, zones: Iterable[tuple[bytes, bytes, str]]) -> Iterable[ZonePart]:
-    given = sorted((pattern.key_bytes(low), pattern.key_bytes(high), low, high, zone) for low, high, zone in zones)
-    least, greatest = pattern.global_min(), pattern.global_max()
-    edges = [(least, pattern.key_bytes(least))]
-    parts: list[ZonePart] = []
-    for low_key, high_key, low, high, zone in given:
-        end, end_key = edges[-1]
-        if end_key < low_key:
-            parts.append(ZonePart(ChunkRange(end, low, end_key, low_key), NO_ZONE))
-        parts.append(ZonePart(ChunkRange(low, high, low_key, high_key), zone))
-        edges.append((high, high_key))
-    end, end_key = edges[-1]
-    greatest_key = pattern.key_bytes(greatest)
-    if end_key < greatest_key:
-        parts.append(ZonePart(ChunkRange(end, greatest, end_key, greatest_key), NO_ZONE))
-    assert all(left.range.max_key == right.range.min_key for left, right in pairwise(parts)), "zones overlap"
-    return parts
+def _divide(pattern: ShardKeyPattern, zones: Iterable[tuple[bytes, bytes, str]]) -> Iterator[ZonePart]:
+    given = [(ChunkRange.of(pattern, low, high), zone) for low, high, zone in zones]
+    end, end_key = pattern.global_min(), pattern.global_min_bytes()
+    for zone_range, zone in sorted(given, key=lambda each: each[0].min_key):
+        if zone_range.min_key < end_key:
+            raise CommandError(
+                ErrorCode.RangeOverlapConflict, f"The range {zone_range} of zone {zone} overlaps another"
+            )
+        if end_key < zone_range.min_key:
+            yield ZonePart(ChunkRange(end, zone_range.min, end_key, zone_range.min_key), NO_ZONE)
+        yield ZonePart(zone_range, zone)
+        end, end_key = zone_range.max, zone_range.max_key
+    if end_key < pattern.global_max_bytes():
+        yield ZonePart(ChunkRange(end, pattern.global_max(), end_key, pattern.global_max_bytes()), NO_ZONE)

@@ -1,7 +1,9 @@
 """``config.settings``: settings of the balancer and of chunk sizes, absent until someone changes them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, time
 from typing import Any, Final
 
 from shardwright.sharding.document_fields import optional
@@ -17,6 +19,50 @@ CHUNK_SIZE_ID: Final = "chunksize"
 AUTO_SPLIT_ID: Final = "autosplit"
 READ_WRITE_CONCERN_DEFAULTS_ID: Final = "ReadWriteConcernDefaults"
 
+POLICY_DEFAULT: Final = "dataSize"
+POLICIES: Final = (POLICY_DEFAULT, "chunkCount")
+
+
+_TIME_OF_DAY: Final = re.compile(r"(\d{1,2}):(\d{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveWindow:
+    """The time of day, on the server's clock, in which rounds may start; both ends are included."""
+
+    start: time
+    stop: time
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "ActiveWindow":
+        """Read ``{start: "HH:MM", stop: "HH:MM"}``.
+
+        Raises:
+            CommandError: BadValue, it is not two different times of a day.
+        """
+        start, stop = (_time_of_day(document.get(name)) for name in ("start", "stop"))
+        if start is None or stop is None or start == stop:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"expected start and stop of the balancer's active window as two different HH:MM, got {dict(document)}",
+            )
+        return cls(start, stop)
+
+    def includes(self, now: datetime) -> bool:
+        """Whether a time is in the window, which may go on past midnight."""
+        minute = time(now.hour, now.minute)
+        if self.start <= self.stop:
+            return self.start <= minute <= self.stop
+        return minute >= self.start or minute <= self.stop
+
+
+def _time_of_day(value: object) -> time | None:
+    found = _TIME_OF_DAY.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    hour, minute = int(found[1]), int(found[2])
+    return time(hour, minute) if hour < 24 and minute < 60 else None
+
 
 @dataclass(frozen=True, slots=True)
 class BalancerSettings:
@@ -28,6 +74,7 @@ class BalancerSettings:
         secondary_throttle: a boolean or a write concern for copied documents.
         wait_for_delete: whether a migration waits until the donor has deleted what moved.
         attempt_to_balance_jumbo_chunks: whether chunks above the size limit may move.
+        policy: what is evened out, ``dataSize`` or ``chunkCount``; an addition of ours.
     """
 
     mode: str = "full"
@@ -35,26 +82,40 @@ class BalancerSettings:
     secondary_throttle: bool | Mapping[str, Any] | None = None
     wait_for_delete: bool = False
     attempt_to_balance_jumbo_chunks: bool = False
+    policy: str = POLICY_DEFAULT
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "BalancerSettings":
         """Read the document, or the defaults where there is none.
 
         Raises:
-            CommandError: BadValue, an unknown mode; TypeMismatch.
+            CommandError: BadValue, an unknown mode or policy, or an impossible window; TypeMismatch.
         """
         if document is None:
             return cls()
-        mode = optional(document, "mode", str) or ("off" if optional(document, "stopped", bool) else "full")
+        mode = optional(document, "mode", str) or "full"
         if mode not in ("full", "autoSplitOnly", "off"):
             raise CommandError(ErrorCode.BadValue, "Invalid balancer mode")
+        policy = optional(document, "balancerPolicy", str) or POLICY_DEFAULT
+        if policy not in POLICIES:
+            raise CommandError(ErrorCode.BadValue, f"Invalid balancer policy, expected one of {', '.join(POLICIES)}")
+        window = optional(document, "activeWindow", Mapping)
+        if window is not None:
+            ActiveWindow.from_document(window)
         return cls(
-            mode=mode,
-            active_window=optional(document, "activeWindow", Mapping),
+            mode="off" if optional(document, "stopped", bool) else mode,
+            active_window=window,
             secondary_throttle=document.get("_secondaryThrottle"),
             wait_for_delete=optional(document, "_waitForDelete", bool) or False,
             attempt_to_balance_jumbo_chunks=optional(document, "attemptToBalanceJumboChunks", bool) or False,
+            policy=policy,
         )
+
+    def may_balance(self, now: datetime) -> bool:
+        """Whether a round may start at a time on the server's clock."""
+        if self.mode != "full":
+            return False
+        return self.active_window is None or ActiveWindow.from_document(self.active_window).includes(now)
 
     def to_document(self) -> dict[str, Any]:
         """The document as MongoDB writes it; ``stopped`` is for old readers."""
@@ -67,6 +128,8 @@ class BalancerSettings:
             document["_waitForDelete"] = True
         if self.attempt_to_balance_jumbo_chunks:
             document["attemptToBalanceJumboChunks"] = True
+        if self.policy != POLICY_DEFAULT:
+            document["balancerPolicy"] = self.policy
         return document
 
 

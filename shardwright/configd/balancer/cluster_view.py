@@ -1,0 +1,130 @@
+"""The cluster as the policy needs it: read from the catalog and the shards."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwright.configd.balancer.configuration import Configuration
+from shardwright.configd.balancer.statistics import Statistics, ask_shards
+from shardwright.configd.primary.primary import Primary
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ForceJumbo, Policy, ShardState
+from shardwright.sharding.balancing.zones import ZoneMap
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("configd.balancer")
+
+SESSIONS_CHUNK_BYTES = 209_715
+"""The chunk size of ``config.system.sessions``, 0.2 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What one round, or one report, is about.
+
+    Attributes:
+        shards: the entries of all shards by name.
+        entries: the entries of the collections by namespace.
+        cluster: shards and settings, for the policy.
+        collections: the collections, for the policy.
+        silent: shards that take no part because they did not report, with the reasons.
+    """
+
+    shards: Mapping[str, ShardEntry]
+    entries: Mapping[str, CollectionEntry]
+    cluster: ClusterState
+    collections: tuple[CollectionState, ...]
+    silent: Mapping[str, str]
+
+
+async def read_view(primary: Primary, configuration: Configuration, only: str | None = None) -> ClusterView:
+    """Read the catalog, and ask the shards for the sizes of the collections.
+
+    Args:
+        primary: the term's resources.
+        configuration: the balancer's settings.
+        only: the namespace of the one collection that matters; None for all.
+
+    Raises:
+        CommandError: the mongod refused, or the entry of a shard is malformed.
+        BackendError: the mongod does not answer.
+    """
+    chosen = {} if only is None else {"_id": only}
+    shards = await primary.catalog.shards()
+    entries = _parse_entries(await primary.catalog.find("collections", chosen))
+    tags: dict[str, list[TagEntry]] = {}
+    for document in await primary.catalog.find("tags", {} if only is None else {"ns": only}):
+        tags.setdefault(document["ns"], []).append(TagEntry.from_document(document))
+    # Without a second shard there is nothing to compare and nothing to move.
+    asked = entries if len(shards) > 1 else []
+    statistics = await ask_shards(primary.shards, shards, asked)
+    return ClusterView(
+        {shard.id: shard for shard in shards},
+        {str(entry.namespace): entry for entry in entries},
+        _cluster(shards, statistics, configuration),
+        tuple(_state(entry, tags.get(str(entry.namespace), ()), statistics, configuration) for entry in entries),
+        statistics.silent,
+    )
+
+
+def _parse_entries(documents: Iterable[Mapping[str, object]]) -> list[CollectionEntry]:
+    entries = []
+    for document in documents:
+        try:
+            entries.append(CollectionEntry.from_document(document))
+        except CommandError as error:
+            logger.warning("A collection is not balanced: its entry is malformed", entry=document, error=str(error))
+    return entries
+
+
+def _cluster(shards: Sequence[ShardEntry], statistics: Statistics, configuration: Configuration) -> ClusterState:
+    settings = configuration.balancer
+    return ClusterState(
+        tuple(
+            ShardState(each.id, frozenset(each.tags), each.is_draining, each.id not in statistics.silent)
+            for each in shards
+        ),
+        Policy(settings.policy),
+        ForceJumbo.BALANCER if settings.attempt_to_balance_jumbo_chunks else ForceJumbo.NO,
+    )
+
+
+def _state(
+    entry: CollectionEntry, tags: Iterable[TagEntry], statistics: Statistics, configuration: Configuration
+) -> CollectionState:
+    namespace = str(entry.namespace)
+    why_skipped = _why_skipped(entry)
+    try:
+        # Sessions may be on every shard, whatever the zones.
+        zones = ZoneMap(entry.key, () if namespace == SESSIONS else [tag.zone_range(entry.key) for tag in tags])
+    except CommandError as error:
+        zones, why_skipped = ZoneMap(entry.key), f"its zones do not fit its shard key: {error}"
+    return CollectionState(
+        entry.namespace,
+        zones,
+        statistics.sizes.get(namespace, {}),
+        chunk_bytes_max(entry, configuration),
+        why_skipped,
+    )
+
+
+def _why_skipped(entry: CollectionEntry) -> str:
+    if entry.no_balance:
+        return "balancing of the collection is disabled (noBalance)"
+    if not entry.permit_migrations:
+        return "migrations of the collection are not permitted (permitMigrations)"
+    if not entry.allow_migrations:
+        return "a change of the collection is under way (allowMigrations)"
+    return ""
+
+
+def chunk_bytes_max(entry: CollectionEntry, configuration: Configuration) -> int:
+    """The chunk size of a collection: its own, that of sessions, or the cluster's."""
+    if entry.max_chunk_size_bytes is not None:
+        return entry.max_chunk_size_bytes
+    if str(entry.namespace) == SESSIONS:
+        return SESSIONS_CHUNK_BYTES
+    return configuration.chunk_size.value_bytes

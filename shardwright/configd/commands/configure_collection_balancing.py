@@ -1,0 +1,68 @@
+"""``_configsvrConfigureCollectionBalancing``: settings of one collection that concern its chunks."""
+
+from typing import Any, Final
+
+from bson.int64 import Int64
+
+from shardwright.configd.catalog.collection_chunks import CollectionChunks
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.commands.command_registry import WriteConcernRule, config_command
+from shardwright.configd.commands.operation import Operation
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.settings import CHUNK_SIZE_MB_MAX, CHUNK_SIZE_MB_MIN
+from shardwright.sharding.chunk_version_bumps import bump_minor
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
+
+_OPTIONS: Final = (b"chunkSize", b"defragmentCollection", b"enableAutoSplitter")
+
+
+@config_command("_configsvrConfigureCollectionBalancing", write_concern=WriteConcernRule.UNSUPPORTED)
+async def configure_collection_balancing(operation: Operation) -> dict[str, Any]:
+    """Set a collection's own chunk size, in MB (0 for that of the cluster), and whether its chunks are split by size.
+
+    The shards learn of it with their next refresh, which the new version of a chunk causes.
+
+    Raises:
+        CommandError: InvalidOptions, no option or a chunk size out of range; NamespaceNotSharded; CommandNotSupported,
+            defragmentation.
+    """
+    namespace = str(operation.namespace)
+    changes = _changes(operation)
+
+    async def work(transaction: Transaction) -> None:
+        document = await transaction.find_one("collections", {"_id": namespace})
+        if document is None:
+            query = document_text(encode_document({"_id": namespace}))
+            raise CommandError(
+                ErrorCode.NamespaceNotSharded, f"Expected to match one doc for query {query} but matched 0"
+            )
+        kept = {name: value for name, value in document.items() if name not in changes}
+        transaction.put("collections", [{**kept, **{name: new for name, new in changes.items() if new is not None}}])
+        chunks = CollectionChunks(transaction, CollectionEntry.from_document(document))
+        chunks.write(bump_minor(await chunks.newest()))
+
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        await operation.primary.catalog.transaction(work)
+    operation.primary.balancer_rounds.want_next()
+    return {}
+
+
+def _changes(operation: Operation) -> dict[str, Any]:
+    """The fields of the collection's entry to set, or, if None, to remove."""
+    arguments = operation.arguments
+    if not any(arguments.has(option) for option in _OPTIONS):
+        raise CommandError(ErrorCode.InvalidOptions, "invalid configure collection balancing update")
+    if arguments.boolean(b"defragmentCollection"):
+        raise CommandError(ErrorCode.CommandNotSupported, "defragmentation of collections is not supported")
+    changes: dict[str, Any] = {}
+    size = arguments.maybe_number(b"chunkSize")
+    if size is not None:
+        if size and not CHUNK_SIZE_MB_MIN <= size <= CHUNK_SIZE_MB_MAX:
+            raise CommandError(ErrorCode.InvalidOptions, f"Chunk size '{int(size)}' out of range [1MB, 1GB]")
+        changes["maxChunkSizeBytes"] = Int64(int(size) << 20) if size else None
+    if arguments.has(b"enableAutoSplitter"):
+        changes["noAutoSplit"] = not arguments.boolean(b"enableAutoSplitter")
+    return changes

@@ -1,0 +1,46 @@
+"""How the balancer's rounds are going, for the commands that report them, wait for them or start the next one."""
+
+import trio
+
+
+class BalancerRounds:
+    """The rounds of one term.
+
+    Attributes:
+        number: how many have begun.
+        is_active: whether one is under way.
+        mode: the mode that the balancer has last read from valid settings.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_active = False
+        self.mode = "full"
+        self._over = trio.Event()
+        self._wanted = trio.Event()
+
+    def begin(self) -> None:
+        """A round begins; it takes up all that was changed before."""
+        self.number += 1
+        self.is_active = True
+        self._wanted = trio.Event()
+
+    def end(self) -> None:
+        """The round is over."""
+        self.is_active = False
+        self._over.set()
+        self._over = trio.Event()
+
+    def want_next(self) -> None:
+        """Something was changed that the balancer should deal with: the next round is due at once."""
+        self._wanted.set()
+
+    async def wait_wanted(self, seconds_max: float) -> None:
+        """Return when the next round is due: after some time, or as soon as one is wanted."""
+        with trio.move_on_after(seconds_max):
+            await self._wanted.wait()
+
+    async def wait_over(self) -> None:
+        """Return when the round that is under way, if any, is over."""
+        if self.is_active:
+            await self._over.wait()

@@ -1,0 +1,335 @@
+"""Rounds of the balancer of a config daemon, with shards that report sizes and answer every request."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from pymongo import MongoClient
+from pymongo.errors import ExecutionTimeout, OperationFailure
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from tests.configd.balancing import SizedShard
+from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.fake_shard import serving
+from tests.integration.waiting import eventually
+from tests.shardd.mini_cluster import Set, replica_set
+
+MB = 1 << 20
+
+
+class World:
+    """A config daemon with two shards of known sizes, whose balancer is stopped at the beginning of each test."""
+
+    def __init__(self, catalog: CatalogUser, shards: dict[str, SizedShard]) -> None:
+        self.catalog = catalog
+        self.shards = shards
+
+    def run(self, command: dict[str, Any]) -> dict[str, Any]:
+        """A command without a write concern."""
+        return self.catalog.run(command, write_concern=None)
+
+    def start(self) -> None:
+        """Start the balancer; a round begins at once."""
+        self.run({"_configsvrBalancerStart": 1})
+
+    def run_round(self) -> None:
+        """Start the balancer and stop it again after a whole round."""
+        self.start()
+        self.wait_rounds(1)
+        self.run({"_configsvrBalancerStop": 1})
+
+    def nudge(self, sharded: Sharded) -> None:
+        """Make the next round begin at once, as a change of a collection's settings does."""
+        self.run({"_configsvrConfigureCollectionBalancing": sharded.namespace, "enableAutoSplitter": True})
+
+    def wait_rounds(self, number: int) -> None:
+        """Wait until a number of rounds have begun and ended since the call."""
+        status = self.run({"_configsvrBalancerStatus": 1})
+        wanted = status["numBalancerRounds"] + number
+
+        def done() -> bool:
+            self.start()
+            status = self.run({"_configsvrBalancerStatus": 1})
+            return status["numBalancerRounds"] >= wanted and not status["inBalancerRound"]
+
+        eventually(done, within=60, what=f"{number} rounds")
+
+    def wait_moves(self, shard: str, number: int) -> list[dict[str, Any]]:
+        """Wait for requests to move chunks away from a shard."""
+        donor = self.shards[shard]
+        with donor.arrived:
+            assert donor.arrived.wait_for(lambda: len(donor.moves) >= number, 60)
+        return donor.moves
+
+    def logged_rounds(self) -> list[dict[str, Any]]:
+        """The details of the rounds in the action log."""
+        return [each["details"] for each in self.catalog.config.actionlog.find({"what": "balancer.round"})]
+
+
+@pytest.fixture(scope="module")
+def balancing_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Set]:
+    with replica_set(tmp_path_factory.mktemp("balancer"), daemon="configd") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def added(balancing_set: Set) -> Iterator[tuple[MongoClient[dict[str, Any]], dict[str, SizedShard]]]:
+    with serving(SizedShard, "a", "b") as shards, balancing_set.members[0].client() as client:
+        for shard in shards.values():
+            CatalogUser(client).run({"_configsvrAddShard": shard.connection_string})
+        yield client, shards
+
+
+@pytest.fixture
+def world(added: tuple[MongoClient[dict[str, Any]], dict[str, SizedShard]]) -> Iterator[World]:
+    client, shards = added
+    world = World(CatalogUser(client), shards)
+    for shard in shards.values():
+        shard.commands.clear()
+        shard.failures.clear()
+        shard.held.clear()
+        shard.sizes.clear()
+        shard.split_keys = []
+    yield world
+    for shard in shards.values():
+        for event in shard.held.values():
+            event.set()
+    world.run({"_configsvrBalancerStop": 1})
+    for name in ("collections", "chunks", "tags", "settings"):
+        client.config[name].delete_many({})
+    client.config.shards.update_many({}, {"$unset": {"draining": 1, "tags": 1}})
+    world.run({"_configsvrBalancerStop": 1})
+
+
+def uneven(world: World, namespace: str = "db.uneven", size: int = 400 * MB) -> Sharded:
+    """A collection all of whose data are on shard ``a``."""
+    world.shards["a"].sizes[namespace] = size
+    return world.catalog.shard_collection(namespace, [(MinKey(), 0, "a"), (0, MaxKey(), "a")])
+
+
+def test_a_round_moves_data_and_is_recorded(world: World) -> None:
+    sharded = uneven(world)
+    before = len(world.logged_rounds())
+    world.start()
+    move = world.wait_moves("a", 1)[0]
+    fields = ("_shardsvrMoveRange", "toShard", "min", "epoch", "fromShard", "maxChunkSizeBytes", "forceJumbo")
+    assert {name: move[name] for name in fields} == {
+        "_shardsvrMoveRange": "db.uneven",
+        "toShard": "b",
+        "min": {"x": MinKey()},
+        "epoch": sharded.epoch,
+        "fromShard": "a",
+        "maxChunkSizeBytes": 128 * MB,
+        "forceJumbo": 0,
+    }
+    assert "max" not in move
+    eventually(lambda: len(world.logged_rounds()) > before, within=30, what="the round is recorded")
+    details = world.logged_rounds()[before]
+    assert list(details) == ["executionTimeMillis", "errorOccurred", "candidateChunks", "chunksMoved"]
+    assert (details["errorOccurred"], details["candidateChunks"], details["chunksMoved"]) == (False, 1, 1)
+
+
+def test_even_collections_are_left_alone_and_nothing_is_recorded(world: World) -> None:
+    uneven(world, size=383 * MB)
+    before = len(world.logged_rounds())
+    world.run_round()
+    assert world.shards["a"].moves == []
+    assert len(world.logged_rounds()) == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "full", "stopped": True},
+        {"mode": "autoSplitOnly"},
+        {"mode": "strange"},
+        {"mode": "full", "activeWindow": {"start": "00:00", "stop": "0"}},
+        {"mode": "full", "balancerPolicy": "strange"},
+    ],
+)
+def test_settings_under_which_nothing_moves(world: World, settings: dict[str, Any]) -> None:
+    sharded = uneven(world)
+    world.catalog.config.settings.replace_one({"_id": "balancer"}, settings, upsert=True)
+    number = world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"]
+
+    def has_had_a_round() -> bool:
+        world.nudge(sharded)
+        return bool(world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"] > number + 1)
+
+    eventually(has_had_a_round, within=60, what="a round")
+    assert world.shards["a"].moves == []
+
+
+def test_settings_apply_to_moves(world: World) -> None:
+    uneven(world)
+    settings = {"_secondaryThrottle": {"w": 2}, "_waitForDelete": True, "balancerPolicy": "chunkCount"}
+    world.catalog.config.settings.update_one({"_id": "balancer"}, {"$set": settings})
+    world.catalog.config.settings.replace_one({"_id": "chunksize"}, {"value": 64}, upsert=True)
+    world.start()
+    move = world.wait_moves("a", 1)[0]
+    found = (move["secondaryThrottle"], move["writeConcern"], move["waitForDelete"], move["maxChunkSizeBytes"])
+    assert found == (True, {"w": 2}, True, 64 * MB)
+    assert move["max"] == {"x": 0}, "by count, whole chunks move"
+
+
+def test_collections_that_must_be_left_alone(world: World) -> None:
+    uneven(world)
+    world.catalog.config.collections.update_one({}, {"$set": {"noBalance": True}})
+    world.run_round()
+    assert world.shards["a"].moves == []
+    assert world.run({"_configsvrBalancerExplain": 1})["skipped"] == [
+        {"ns": "db.uneven", "reason": "balancing of the collection is disabled (noBalance)"}
+    ]
+
+
+def test_stop_waits_for_the_round(world: World) -> None:
+    uneven(world)
+    held = world.shards["a"].held["_shardsvrMoveRange"] = threading.Event()
+    world.start()
+    world.wait_moves("a", 1)
+    assert world.run({"_configsvrBalancerStatus": 1})["inBalancerRound"] is True
+    with pytest.raises(ExecutionTimeout):
+        world.run({"_configsvrBalancerStop": 1, "maxTimeMS": 100})
+    assert world.run({"_configsvrBalancerStatus": 1})["mode"] == "off"
+    held.set()
+    world.run({"_configsvrBalancerStop": 1})
+    assert world.run({"_configsvrBalancerStatus": 1})["inBalancerRound"] is False
+
+
+def test_a_move_that_fails_is_not_repeated_at_once(world: World) -> None:
+    uneven(world)
+    world.shards["a"].failures["_shardsvrMoveRange"] = CommandError(ErrorCode.OperationFailed, "no")
+    world.start()
+    world.wait_moves("a", 1)
+    world.start()
+    moves = world.wait_moves("a", 2)
+    assert [move["min"] for move in moves[:2]] == [{"x": MinKey()}, {"x": 0}], "the next chunk is tried"
+    explained = world.run({"_configsvrBalancerExplain": "db.uneven"})
+    assert {"ns": "db.uneven", "min": {"x": MinKey()}, "error": "OperationFailed (96): no"} in explained["heldBack"]
+
+
+def test_chunks_that_are_too_big_are_split_or_marked(world: World) -> None:
+    sharded = uneven(world)
+    shard = world.shards["a"]
+    shard.failures["_shardsvrMoveRange"] = CommandError(ErrorCode.ChunkTooBig, "too big")
+    shard.split_keys = [{"x": -20}, {"x": -10}]
+    world.start()
+    world.wait_moves("a", 1)
+    world.run({"_configsvrBalancerStop": 1})
+    (split,) = shard.received("splitChunk")
+    assert (split["min"], split["splitKeys"]) == ({"x": MinKey()}, [{"x": -10}])
+    shard.split_keys = []
+    before = world.catalog.bounds(sharded)
+    world.start()
+    eventually(
+        lambda: all(chunk.get("jumbo") for chunk in world.catalog.chunks(sharded)), within=60, what="jumbo chunks"
+    )
+    assert world.catalog.bounds(sharded) == before
+    chunk = world.catalog.chunks(sharded)[0]
+    clear = {"epoch": sharded.epoch, "minKey": chunk["min"], "maxKey": chunk["max"]}
+    world.catalog.run({"_configsvrClearJumboFlag": sharded.namespace, **clear})
+    assert "jumbo" not in world.catalog.chunks(sharded)[0]
+
+
+def test_zones_are_split_and_filled(world: World) -> None:
+    sharded = world.catalog.shard_collection("db.zoned")
+    world.catalog.run({"_configsvrAddShardToZone": "b", "zone": "z"})
+    zone = {"min": {"x": 5}, "max": {"x": 9}, "zone": "z"}
+    world.catalog.run({"_configsvrUpdateZoneKeyRange": sharded.namespace, **zone})
+    status = {"_configsvrBalancerCollectionStatus": sharded.namespace}
+    assert world.run(status) == {
+        "chunkSize": 128.0,
+        "balancerCompliant": False,
+        "firstComplianceViolation": "zoneViolation",
+        "ok": 1.0,
+    }
+    explained = world.run({"_configsvrBalancerExplain": 1})
+    (split,) = explained["decisions"]
+    assert (split["action"], split["splitKeys"], split["rule"]) == ("split", [{"x": 5}, {"x": 9}], "zoneBoundary")
+    world.start()
+    shard = world.shards["a"]
+    with shard.arrived:
+        assert shard.arrived.wait_for(lambda: shard.received("splitChunk") != [], 60)
+    world.run({"_configsvrBalancerStop": 1})
+    world.catalog.split(sharded, MinKey(), MaxKey(), 5, 9)  # as the shard would have done
+    world.start()
+    move = world.wait_moves("a", 1)[0]
+    assert (move["min"], move["max"], move["toShard"]) == ({"x": 5}, {"x": 9}, "b")
+
+
+def test_draining_shards_are_emptied(world: World) -> None:
+    world.catalog.shard_collection("db.drained")
+    world.catalog.config.shards.update_one({"_id": "a"}, {"$set": {"draining": True}})
+    world.start()
+    move = world.wait_moves("a", 1)[0]
+    assert (move["min"], move["max"], move["toShard"], move["forceJumbo"]) == (
+        {"x": MinKey()},
+        {"x": MaxKey()},
+        "b",
+        2,
+    )
+    world.catalog.shard_collection("db.other", [(MinKey(), MaxKey(), "b")])
+    with pytest.raises(OperationFailure, match="Shard a is currently draining") as failure:
+        world.catalog.run({"_configsvrMoveRange": "db.other", "toShard": "a", "min": {"x": 0}})
+    assert failure.value.code == ErrorCode.ShardNotFound
+
+
+def test_a_shard_that_does_not_answer_takes_no_part(world: World) -> None:
+    uneven(world)
+    world.shards["b"].failures["_shardsvrGetStatsForBalancing"] = CommandError(ErrorCode.OperationFailed, "broken")
+    explained = world.run({"_configsvrBalancerExplain": 1})
+    assert explained["decisions"] == []
+    assert [shard.get("notAvailable") for shard in explained["shards"]] == [None, "OperationFailed (96): broken"]
+
+
+def test_explain_shows_numbers_and_does_nothing(world: World) -> None:
+    uneven(world)
+    explained = world.run({"_configsvrBalancerExplain": 1})
+    assert explained["collections"] == [
+        {"ns": "db.uneven", "chunkSizeBytes": 128 * MB, "bytes": {"a": 400 * MB, "b": 0}}
+    ]
+    assert explained["decisions"] == [
+        {
+            "action": "moveRange",
+            "ns": "db.uneven",
+            "from": "a",
+            "to": "b",
+            "min": {"x": MinKey()},
+            "rule": "chunksImbalance",
+            "donorBytes": 400 * MB,
+            "recipientBytes": 0,
+            "thresholdBytes": 384 * MB,
+        }
+    ]
+    assert (explained["enabled"], explained["mode"]) == (False, "off")
+    assert world.shards["a"].moves == []
+
+
+def test_settings_of_a_collection(world: World) -> None:
+    uneven(world)
+    command = {"_configsvrConfigureCollectionBalancing": "db.uneven"}
+    refused: list[tuple[dict[str, Any], int]] = [
+        ({}, ErrorCode.InvalidOptions),
+        ({"chunkSize": 1025}, ErrorCode.InvalidOptions),
+        ({"chunkSize": -1}, ErrorCode.InvalidOptions),
+        ({"defragmentCollection": True}, ErrorCode.CommandNotSupported),
+    ]
+    for options, code in refused:
+        with pytest.raises(OperationFailure) as failure:
+            world.run({**command, **options})
+        assert failure.value.code == code
+    with pytest.raises(OperationFailure, match="matched 0") as failure:
+        world.run({"_configsvrConfigureCollectionBalancing": "db.none", "chunkSize": 1})
+    assert failure.value.code == ErrorCode.NamespaceNotSharded
+    world.run({**command, "chunkSize": 200, "enableAutoSplitter": False})
+    status = {"_configsvrBalancerCollectionStatus": "db.uneven"}
+    assert world.run(status) == {"chunkSize": 200.0, "balancerCompliant": True, "ok": 1.0}
+    entry = world.catalog.config.collections.find_one({"_id": "db.uneven"})
+    assert entry is not None
+    assert (entry["maxChunkSizeBytes"], entry["noAutoSplit"]) == (200 * MB, True)
+    world.run({**command, "chunkSize": 0})
+    assert world.run(status)["firstComplianceViolation"] == "chunksImbalance"

@@ -1,0 +1,214 @@
+"""The balancer's reports and decisions, and the removal of shards, beside those of a genuine config server."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.integration.waiting import eventually
+from tests.interop.comparison import assert_same
+from tests.interop.deployment import HIGH, LOW, Deployment, Document
+
+Both = tuple[Deployment, Deployment]
+
+SECONDS_MAX = 120.0
+
+
+def run(deployment: Deployment, command: Mapping[str, Any]) -> Document:
+    """A command without a write concern."""
+    return deployment.on_config(command, write_concern=None)
+
+
+def collection(deployment: Deployment, namespace: str, *bounds: int) -> None:
+    """A collection with chunks between these keys, all on the first shard."""
+    reply = deployment.shard_collection(namespace, {"x": 1})
+    assert reply["ok"], reply
+    if bounds:
+        deployment.split(namespace, {"x": LOW}, {"x": HIGH}, *({"x": bound} for bound in bounds))
+
+
+@contextmanager
+def zone(deployment: Deployment, shard: int, name: str, **ranges: tuple[int, int]) -> Iterator[None]:
+    """A zone of one shard with a range of each of some collections."""
+    member = {"_configsvrAddShardToZone": deployment.shard_ids[shard], "zone": name}
+    assert deployment.on_config(member)["ok"]
+    for collection_name, (low, high) in ranges.items():
+        set_range(deployment, collection_name, low, high, name)
+    try:
+        yield
+    finally:
+        for collection_name, (low, high) in ranges.items():
+            set_range(deployment, collection_name, low, high, None)
+        deployment.on_config({"_configsvrRemoveShardFromZone": deployment.shard_ids[shard], "zone": name})
+
+
+def set_range(deployment: Deployment, name: str, low: int, high: int, zone_name: str | None) -> None:
+    command = {"_configsvrUpdateZoneKeyRange": f"bal.{name}", "min": {"x": low}, "max": {"x": high}}
+    reply = deployment.on_config({**command, "zone": zone_name})
+    assert reply["ok"], reply
+
+
+def status(deployment: Deployment, name: str) -> Document:
+    return run(deployment, {"_configsvrBalancerCollectionStatus": f"bal.{name}"})
+
+
+def test_collection_status(both: Both) -> None:
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.plain", 5)
+        answers = [status(deployment, "plain"), status(deployment, "nothing")]
+        with zone(deployment, 1, "bz", plain=(0, 5)):
+            answers.append(status(deployment, "plain"))
+        with zone(deployment, 1, "bz", plain=(5, 7)):
+            answers.append(status(deployment, "plain"))
+        return [*answers, status(deployment, "plain")]
+
+    assert_same(both, ask)
+
+
+def test_settings_of_a_collection(both: Both) -> None:
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.configured")
+
+        def configure(name: str = "configured", **options: Any) -> Document:  # noqa: ANN401 - any option
+            return run(deployment, {"_configsvrConfigureCollectionBalancing": f"bal.{name}", **options})
+
+        def entry() -> tuple[Any, ...]:
+            document = deployment.entry("bal.configured")
+            return tuple(document.get(name) for name in ("maxChunkSizeBytes", "noAutoSplit"))
+
+        return [
+            configure(),
+            configure(chunkSize=-1),
+            configure(chunkSize=1025),
+            configure("nothing", chunkSize=5),
+            configure(chunkSize=5),
+            entry(),
+            status(deployment, "configured"),
+            [chunk["lastmod"] for chunk in deployment.chunks("bal.configured")],
+            configure(enableAutoSplitter=False),
+            configure(chunkSize=0),
+            entry(),
+        ]
+
+    assert_same(both, ask)
+
+
+def test_sizes(both: Both) -> None:
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.sized")
+        documents = [{"_id": number, "x": number, "filler": "x" * 1000} for number in range(10)]
+        version = deployment.shard_version("bal.sized", 0)
+        reply = deployment.on_shard(0, {"insert": "sized", "documents": documents, "shardVersion": version}, db="bal")
+        assert reply.get("n") == 10, reply
+        known = {"ns": "bal.sized", "UUID": deployment.entry("bal.sized")["uuid"]}
+        other = {"ns": "bal.none", "UUID": known["UUID"]}
+        command = {"_shardsvrGetStatsForBalancing": 1, "collections": [known, other]}
+        return [
+            deployment.on_shard(shard, {**command, "scaleFactor": scale}) for shard in (0, 1) for scale in (1, 1000)
+        ]
+
+    assert_same(both, ask)
+
+
+def test_removing_a_shard(both: Both) -> None:
+    """As far as it goes without ending a shard that other tests need."""
+
+    def ask(deployment: Deployment) -> list[Any]:
+        shards = deployment.config.config.shards
+        last = deployment.shard_ids[-1]
+
+        def remove(shard: str) -> Document:
+            reply = deployment.on_config({"_configsvrRemoveShard": shard})
+            for name, value in reply.pop("remaining", {}).items():
+                assert value >= 0
+                reply[name] = type(value).__name__
+            reply.pop("dbsToMove", None)
+            return reply
+
+        collection(deployment, "bal.stays")
+        collection(deployment, "bal.removed")
+        moved = deployment.move("bal.removed", len(deployment.shards) - 1, min={"x": LOW}, max={"x": HIGH})
+        assert moved["ok"], moved
+        answers: list[Any] = [remove("nobody")]
+        try:
+            with zone(deployment, len(deployment.shards) - 1, "bremoved", removed=(0, 5)):
+                answers.append(remove(last))
+            answers += [remove(last), remove(last), shards.find_one({"_id": last}, {"draining": True})]
+            for name in ("bal.removed", "bal.stays"):
+                answers.append(deployment.move(name, len(deployment.shards) - 1, min={"x": LOW}))
+            others = shards.update_many({"_id": {"$ne": last}}, {"$set": {"draining": True}})
+            assert others.acknowledged
+            shards.update_one({"_id": last}, {"$unset": {"draining": True}})
+            answers.append(remove(last))
+        finally:
+            shards.update_many({}, {"$unset": {"draining": True}})
+        changes = deployment.config.config.changelog.find({"what": {"$regex": "^removeShard"}})
+        return [*answers, [(change["what"], change["details"]) for change in changes]]
+
+    assert_same(both, ask)
+
+
+def moves(deployment: Deployment, namespace: str) -> list[Any]:
+    """The moves that a balancer has begun."""
+    fields = ("min", "max", "from", "to")
+    changes = deployment.config.config.changelog.find({"what": "moveChunk.start", "ns": namespace})
+    return [[change["details"][name] for name in fields] for change in changes.sort("$natural", 1)]
+
+
+def balance(deployment: Deployment, is_done: Callable[[], bool]) -> None:
+    run(deployment, {"_configsvrBalancerStart": 1})
+    try:
+        eventually(is_done, within=SECONDS_MAX, what="the balancer is done")
+    finally:
+        run(deployment, {"_configsvrBalancerStop": 1})
+
+
+@pytest.mark.exhaustive
+def test_decisions_about_zones(both: Both) -> None:
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.zoned", 3, 8)
+        with zone(deployment, 1, "bdecided", zoned=(0, 5)):
+            balance(deployment, lambda: bool(status(deployment, "zoned")["balancerCompliant"]))
+            placement = [(chunk["min"], chunk["shard"]) for chunk in deployment.chunks("bal.zoned")]
+            return [placement, moves(deployment, "bal.zoned")]
+
+    assert_same(both, ask)
+
+
+@pytest.mark.exhaustive
+def test_decisions_about_a_draining_shard(both: Both) -> None:
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.drained", 3, 8)
+        shards = deployment.config.config.shards
+        first = deployment.shard_ids[0]
+        shards.update_one({"_id": first}, {"$set": {"draining": True}})
+        query = {"uuid": deployment.entry("bal.drained")["uuid"], "shard": first}
+        try:
+            balance(deployment, lambda: deployment.config.config.chunks.count_documents(query) == 0)
+        finally:
+            shards.update_one({"_id": first}, {"$unset": {"draining": True}})
+        return moves(deployment, "bal.drained")
+
+    assert_same(both, ask)
+
+
+@pytest.mark.exhaustive
+def test_decisions_about_uneven_data(both: Both) -> None:
+    """Both move what lies first, and stop at the same difference; how much one move takes is the donor's choice."""
+
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.uneven")
+        run(deployment, {"_configsvrConfigureCollectionBalancing": "bal.uneven", "chunkSize": 1})
+        documents = [{"_id": number, "x": number, "filler": "x" * 100_000} for number in range(80)]
+        version = deployment.shard_version("bal.uneven", 0)
+        for each in documents:
+            reply = deployment.on_shard(0, {"insert": "uneven", "documents": [each], "shardVersion": version}, db="bal")
+            assert reply.get("n") == 1, reply
+        before = status(deployment, "uneven")
+        balance(deployment, lambda: bool(status(deployment, "uneven")["balancerCompliant"]))
+        begun = moves(deployment, "bal.uneven")
+        assert 2 <= len(begun) <= 4
+        return [before, status(deployment, "uneven"), begun[0][0], [each[2:] for each in begun][:2]]
+
+    assert_same(both, ask)
