@@ -20,7 +20,7 @@ from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, previewed_statement
 from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
 from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
-from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
+from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY, TRANSIENT_TRANSACTION_ERROR
 from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
@@ -32,6 +32,7 @@ from shardwright.wire.rawbson import OBJECT, append, decode_document, element, e
 from shardwright.wire.transport.client import response_body
 
 _STATEMENTS: Final = VERSION_FIELDS | {b"updates", b"stmtIds", b"stmtId", MAY_CHANGE_OWNER}
+_OF_SERVER: Final = (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION)
 _IDS: Final = frozenset({b"stmtIds", b"stmtId"})
 _OF_ONE: Final = frozenset({b"q", b"upsert", b"upsertSupplied", b"multi"})
 _FINDING: Final = ("collation", "hint", "let")
@@ -67,7 +68,7 @@ class KeyChangingUpdates:
             try:
                 reply = await self._update(UpdateStatement(statement), statement_ids[position])
             except CommandError as error:
-                if isinstance(error, _WholeCommandError) or _concerns_all(error.code):
+                if isinstance(error, _WholeCommandError) or _concerns_all(error):
                     raise
                 error.message = error.message.removeprefix(CAUSED_BY)
                 merged.add_error(position, error)
@@ -192,6 +193,6 @@ class KeyChangingUpdates:
         return response_body(await exchange(body, next_request_id()))
 
 
-def _concerns_all(code: int) -> bool:
-    """Whether an error is about the state of the server, so that it concerns the other statements too."""
-    return any(has_category(code, each) for each in (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION))
+def _concerns_all(error: CommandError) -> bool:
+    """Whether an error is about the state of the server or of the transaction, and so concerns the other statements."""
+    return TRANSIENT_TRANSACTION_ERROR in error.labels or any(has_category(error.code, each) for each in _OF_SERVER)

@@ -28,7 +28,7 @@ from shardwright.wire.rawbson import (
 _CONFLICT_SECONDS_MAX: Final = 60.0
 """mongod's limit for the lifetime of a transaction (``transactionLifetimeLimitSeconds``)."""
 
-_TRANSIENT: Final = "TransientTransactionError"
+TRANSIENT_TRANSACTION_ERROR: Final = "TransientTransactionError"
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 """The prefix that mongod gives to the errors of a ``findAndModify`` but not to those of an ``update``."""
 
@@ -63,9 +63,9 @@ class UpdatePreviews:
                 async with self.transactions.begin() as transaction:
                     return await _preview(transaction, namespace, modification)
             except CommandError as error:
-                is_conflict = _TRANSIENT in error.labels and not _concerns_role(error)
+                is_conflict = TRANSIENT_TRANSACTION_ERROR in error.labels and not _concerns_role(error)
                 # The client does not know about the transaction.
-                error.labels = tuple(label for label in error.labels if label != _TRANSIENT)
+                error.labels = tuple(label for label in error.labels if label != TRANSIENT_TRANSACTION_ERROR)
                 waited = trio.current_time() - began
                 if not is_conflict or waited > _CONFLICT_SECONDS_MAX:
                     raise
