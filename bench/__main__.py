@@ -16,6 +16,7 @@ from typing import Any, Final
 from bench.change_streams import measure_change_streams
 from bench.cluster import OurCluster, our_cluster
 from bench.genuine import genuine_cluster
+from bench.gossip import measure_gossip
 from bench.load import insert_into
 from bench.loadgen import BenchError, LoadGenerator
 from bench.many_chunks import collection_name, create_collections
@@ -26,6 +27,7 @@ from bench.proxy import PROXY, tcp_proxy
 from bench.report import Result, table, write_json
 from bench.routing import measure_routing
 from bench.targets import Target
+from bench.transactions import measure_transactions
 from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Workload, point_find
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.mongod import connect, find_mongod
@@ -33,6 +35,8 @@ from shardwright.deploy.mongod import connect, find_mongod
 TARGETS: Final = ("direct", "tcp proxy", "genuine", "shardwright")
 MANY_CHUNKS: Final = "chunks"
 STREAMS: Final = "streams"
+TRANSACTIONS: Final = "transactions"
+GOSSIP: Final = "gossip"
 ROUTING: Final = "routing"
 MIGRATION: Final = "migration"
 CHUNKS: Final = (10, 10_000, 1_000_000)
@@ -64,7 +68,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {}
     sizes = CHUNKS_QUICK if options.quick else CHUNKS
     workloads = [workload for workload in WORKLOADS if workload.name in options.only]
-    if workloads or {MANY_CHUNKS, STREAMS} & set(options.only):
+    if workloads or {MANY_CHUNKS, STREAMS, TRANSACTIONS} & set(options.only):
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory, ExitStack() as running:
             bench = Bench(options, Path(directory), running)
             results = list(bench.measure(workloads))
@@ -72,10 +76,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 results += bench.measure_many_chunks(bench.cluster, sizes)
             if STREAMS in options.only:
                 document[STREAMS] = bench.measure_change_streams()
+            if TRANSACTIONS in options.only:
+                document[TRANSACTIONS] = bench.measure_transactions()
         document["results"] = [result.to_document() for result in results]
     if MIGRATION in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[MIGRATION] = measure_migrations(options, find_mongod(options.mongod), Path(directory))
+    if GOSSIP in options.only:
+        document[GOSSIP] = measure_gossip()
     if ROUTING in options.only:
         document[ROUTING] = measure_routing(sizes)
     return document
@@ -135,6 +143,10 @@ class Bench:
         targets = [target for target in self._targets if target.dialect == MONGODB]
         return measure_change_streams(targets, rounds=self._options.rounds, seconds=self._options.seconds)
 
+    def measure_transactions(self) -> list[dict[str, Any]]:
+        """Measure transactions, on targets that drivers can use."""
+        return measure_transactions(self._targets, rounds=self._options.rounds, seconds=self._options.seconds)
+
     def _measure(self, workload: Workload, contenders: Sequence[tuple[Target, Plan]]) -> Iterator[Result]:
         options = self._options
         for target, plan in contenders:
@@ -190,7 +202,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, STREAMS, ROUTING, MIGRATION]
+    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING, MIGRATION]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument(
