@@ -23,6 +23,7 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
 from shardwright.router.stable_api import check_api_arguments, require_api_version
+from shardwright.router.supported_read_concerns import CHECKED_BY_SHARDS, READ_CONCERN, check_read_concern
 from shardwright.router.transaction_execution import in_transaction
 from shardwright.router.transactions.error_labels import label_transient
 from shardwright.router.transactions.transaction_rules import ENDING
@@ -141,6 +142,8 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
             raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
         if not entry.writes:  # those are passed on with it, and checked by the shards
             check_write_concern(request)
+    if READ_CONCERN in fields and entry.name not in CHECKED_BY_SHARDS and AUTOCOMMIT not in fields:
+        check_read_concern(entry, request)
     return _max_time_ms(request) if entry.deadline_from_max_time and b"maxTimeMS" in fields else 0
 
 

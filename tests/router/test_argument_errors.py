@@ -135,6 +135,31 @@ def test_first_arguments_of_wrong_types(router: Client, plain: Client) -> None:
     assert differing == []
 
 
+READ_CONCERNS: Final[list[Any]] = [
+    *({"level": level} for level in ("local", "majority", "snapshot", "linearizable", "available", "unknown", 5)),
+    *({}, {"zz": 1}, {"afterClusterTime": 5}, 5, "local"),
+]
+WITH_READ_CONCERN: Final[list[Command]] = [
+    *({name: 1} for name in ("ping", "dbStats", "listCollections", "listDatabases", "usersInfo", "buildInfo")),
+    *({name: "c"} for name in ("listIndexes", "collStats", "validate", "planCacheClear")),
+    *({name: "c", **ON_COLLECTION[name]} for name in ("insert", "update", "mapReduce", "killCursors", "createIndexes")),
+    *({name: "c", **ON_COLLECTION[name]} for name in ("find", "aggregate", "count", "distinct")),
+    {"explain": {"find": "c"}},
+    {"getMore": Int64(5), "collection": "c"},
+]
+
+
+@pytest.mark.parametrize("command", WITH_READ_CONCERN, ids=lambda command: next(iter(command)))
+def test_read_concerns(router: Client, plain: Client, command: Command) -> None:
+    db = "admin" if "listDatabases" in command else DB
+    differing = []
+    for concern in READ_CONCERNS:
+        ours, theirs = (error(client, {**command, "readConcern": concern}, db) for client in (router, plain))
+        if ours != theirs:
+            differing.append((concern, ours, theirs))
+    assert differing == []
+
+
 @pytest.mark.parametrize("wrong", ["x", None, {}, [], True, 2, 1.9, 0], ids=str)
 def test_argument_of_drop_database(router: Client, plain: Client, wrong: object) -> None:
     command = {"dropDatabase": wrong}
