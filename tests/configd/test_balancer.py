@@ -333,3 +333,17 @@ def test_settings_of_a_collection(world: World) -> None:
     assert (entry["maxChunkSizeBytes"], entry["noAutoSplit"]) == (200 * MB, True)
     world.run({**command, "chunkSize": 0})
     assert world.run(status)["firstComplianceViolation"] == "chunksImbalance"
+
+
+def test_a_round_that_fails_is_recorded_and_the_next_one_is_not_affected(world: World) -> None:
+    sharded = uneven(world)
+    before = len(world.logged_rounds())
+    world.catalog.config.tags.insert_one({"_id": "broken", "ns": "db.uneven", "tag": 1})
+    world.start()
+    eventually(lambda: len(world.logged_rounds()) > before, within=60, what="the round is recorded")
+    details = world.logged_rounds()[before]
+    assert list(details) == ["executionTimeMillis", "errorOccurred", "errmsg"]
+    assert details["errorOccurred"] is True
+    world.catalog.config.tags.delete_many({})
+    world.nudge(sharded)
+    world.wait_moves("a", 1)

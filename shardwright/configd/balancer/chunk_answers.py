@@ -19,6 +19,7 @@ from shardwright.sharding.balancing.questions import (
 )
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.document_fields import required
 from shardwright.wire.rawbson import encode_document, raw_document
 
 _BY_SHARD: Final = {"uuid": 1, "shard": 1, "min": 1}
@@ -149,5 +150,5 @@ def _batches(ranges: tuple[ChunkRange, ...] | None) -> Iterator[tuple[ChunkRange
 
 
 def _candidate(document: Mapping[str, Any], collection: CollectionEntry) -> Candidate:
-    bounds = (encode_document(document[name]) for name in ("min", "max"))
-    return Candidate(ChunkRange.of(collection.key, *bounds), document["shard"])
+    low, high = (encode_document(required(document, name, Mapping)) for name in ("min", "max"))
+    return Candidate(ChunkRange.of(collection.key, low, high), required(document, "shard", str))

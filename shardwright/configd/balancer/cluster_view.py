@@ -49,15 +49,15 @@ async def read_view(primary: Primary, configuration: Configuration, only: str | 
         only: the namespace of the one collection that matters; None for all.
 
     Raises:
-        CommandError: the mongod refused, or the entry of a shard is malformed.
+        CommandError: the mongod refused, or the entry of a shard or of a zone's range is malformed.
         BackendError: the mongod does not answer.
     """
     chosen = {} if only is None else {"_id": only}
     shards = await primary.catalog.shards()
     entries = _parse_entries(await primary.catalog.find("collections", chosen))
     tags: dict[str, list[TagEntry]] = {}
-    for document in await primary.catalog.find("tags", {} if only is None else {"ns": only}):
-        tags.setdefault(document["ns"], []).append(TagEntry.from_document(document))
+    for tag in map(TagEntry.from_document, await primary.catalog.find("tags", {} if only is None else {"ns": only})):
+        tags.setdefault(str(tag.namespace), []).append(tag)
     # Without a second shard there is nothing to compare and nothing to move.
     asked = entries if len(shards) > 1 else []
     statistics = await ask_shards(primary.shards, shards, asked)
@@ -76,7 +76,9 @@ def _parse_entries(documents: Iterable[Mapping[str, object]]) -> list[Collection
         try:
             entries.append(CollectionEntry.from_document(document))
         except CommandError as error:
-            logger.warning("A collection is not balanced: its entry is malformed", entry=document, error=str(error))
+            logger.warning(
+                "A collection is not balanced: its entry is malformed", namespace=str(document["_id"]), error=str(error)
+            )
     return entries
 
 

@@ -18,7 +18,7 @@ from shardwright.sharding.balancing.cluster_state import CollectionState
 from shardwright.sharding.balancing.decisions import Decisions, Move, Split
 from shardwright.sharding.balancing.policy import choose_moves, choose_splits
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.balancer")
@@ -127,7 +127,7 @@ class Round:
         """Deal with a chunk that is too big to move; returns whether it is dealt with."""
         try:
             done = await relieve(self._primary, view, decided)
-        except CommandError as failure:
+        except (CommandError, BackendError) as failure:
             logger.warning("A chunk is too big to move, and could not be split", error=str(failure))
             return False
         self._metrics.moves.add(done.value)

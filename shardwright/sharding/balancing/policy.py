@@ -48,7 +48,9 @@ def choose_moves(cluster: ClusterState, collections: Iterable[CollectionState]) 
         if collection.why_skipped:
             decisions.skipped.append(Skipped(collection.namespace, collection.why_skipped))
         elif choice.is_over:
-            decisions.skipped.append(Skipped(collection.namespace, "all shards have got their move of this round"))
+            decisions.skipped.append(
+                Skipped(collection.namespace, "no two shards are left that can take part in a move")
+            )
         else:
             yield from _choose_for(collection, cluster, choice, decisions)
     return decisions
