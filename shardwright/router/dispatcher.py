@@ -19,6 +19,7 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
+from shardwright.router.processes.session_owner import relayed_to_owner
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
@@ -69,11 +70,16 @@ class Dispatcher:
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
+            is_in_transaction = AUTOCOMMIT in request.fields
+            if is_in_transaction and context.options.worker_sockets:
+                relayed = await relayed_to_owner(context, request)
+                if relayed is not None:
+                    return relayed
             told = request.fields.get(CLUSTER_TIME)
             if told is not None and not context.clock.is_at(request.body, told):
                 request = operation.request = await context.client_times.exchange(request, told)
             use_session(context.sessions, request)
-            if entry.reads and AUTOCOMMIT not in request.fields:
+            if entry.reads and not is_in_transaction:
                 client.allow_interruption()
             if context.parameters.requires_api_version:
                 require_api_version(client, request)
@@ -83,7 +89,7 @@ class Dispatcher:
             if context.default_concerns.is_any_set:
                 operation.request = with_default_concerns(context.default_concerns, entry, request)
             handler = entry.handler
-            if AUTOCOMMIT in request.fields:
+            if is_in_transaction:
                 handler = in_transaction(entry, handler)
             if context.fail_points.is_any_on:
                 handler = under_fail_command(entry, handler)

@@ -22,7 +22,7 @@ from shardwright.router.transactions.session_errors import (
 from shardwright.router.transactions.session_fields import TransactionFields
 from shardwright.router.transactions.transaction_rules import ENDING, check_allowed
 from shardwright.router.transactions.transaction_table import RouterSession
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import MISSING_FIELD, UNKNOWN_FIELD
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -83,27 +83,35 @@ async def _run_statement(
     """
     transaction.begin_statement()
     operation.enter(transaction)
-    plain = operation.context.sender
+    statistics = operation.context.transactions.statistics
     try:
-        reply, has_failed = with_recovery_token(await handler(operation), transaction.recovery_token)
+        with statistics.statement(transaction):
+            reply, failure = with_recovery_token(await handler(operation), transaction.recovery_token)
     except CommandError as error:
         await in_own_task()
         if _is_of_parser(error):
-            await abort_joined_now(plain, transaction)
+            await abort_joined_now(operation.context.sender, transaction)
             if transaction.statement == 1:
                 session.transaction = previous
         else:
-            await abort_implicitly(plain, transaction)
+            await _abort(operation, transaction, error.code_name)
         raise
     except (Exception, trio.Cancelled):
         await in_own_task()
         with trio.CancelScope(shield=True):
-            await abort_implicitly(plain, transaction)
+            await _abort(operation, transaction, code_name(ErrorCode.Interrupted))
         raise
-    if has_failed:
+    if failure:
         await in_own_task()
-        await abort_implicitly(plain, transaction)
+        await _abort(operation, transaction, code_name(failure))
     return reply
+
+
+async def _abort(operation: Operation, transaction: RouterTransaction, cause: str) -> None:
+    """Abort a transaction because of an error."""
+    if transaction.may_be_aborted:
+        operation.context.transactions.statistics.aborts[cause] += 1
+    await abort_implicitly(operation.context.sender, transaction)
 
 
 def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
@@ -148,9 +156,10 @@ async def _begun(operation: Operation, session: RouterSession, fields: Transacti
     session.transaction = RouterTransaction(
         fields.lsid, fields.number, fields.read_concern, raw_elements(operation.request, API_PARAMETERS)
     )
+    operation.context.transactions.statistics.started += 1
     if previous is not None and previous.phase is Phase.IN_PROGRESS:
         await in_own_task()
-        await abort_implicitly(operation.context.sender, previous)
+        await _abort(operation, previous, code_name(ErrorCode.TransactionTooOld))
     return session.transaction
 
 

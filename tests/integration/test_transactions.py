@@ -1,6 +1,7 @@
 """Transactions of a stock driver over both shards."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,8 @@ from pymongo.read_concern import ReadConcern
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.integration.raw_client import RawClient
-from tests.integration.sharded import SPLIT_AT, UPPER, Document, Documents
+from tests.integration.routers import connect_to_all, extra_router
+from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.local_cluster import Client, RunningCluster
 
 LEVELS = ("local", "majority", "snapshot")
@@ -41,6 +43,14 @@ def test_writes_of_one_shard_are_seen_when_committed(filled: Documents, session:
         assert filled.find_one({"_id": "new"}) is None
     assert filled.find_one({"_id": "new"}) is not None
     assert filled.find_one({"key": 2}) == {"_id": 2, "key": 2, "x": 1}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_writes_of_two_shards_are_seen_together(filled: Documents, session: ClientSession, level: str) -> None:
+    with session.start_transaction(read_concern=ReadConcern(level)):
+        filled.insert_many([{"key": 1}, {"key": SPLIT_AT}], session=session)
+        assert filled.count_documents({}) == 20
+    assert filled.count_documents({}) == 22
 
 
 def test_aborted_writes_of_two_shards_are_undone(filled: Documents, session: ClientSession) -> None:
@@ -136,6 +146,70 @@ def test_newer_transaction_ends_the_open_one(filled: Documents, client: Client, 
     assert run(2, {"find": filled.name, "filter": {"x": 1}})["cursor"]["firstBatch"] == []
     assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
     raw.socket.close()
+
+
+def test_any_worker_of_a_router_carries_any_statement(cluster: RunningCluster, filled: Documents) -> None:
+    database = filled.database.name
+    with extra_router(cluster, "--workers", "2") as (address, _):
+        clients = connect_to_all(address, workers=2, connections=8)
+        for number, (first, second) in enumerate(pairwise(clients)):
+            fields = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "autocommit": False}
+            documents = [{"_id": f"{number}.{key}", "key": key} for key in (1, SPLIT_AT)]
+            begun = first.command(
+                {"insert": filled.name, "documents": documents, **fields, "startTransaction": True}, db=database
+            )
+            assert begun["n"] == 2, begun
+            found = second.command({"find": filled.name, "batchSize": 3, **fields}, db=database)
+            more = {"getMore": Int64(found["cursor"]["id"]), "collection": filled.name, **fields}
+            assert first.command(more, db=database)["ok"] == 1
+            committed = second.command({"commitTransaction": 1, **fields})
+            assert committed["ok"] == 1, committed
+            assert committed["recoveryToken"] == {"recoveryShardId": LOWER}
+        assert filled.count_documents({"key": SPLIT_AT}) == len(clients)
+        for client in clients:
+            client.socket.close()
+
+
+def test_another_router_learns_the_outcome_by_the_token(cluster: RunningCluster, filled: Documents) -> None:
+    first, second = RawClient(cluster.address("router.0")), RawClient(cluster.address("router.1"))
+    for is_committed in (True, False):
+        fields = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "autocommit": False}
+        updating = {"q": {}, "u": {"$set": {"x": is_committed}}, "multi": True}
+        begun = first.command(
+            {"update": filled.name, "updates": [updating], **fields, "startTransaction": True}, db=filled.database.name
+        )
+        if is_committed:
+            assert first.command({"commitTransaction": 1, **fields})["ok"] == 1
+        learned = second.command({"commitTransaction": 1, "recoveryToken": begun["recoveryToken"], **fields})
+        assert learned["ok"] == int(is_committed)
+        assert is_committed or (learned["code"], learned["errorLabels"]) == (251, ["TransientTransactionError"])
+    assert filled.count_documents({"x": True}) == 20
+    for client in (first, second):
+        client.socket.close()
+
+
+def test_killed_session_ends_its_transaction(filled: Documents, session: ClientSession, client: Client) -> None:
+    session.start_transaction()
+    filled.update_many({}, {"$set": {"x": 1}}, session=session)
+    client.admin.command("killSessions", [{"id": session.session_id["id"]}])
+    with pytest.raises(OperationFailure) as raised:
+        session.commit_transaction()
+    assert raised.value.code == ErrorCode.NoSuchTransaction
+    assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
+
+
+def test_server_status_counts(filled: Documents, session: ClientSession, client: Client) -> None:
+    before = client.admin.command("serverStatus")["transactions"]
+    with session.start_transaction():
+        filled.update_many({}, {"$set": {"x": 1}}, session=session)
+        during = client.admin.command("serverStatus")["transactions"]
+    after = client.admin.command("serverStatus")["transactions"]
+    assert during["currentOpen"] == before["currentOpen"] + 1
+    assert after["currentOpen"] == before["currentOpen"]
+    assert after["totalStarted"] == before["totalStarted"] + 1
+    assert after["totalContactedParticipants"] == before["totalContactedParticipants"] + 2
+    counts = after["commitTypes"]["twoPhaseCommit"]
+    assert counts["successful"] == before["commitTypes"]["twoPhaseCommit"]["successful"] + 1
 
 
 def test_stale_routing_in_the_first_statement_is_hidden(

@@ -34,6 +34,7 @@ async def server_status(operation: Operation) -> Reply:
         "opcounters": _opcounters(context),
         "sharding": _sharding(context),
         "shardingStatistics": _sharding_statistics(context),
+        "transactions": context.transactions.document(),
         "mem": {"bits": 64, "resident": _resident_mb(), "supported": True},
         "metrics": {"commands": _commands(context), "cursor": _cursors(context)},
     }

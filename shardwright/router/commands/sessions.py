@@ -92,11 +92,16 @@ async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
 
 
 async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> None:
-    """Kill the cursors of some sessions here, and all that runs in them on the shards; None stands for all sessions.
+    """End the transactions and cursors of some sessions here, and all that runs in them on the shards.
+
+    Args:
+        operation: the command.
+        sessions: the sessions; None for all.
 
     Raises:
         CommandError: a shard failed.
     """
+    operation.context.transactions.kill(sessions)
     if sessions is None:
         operation.context.cursors.kill_all()
     else:

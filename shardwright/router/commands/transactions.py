@@ -36,7 +36,7 @@ async def commit_transaction(operation: Operation) -> Reply:
     request, transaction = operation.request, operation.transaction
     recovery_shard = _recovery_shard(operation)
     elements = raw_elements(request, _FOR_SHARDS)
-    sender = operation.context.sender
+    sender, statistics = operation.context.sender, operation.context.transactions.statistics
     if transaction is None:
         if recovery_shard is None:
             raise CommandError(_NO_TOKEN, "Cannot recover the transaction decision without a recoveryToken")
@@ -47,12 +47,15 @@ async def commit_transaction(operation: Operation) -> Reply:
             )
         fields = TransactionFields.of(request)
         elements += raw_elements(request, API_PARAMETERS)
-        reply = await recover(sender, recovery_shard, fields.lsid, fields.number, elements)
+        with statistics.commit(None):
+            reply = await recover(sender, recovery_shard, fields.lsid, fields.number, elements)
         return _answer(reply, {"recoveryShardId": recovery_shard})
     if transaction.phase is Phase.ABORTED:
         raise aborted_transaction(transaction.number)
     operation.targeted = tuple(transaction.participants)
-    return _answer(await commit(sender, transaction, elements), transaction.recovery_token)
+    with statistics.commit(transaction):
+        answer = await commit(sender, transaction, elements)
+    return _answer(answer, transaction.recovery_token)
 
 
 @command(
@@ -70,6 +73,7 @@ async def abort_transaction(operation: Operation) -> Reply:
     if transaction.phase is not Phase.IN_PROGRESS:
         raise committed_transaction(transaction.number)
     operation.targeted = tuple(transaction.participants)
+    operation.context.transactions.statistics.aborts["abort"] += 1
     await abort_explicitly(operation.context.sender, transaction, raw_elements(operation.request, _FOR_SHARDS))
     return {"recoveryToken": transaction.recovery_token}
 

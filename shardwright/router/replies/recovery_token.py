@@ -1,6 +1,7 @@
 """The recovery token in the replies to statements of a transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.errors import CommandError
@@ -11,8 +12,8 @@ from shardwright.wire.rawbson import decode_document, decode_value, encode_eleme
 _CLUSTER_TIME = b"$clusterTime"
 
 
-def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, bool]:
-    """A successful reply with a recovery token, and whether it reports that a statement of a batch has failed.
+def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, int]:
+    """A successful reply with a recovery token, and the code of the first item error that it reports, 0 if none.
 
     Args:
         reply: the reply.
@@ -22,9 +23,9 @@ def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, 
         CommandError: the reply is a shard's error, which was to be passed on.
     """
     if reply is None:
-        return None, False
+        return None, 0
     if isinstance(reply, dict):
-        return {**reply, "recoveryToken": token}, "writeErrors" in reply
+        return {**reply, "recoveryToken": token}, _first_code(reply.get("writeErrors"))
     body = OpMsg(reply).body
     fields = index(body)
     ok = fields.get(b"ok")
@@ -35,4 +36,9 @@ def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, 
     elements = b"".join((body[4:at], encode_elements({"recoveryToken": token}), body[at:-1]))
     header = Header(reply)
     frame = op_msg(from_elements(elements), request_id=header.request_id, response_to=header.response_to)
-    return frame, b"writeErrors" in fields
+    failures = fields.get(b"writeErrors")
+    return frame, 0 if failures is None else _first_code(decode_value(body, failures))
+
+
+def _first_code(failures: Sequence[Mapping[str, Any]] | None) -> int:
+    return int(failures[0]["code"]) if failures else 0

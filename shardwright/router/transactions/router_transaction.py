@@ -65,6 +65,7 @@ class RouterTransaction:
         participants: by shard, in the order in which they joined.
         recovery_shard: the first participant that has written; None before.
         statement: how many statements have begun.
+        requests: how many requests were made for participants.
         own_elements: the session fields of a request to any participant.
         phase: how far it is.
         commit_plan: what to send at a commit, once one was begun.
@@ -82,6 +83,7 @@ class RouterTransaction:
         "participants",
         "phase",
         "recovery_shard",
+        "requests",
         "statement",
     )
 
@@ -92,6 +94,7 @@ class RouterTransaction:
         self.participants: dict[str, Participant] = {}
         self.recovery_shard: str | None = None
         self.statement = 0
+        self.requests = 0
         self.phase = Phase.IN_PROGRESS
         self.commit_plan: CommitPlan | None = None
         self.own_elements = session_elements(lsid, number)
@@ -126,6 +129,7 @@ class RouterTransaction:
 
     def join(self, shard: str) -> bytes:
         """What the next request to a shard carries; the shard becomes a participant, if it is not one yet."""
+        self.requests += 1
         if shard in self.participants:
             return self.elements_for(shard)
         self.participants[shard] = Participant(self.statement)

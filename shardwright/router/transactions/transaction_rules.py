@@ -80,6 +80,11 @@ def _check_read_concern(name: str, request: Request, *, is_first: bool) -> None:
             ErrorCode.FailedToParse,
             "readConcern.level must be either 'local', 'majority', 'linearizable', 'available', or 'snapshot'",
         )
+    if "atClusterTime" in concern and "afterClusterTime" in concern:
+        raise _invalid(
+            "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed. See "
+            "https://docs.mongodb.com/manual/core/read-isolation-consistency-recency/#causal-consistency"
+        )
     if level == "snapshot" and name in _WITHOUT_SNAPSHOT:
         raise _invalid(
             f'Command {name} does not support this transaction\'s {{ readConcern: {{ level: "snapshot", '

@@ -1,11 +1,13 @@
 """The sessions that have run transactions here, each with its last one."""
 
+from collections.abc import Collection
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.router.transactions.transaction_statistics import TransactionStatistics
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -51,6 +53,16 @@ class RouterSession:
         self._released.set()
 
     @property
+    def is_active(self) -> bool:
+        """Whether an operation uses it."""
+        return self._is_checked_out
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its transaction may go on."""
+        return self.transaction is not None and self.transaction.phase is Phase.IN_PROGRESS
+
+    @property
     def is_idle(self) -> bool:
         """Whether no operation uses it, or waits for it."""
         return not (self._is_checked_out or self.waiting)
@@ -66,9 +78,13 @@ class TransactionTable:
 
     Args:
         sessions_max: how many there may be.
+
+    Attributes:
+        statistics: of all transactions.
     """
 
     def __init__(self, sessions_max: int) -> None:
+        self.statistics = TransactionStatistics()
         self._sessions_max = sessions_max
         self._sessions: dict[bytes, RouterSession] = {}
 
@@ -95,6 +111,24 @@ class TransactionTable:
     def sessions(self) -> dict[bytes, RouterSession]:
         """All of them, by id."""
         return self._sessions
+
+    def kill(self, sessions: Collection[bytes] | None) -> None:
+        """Regard the open transactions of some sessions, or of all, as aborted: the shards abort them.
+
+        Args:
+            sessions: the bytes of their UUIDs; None for all.
+        """
+        for session_id, session in self._sessions.items():
+            if session.is_open and (sessions is None or session_id in sessions):
+                assert session.transaction is not None
+                session.transaction.phase = Phase.ABORTED
+                self.statistics.aborts["Interrupted"] += 1
+
+    def document(self) -> dict[str, Any]:
+        """The section ``transactions`` of ``serverStatus``."""
+        open_ones = [session for session in self._sessions.values() if session.is_open]
+        active = sum(session.is_active for session in open_ones)
+        return self.statistics.document(active, len(open_ones) - active)
 
     def _make_room(self) -> None:
         """Forget sessions that have been idle for too long, and one more if there are too many."""
