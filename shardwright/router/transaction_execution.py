@@ -1,7 +1,5 @@
 """Running a command in its transaction: which one that is, what follows from an error, and the recovery token."""
 
-from typing import Final
-
 import trio
 
 from shardwright.router.commands.command_registry import Command, CommandHandler
@@ -10,7 +8,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.recovery_token import with_recovery_token
-from shardwright.router.transactions.abort import abort_implicitly, abort_joined_now
+from shardwright.router.transactions.abort import abort_implicitly
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.session_errors import (
     aborted_transaction,
@@ -24,10 +22,7 @@ from shardwright.router.transactions.transaction_rules import ENDING, check_allo
 from shardwright.router.transactions.transaction_table import RouterSession
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import MISSING_FIELD, UNKNOWN_FIELD
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-
-_OF_PARSER: Final = frozenset({MISSING_FIELD, UNKNOWN_FIELD})
 
 
 def in_transaction(entry: Command, handler: CommandHandler) -> CommandHandler:
@@ -59,23 +54,16 @@ async def _run(operation: Operation, entry: Command, handler: CommandHandler) ->
         if entry.name in ENDING:
             operation.transaction = _to_be_ended(session, fields)
             return await handler(operation)
-        previous = session.transaction
         transaction = _continued(session, fields)
         if transaction is None:
             transaction = await _begun(operation, session, fields)
-        return await _run_statement(operation, transaction, session, previous, handler)
+        return await _run_statement(operation, transaction, handler)
     finally:
         session.check_in()
 
 
 @may_run_in_reactor
-async def _run_statement(
-    operation: Operation,
-    transaction: RouterTransaction,
-    session: RouterSession,
-    previous: RouterTransaction | None,
-    handler: CommandHandler,
-) -> Reply:
+async def _run_statement(operation: Operation, transaction: RouterTransaction, handler: CommandHandler) -> Reply:
     """Run a statement, and abort the transaction if it fails.
 
     Raises:
@@ -89,12 +77,7 @@ async def _run_statement(
             reply, failure = with_recovery_token(await handler(operation), transaction.recovery_token)
     except CommandError as error:
         await in_own_task()
-        if _is_of_parser(error):
-            await abort_joined_now(operation.context.sender, transaction)
-            if transaction.statement == 1:
-                session.transaction = previous
-        else:
-            await _abort(operation, transaction, error.code_name)
+        await _abort(operation, transaction, error.code_name)
         raise
     except (Exception, trio.Cancelled):
         await in_own_task()
@@ -161,8 +144,3 @@ async def _begun(operation: Operation, session: RouterSession, fields: Transacti
         await in_own_task()
         await _abort(operation, previous, code_name(ErrorCode.TransactionTooOld))
     return session.transaction
-
-
-def _is_of_parser(error: CommandError) -> bool:
-    """Whether a command was refused while it was parsed, which a mongod does before it enters the transaction."""
-    return error.code in _OF_PARSER or (error.code == ErrorCode.TypeMismatch and error.message.startswith("BSON field"))

@@ -26,6 +26,7 @@ _KNOWN: Final = frozenset(
         b"lsid",
         b"txnNumber",
         b"autocommit",
+        b"startTransaction",
         b"readConcern",
         b"writeConcern",
         b"maxTimeMSOpOnly",

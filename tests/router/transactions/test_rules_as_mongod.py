@@ -113,8 +113,6 @@ def test_refused_before_execution(both: tuple[Session, Session], command: Comman
         {"find": "c", "readConcern": {}},
         {"insert": "c", "documents": [{}], "readConcern": {"level": "local"}},
         {"insert": "c", "documents": [{}], "writeConcern": {"w": 0}},
-        {"find": "c", "unknownField": 1},
-        {"find": "c", "limit": "one"},
         {"ping": 1},
     ],
     ids=str,
@@ -132,6 +130,9 @@ def test_refused_statement_leaves_the_transaction_open(both: tuple[Session, Sess
     "command",
     [
         {"find": "c", "filter": {"a": {"$unknown": 1}}},
+        {"find": "c", "unknownField": 1},
+        {"find": "c", "limit": "one"},
+        {"insert": "c", "documents": [{}], "unknownField": 1},
         {"find": "c", "tailable": True},
         {"insert": "c", "documents": [{"_id": 1}]},
         {"insert": "system.foo", "documents": [{"_id": 1}]},
