@@ -53,6 +53,15 @@ def test_a_transaction_that_began_before_a_range_arrived_does_not_find_it_empty(
     assert found == [MOVED, ON_RECIPIENT]
 
 
+def test_a_range_arrives_while_a_transaction_is_open_on_the_collection(filled: ShardedNamespace, begin: Begin) -> None:
+    transaction = begin(shard="sh1")
+    update = {"update": "c", "updates": [{"q": {"_id": 3, "a": 5}, "u": {"$set": {"b": 1}}}]}
+    assert transaction.run(update)["nModified"] == 1
+    assert try_move(filled) == 0
+    assert transaction.commit() == {"ok": 1.0}
+    assert filled.documents("sh1") == [MOVED, {**ON_RECIPIENT, "b": 1}]
+
+
 def test_a_transaction_that_began_before_a_range_was_deleted_does_not_find_it(
     filled: ShardedNamespace, begin: Begin
 ) -> None:
