@@ -51,6 +51,7 @@ class Balancer:
             # The active window is in the server's local time, as in MongoDB.
             if not self._configuration.is_valid or not self._configuration.balancer.may_balance(datetime.now()):
                 return False
+            rounds.is_balancing = True
             return await self._run_round()
         except (CommandError, BackendError) as error:
             logger.warning("Could not read the balancer's settings", error=str(error))

@@ -46,7 +46,7 @@ async def balancer_status(operation: Operation) -> dict[str, Any]:
         mode = rounds.mode
     return {
         "mode": mode,
-        "inBalancerRound": rounds.is_active,
+        "inBalancerRound": rounds.is_balancing,
         "numBalancerRounds": rounds.number,
         "term": operation.primary.term,
     }

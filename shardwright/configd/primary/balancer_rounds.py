@@ -8,13 +8,15 @@ class BalancerRounds:
 
     Attributes:
         number: how many have begun.
-        is_active: whether one is under way.
+        is_active: whether one is under way, or has begun to find out whether it may be.
+        is_balancing: whether one is under way that may balance.
         mode: the mode that the balancer has last read from valid settings.
     """
 
     def __init__(self) -> None:
         self.number = 0
         self.is_active = False
+        self.is_balancing = False
         self.mode = "full"
         self._over = trio.Event()
         self._wanted = trio.Event()
@@ -27,7 +29,7 @@ class BalancerRounds:
 
     def end(self) -> None:
         """The round is over."""
-        self.is_active = False
+        self.is_active = self.is_balancing = False
         self._over.set()
         self._over = trio.Event()
 
