@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from tests.chaos.workloads.append_lists import AppendLists
+from tests.chaos.workloads.bank import Bank
 from tests.chaos.workloads.base import Workload
 from tests.chaos.workloads.causality import Causality
 from tests.chaos.workloads.collations import Collations
@@ -26,6 +28,10 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     for workload in (
         *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
         *(Merges, Outs, Lookups, Definitions, Indexes, Storms, Causality),
+        *(Bank, AppendLists),
     )
 }
 """All workloads, by name."""
+
+ON_REQUEST: Final = frozenset({Bank.name, AppendLists.name})
+"""Workloads that a run has only if they are named: beside kills, snapshot reads still see half of a transaction."""
