@@ -23,6 +23,8 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
+from shardwright.router.transactions.abort import abort_implicitly
+from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.message import op_msg
@@ -101,7 +103,10 @@ async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> Non
     Raises:
         CommandError: a shard failed.
     """
-    operation.context.transactions.kill(sessions)
+    table = operation.context.transactions
+    for transaction in table.open_in(sessions):
+        table.statistics.aborts[code_name(ErrorCode.Interrupted)] += 1
+        await abort_implicitly(operation.context.sender, transaction)
     if sessions is None:
         operation.context.cursors.kill_all()
     else:

@@ -112,17 +112,13 @@ class TransactionTable:
         """All of them, by id."""
         return self._sessions
 
-    def kill(self, sessions: Collection[bytes] | None) -> None:
-        """Regard the open transactions of some sessions, or of all, as aborted: the shards abort them.
-
-        Args:
-            sessions: the bytes of their UUIDs; None for all.
-        """
-        for session_id, session in self._sessions.items():
-            if session.is_open and (sessions is None or session_id in sessions):
-                assert session.transaction is not None
-                session.transaction.phase = Phase.ABORTED
-                self.statistics.aborts["Interrupted"] += 1
+    def open_in(self, sessions: Collection[bytes] | None) -> list[RouterTransaction]:
+        """The open transactions of some sessions, given by the bytes of their UUIDs, or of all."""
+        return [
+            session.transaction
+            for session_id, session in self._sessions.items()
+            if session.transaction is not None and session.is_open and (sessions is None or session_id in sessions)
+        ]
 
     def document(self) -> dict[str, Any]:
         """The section ``transactions`` of ``serverStatus``."""
