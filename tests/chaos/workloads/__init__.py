@@ -34,4 +34,4 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
 """All workloads, by name."""
 
 ON_REQUEST: Final = frozenset({Bank.name, AppendLists.name})
-"""Workloads that a run has only if they are named: beside kills, snapshot reads still see half of a transaction."""
+"""Workloads that a run has only if they are named."""

@@ -149,7 +149,7 @@ class AppendLists(Workload):
         keys, name = self._active_in(world), f"{client.number}/{client.new_value()}"
         with self.stage.recorder.attempt(client.number, "snapshot", name) as attempt:
             command = {"find": world.name, "filter": {"_id": {"$in": keys}}, "readConcern": {"level": "snapshot"}}
-            found = scanned(list(client.scan(command, 3)))
+            found = scanned(list(client.scan(command, 1000)))
             if found is not None:
                 attempt.answer(Transaction(name, tuple(_read_of(key, _only(found, key)) for key in keys)))
 
