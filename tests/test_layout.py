@@ -48,7 +48,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
         "context": {"cluster", "local_mongod", "metadata", "orphans"},
         "ddl": {"context", "local_mongod", "metadata"},
-        "transactions": {"context", "metadata", "orphans", "session_history"},
+        "transactions": {"context", "exchange", "metadata", "orphans", "session_history"},
         "operations": {"context", "exchange", "metadata", "session_history", "shard_key_updates", "transactions"},
         "range_deleter": {"context", "local_mongod", "metadata", "orphans"},
         "migration": {

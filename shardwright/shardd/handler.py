@@ -42,6 +42,7 @@ from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
 from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
 from shardwright.sharding.commit_protocol import COORDINATOR
@@ -91,6 +92,7 @@ class ShardHandler(SidecarHandler):
         )
         self._involved_cursors = InvolvedCursors(self._admission)
         self._causal_reads = CausalReads(context.mongod)
+        self._snapshot_reads = SnapshotReads(context, shard.transactions)
         self._stale_errors = stale_errors
         super().__init__(context.sidecar, context.metrics, context.options.slow_ms, logger)
 
@@ -206,6 +208,9 @@ class ShardHandler(SidecarHandler):
             if not self._context.is_primary:
                 for name in (namespace_of(request), *named_namespaces(request)):
                     await self._causal_reads.prepare(request, self._context.namespace(name))
+            if is_snapshot_read(request):
+                await in_own_task()
+                await self._snapshot_reads.wait_decided(request, (namespace_of(request), *named_namespaces(request)))
         if TXN_NUMBER in request.fields and transaction is None and len(self._shard.transactions.open):
             await self._shard.transactions.statements.end_older(upstream, request)
         admission = self._admission

@@ -8,12 +8,12 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.session_keys import session_key
 from shardwright.wire.rawbson import OBJECT, raw_document
 from shardwright.wire.transport.cursor import DecodedCursor
 
 _PREPARED: Final = "prepared"
+_ANY_MEMBER: Final = {"mode": "nearest"}
 
 
 class LiveTransaction(NamedTuple):
@@ -52,15 +52,14 @@ async def live_transactions(mongod: LocalMongod) -> list[LiveTransaction]:
     return found
 
 
-async def still_prepared(mongod: LocalMongod, transactions: Iterable[OpenTransaction]) -> set[tuple[bytes, int]]:
-    """Which of some transactions are prepared, by session and number.
+async def still_prepared(mongod: LocalMongod, sessions: Iterable[bytes]) -> set[tuple[bytes, int]]:
+    """The prepared transactions of some sessions, by session and number.
 
     Raises:
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
-    sessions = [raw_document(each.session) for each in transactions]
-    query = {"_id": {"$in": sessions}, "state": _PREPARED}
+    query = {"_id": {"$in": [raw_document(each) for each in sessions]}, "state": _PREPARED}
     return {(session, number) async for session, number, _ in _prepared_entries(mongod, query)}
 
 
@@ -79,7 +78,7 @@ async def _prepared_entries(
     mongod: LocalMongod, query: Mapping[str, Any]
 ) -> AsyncIterator[tuple[bytes, int, Timestamp]]:
     """Of the entries of ``config.transactions``: session, number, and time of the last oplog entry."""
-    find = {"find": "transactions", "filter": query}
+    find = {"find": "transactions", "filter": query, "$readPreference": _ANY_MEMBER}
     for entry in await DecodedCursor(mongod.command, "config", find).all_documents():
         yield session_of_document(entry["_id"]), int(entry["txnNum"]), entry["lastWriteOpTime"]["ts"]
 
@@ -88,7 +87,8 @@ async def _namespaces_written(mongod: LocalMongod, last: Timestamp) -> set[str]:
     """The namespaces in a transaction's chain of oplog entries, from its last one back."""
     namespaces: set[str] = set()
     while last.time:
-        find = {"find": "oplog.rs", "filter": {"ts": last}, "projection": {"o.applyOps.ns": 1, "prevOpTime": 1}}
+        projection = {"o.applyOps.ns": 1, "prevOpTime": 1}
+        find = {"find": "oplog.rs", "filter": {"ts": last}, "projection": projection, "$readPreference": _ANY_MEMBER}
         entries = await DecodedCursor(mongod.command, "local", find).all_documents()
         if not entries:
             return namespaces  # older than the oplog, which mongod keeps back to the oldest prepared transaction

@@ -34,6 +34,7 @@ class OpenTransaction:
     __slots__ = (
         "_began",
         "_commands",
+        "_ended",
         "_namespaces",
         "_quiet",
         "has_begun",
@@ -60,6 +61,7 @@ class OpenTransaction:
         self.quiet_since: float | None = None
         self._commands = 0
         self._quiet = trio.lowlevel.ParkingLot()
+        self._ended = trio.Event()
         self._namespaces: set[NamespaceState] = set()
 
     @property
@@ -89,8 +91,13 @@ class OpenTransaction:
     def end(self) -> None:
         """Count it out of all namespaces."""
         self.has_ended = True
+        self._ended.set()
         while self._namespaces:
             self._namespaces.pop().exit_transaction()
+
+    async def wait_ended(self) -> None:
+        """Return when it has been committed or aborted."""
+        await self._ended.wait()
 
     @contextmanager
     def command_under_way(self) -> Iterator[None]:

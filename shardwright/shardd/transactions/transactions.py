@@ -112,7 +112,7 @@ class Transactions:
     async def _look_up(self, quiet: list[OpenTransaction]) -> None:
         """Forget those of some transactions that mongod has ended, and find out which of them are prepared."""
         asked = trio.current_time()
-        prepared = await still_prepared(self._mongod, quiet)
+        prepared = await still_prepared(self._mongod, [each.session for each in quiet])
         live = {(each.session, each.number) for each in await live_transactions(self._mongod)}
         for transaction in quiet:
             if transaction.quiet_since is None or transaction.quiet_since > asked:

@@ -123,8 +123,7 @@ class Bank(Workload):
 
     def _read_outside(self, client: StageClient) -> None:
         command = {"find": ACCOUNTS_WORLD.name, "readConcern": {"level": "snapshot"}}
-        # In one batch: a mongod's getMore does not wait for transactions that are prepared.
-        accounts = scanned(list(client.scan(command, 2000)))
+        accounts = scanned(list(client.scan(command, client.random.choice([150, 2000]))))
         if accounts is not None:
             anomalies = check_total([(each["a"], each["balance"]) for each in accounts], ACCOUNTS, INITIAL)
             assert not anomalies, f"{command} at {client.at_cluster_time}: {anomalies}"

@@ -47,7 +47,7 @@ class RoutedTransaction:
         self._shard = shard
         self._concern = concern
         self._has_begun = False
-        self.client = RawClient(self._address)
+        self.client = RawClient(self.address)
 
     def close(self) -> None:
         """Close its connection; the transaction stays open."""
@@ -56,10 +56,11 @@ class RoutedTransaction:
     def reconnect(self) -> None:
         """Close its connection, and open another one."""
         self.close()
-        self.client = RawClient(self._address)
+        self.client = RawClient(self.address)
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """That of the shard."""
         return self.sharded.cluster.shards[self._shard].members[0].address
 
     @property
@@ -94,7 +95,7 @@ class RoutedTransaction:
 
     def decide(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command as the coordinator of the commit would; returns the reply."""
-        with raw_client(self._address) as coordinator:
+        with raw_client(self.address) as coordinator:
             coordinator.command({"hello": 1, "client": INTRODUCTION})
             reply = coordinator.command({**command, **self.fields, "$coordinator": "sh1"})
         return {name: value for name, value in reply.items() if name not in GOSSIP}
