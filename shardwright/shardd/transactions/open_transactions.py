@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import trio
 
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.session_keys import retryable_write_of
 
 
 class OpenTransactions:
@@ -17,6 +18,7 @@ class OpenTransactions:
     def __init__(self) -> None:
         self._all: dict[tuple[bytes, int], OpenTransaction] = {}
         self._latest: dict[bytes, OpenTransaction] = {}
+        self._by_retryable_write: dict[bytes, OpenTransaction] = {}
         self._added = trio.Event()
 
     def __len__(self) -> int:
@@ -35,10 +37,19 @@ class OpenTransactions:
         """An open transaction; None if it is not known."""
         return self._all.get((session, number))
 
+    def of_same_write(self, session: bytes) -> OpenTransaction | None:
+        """The open transaction of another child session that executes the same retryable write."""
+        write = retryable_write_of(session)
+        found = None if write is None else self._by_retryable_write.get(write)
+        return None if found is None or found.session == session else found
+
     def add(self, transaction: OpenTransaction) -> None:
         """Add a transaction that is the latest one of its session."""
         self._all[transaction.session, transaction.number] = transaction
         self._latest[transaction.session] = transaction
+        write = retryable_write_of(transaction.session)
+        if write is not None:
+            self._by_retryable_write[write] = transaction
         self._added.set()
 
     def end(self, transaction: OpenTransaction) -> None:
@@ -48,6 +59,9 @@ class OpenTransactions:
             del self._all[transaction.session, transaction.number]
         if self._latest.get(transaction.session) is transaction:
             del self._latest[transaction.session]
+        write = retryable_write_of(transaction.session)
+        if write is not None and self._by_retryable_write.get(write) is transaction:
+            del self._by_retryable_write[write]
 
     def clear(self) -> None:
         """Forget all of them, at the end of a term."""

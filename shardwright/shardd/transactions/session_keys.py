@@ -28,3 +28,15 @@ def session_key(raw: bytes, span: Span) -> bytes | None:
     user = NOBODY if uid is None else raw[uid[1] : uid[3]]
     child = b"".join(raw[fields[name][1] : fields[name][3]] for name in _CHILD_FIELDS if name in fields)
     return from_elements(raw[identity[1] : identity[3]] + user + child)
+
+
+def retryable_write_of(session: bytes) -> bytes | None:
+    """What the child sessions of one retryable write have in common; None for other sessions.
+
+    Args:
+        session: a key (`session_key`).
+    """
+    fields = index(session)
+    if b"txnNumber" not in fields or b"txnUUID" not in fields:
+        return None
+    return session[4 : fields[b"txnUUID"][1]]

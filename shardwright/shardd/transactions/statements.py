@@ -13,7 +13,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.transactions.changes import has_changed
-from shardwright.shardd.transactions.labels import label_error
+from shardwright.shardd.transactions.labels import TRANSIENT_TRANSACTION_ERROR, label_error
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import session_fields, transaction_of, without_commit_protocol
@@ -90,7 +90,13 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _enter(self, upstream: Upstream, request: Request) -> OpenTransaction | None:
-        """The transaction of a statement, new if this is the first one that the daemon sees of it."""
+        """The transaction of a statement, new if this is the first one that the daemon sees of it.
+
+        Raises:
+            CommandError: WriteConflict, another router executes the same retryable write in a transaction. mongod runs
+                one command at a time for all child sessions of a session: the two could wait for each other, one for
+                documents that the other has prepared, the other for its turn to commit.
+        """
         identity = transaction_of(request)
         if identity is None:
             return None
@@ -98,6 +104,14 @@ class TransactionStatements:
         if found is not None:
             return found
         await self.end_older(upstream, request)
+        other = self._transactions.of_same_write(identity[0])
+        if other is not None:
+            other.is_doubtful = True  # a retry at the level of the session aborts it unnoticed
+            raise CommandError(
+                ErrorCode.WriteConflict,
+                "the same retryable write is being executed in another transaction",
+                labels=(TRANSIENT_TRANSACTION_ERROR,),
+            )
         transaction = OpenTransaction(*identity)
         latest = self._transactions.latest(transaction.session)
         if latest is not None and latest.number > transaction.number:

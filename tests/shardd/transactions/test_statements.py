@@ -122,3 +122,16 @@ def test_child_sessions_are_sessions_of_their_own(ranged: ShardedNamespace, begi
     assert read_only(parent.run(INSERT)) is False
     assert read_only(child.run({"find": "c"})) is True
     assert (parent.commit(), child.commit()) == ({"ok": 1.0}, {"ok": 1.0})
+
+
+def test_a_retryable_write_is_executed_in_one_transaction_at_a_time(ranged: ShardedNamespace, begin: Begin) -> None:
+    first = begin({**begin().lsid, "txnNumber": Int64(7), "txnUUID": Binary(b"1" * 16, 4)}, Int64(0))
+    assert not read_only(first.run({**INSERT, "stmtIds": [0]}))
+    second = begin({**first.lsid, "txnUUID": Binary(b"2" * 16, 4)}, Int64(0))
+    reply = second.run({"find": "c"})
+    assert (reply["code"], reply["errorLabels"]) == (112, ["TransientTransactionError"])
+    other_write = begin({**second.lsid, "txnNumber": Int64(8)}, Int64(0), shard="sh1")
+    assert read_only(other_write.run({"find": "c"}))
+    assert first.commit() == {"ok": 1.0}
+    second.begin_again()
+    assert second.run({**INSERT, "stmtIds": [0]})["retriedStmtIds"] == [0]
