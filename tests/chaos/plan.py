@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.chaos.nemeses import NEEDS_MEMBERS, NEMESES
 from tests.chaos.stage import Shape
-from tests.chaos.workloads import ON_REQUEST, WORKLOADS
+from tests.chaos.workloads import WORKLOADS
 
 WORKLOADS_PER_ROUND: Final = 4
 NEMESES_PER_ROUND: Final = 3
@@ -46,13 +46,13 @@ class Plan:
         members: int | None = None,
         round_seconds: float = ROUND_SECONDS,
     ) -> "Plan":
-        """A plan with what is given, otherwise all nemeses and all workloads but those on request; members by seed."""
+        """A plan with what is given, otherwise all nemeses and all workloads; members by seed."""
         choice = random.Random(f"{seed}/plan")
         drawn = choice.choice([1, 3])
         members = drawn if members is None else members
         nemeses = tuple(nemeses) or tuple(kind for kind in NEMESES if members > 1 or kind not in NEEDS_MEMBERS)
         shape = Shape(members, members, has_links="links" in nemeses)
-        workloads = tuple(workloads) or tuple(name for name in WORKLOADS if name not in ON_REQUEST)
+        workloads = tuple(workloads) or tuple(WORKLOADS)
         return cls(seed, seconds, shape, workloads, nemeses, round_seconds)
 
     def round(self, number: int) -> tuple[list[str], list[str]]:

@@ -12,6 +12,8 @@ from tests.chaos.run import run_chaos
 SECONDS: Final = 80.0
 """Including start, shutdown and checks, this takes less than two minutes."""
 
+TRANSACTIONS_SECONDS: Final = 20.0
+
 
 def test_sample_of_the_day(tmp_path: Path) -> None:
     seed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
@@ -21,6 +23,22 @@ def test_sample_of_the_day(tmp_path: Path) -> None:
     assert summary.anomalies == [], str(summary)
     assert summary.moves > 5, str(summary)
     assert summary.operations.total() > 500, str(summary)
+
+
+def test_transactions_beside_moves_and_kills(tmp_path: Path) -> None:
+    seed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    plan = Plan.choose(
+        seed,
+        TRANSACTIONS_SECONDS,
+        workloads=("bank", "append_lists"),
+        nemeses=("moves", "kills"),
+        members=1,
+        round_seconds=TRANSACTIONS_SECONDS,
+    )
+    summary = run_chaos(tmp_path / "chaos", plan)
+    print(summary)
+    assert summary.anomalies == [], str(summary)
+    assert min(summary.operations.values()) > 20, str(summary)
 
 
 @pytest.mark.exhaustive

@@ -32,6 +32,3 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     )
 }
 """All workloads, by name."""
-
-ON_REQUEST: Final = frozenset({Bank.name, AppendLists.name})
-"""Workloads that a run has only if they are named."""
