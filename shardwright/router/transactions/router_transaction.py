@@ -140,11 +140,15 @@ class RouterTransaction:
         return self.own_elements + COORDINATOR_ELEMENT if shard == self.coordinator else self.own_elements
 
     def note_answer(self, shard: str, *, is_read_only: bool) -> None:
-        """Note from a participant's successful reply whether all its statements so far have only read."""
+        """Note from a participant's successful reply whether all its statements so far have only read.
+
+        One that has written stays a writer, whatever it says later: only a two-phase commit finds out whether the shard
+        still has what was written.
+        """
         participant = self.participants.get(shard)
         if participant is None:
             return
-        participant.is_read_only = is_read_only
+        participant.is_read_only = is_read_only and participant.is_read_only is not False
         if not is_read_only and self.recovery_shard is None:
             self.recovery_shard = shard
 

@@ -148,6 +148,14 @@ def test_commit_without_an_answer_of_each_participant_is_refused() -> None:
     assert raised.value.code == ErrorCode.NoSuchTransaction
 
 
+def test_a_participant_that_has_written_stays_a_writer() -> None:
+    transaction = begun()
+    for shard, is_read_only in (("a", False), ("b", False), ("a", True)):
+        transaction.join(shard)
+        transaction.note_answer(shard, is_read_only=is_read_only)
+    assert transaction.plan_commit().path is CommitPath.TWO_PHASES
+
+
 def test_only_the_writer_is_asked_again_after_the_readers_have_committed() -> None:
     transaction = begun()
     for shard in SHARDS:
@@ -181,9 +189,8 @@ class Histories(RuleBasedStateMachine):
         self.started.setdefault(shard, self.transaction.statement)
         assert ("coordinator" in sent) == (shard == next(iter(self.started)))
         if answer is not None:
-            is_read_only = answer and shard not in self.wrote
-            self.transaction.note_answer(shard, is_read_only=is_read_only)
-            if not is_read_only and shard not in self.wrote:
+            self.transaction.note_answer(shard, is_read_only=answer)
+            if not answer and shard not in self.wrote:
                 self.wrote.append(shard)
 
     @precondition(lambda self: self.transaction.statement and self.transaction.phase is Phase.IN_PROGRESS)
