@@ -12,7 +12,7 @@ import bson
 from shardwright.shardd.transactions.guards import check_abort, check_commit, check_prepare, is_from_coordinator
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.request_fields import transaction_of, without_commit_protocol
+from shardwright.shardd.transactions.request_fields import as_for_mongod, transaction_of
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
@@ -65,7 +65,7 @@ class TransactionEndings:
             check_commit(request, is_coordinator=is_coordinator, is_prepared=is_prepared)
         else:
             check_abort(is_coordinator=is_coordinator, is_prepared=is_prepared)
-        request = without_commit_protocol(request)
+        request = as_for_mongod(request)
         if transaction is None:
             return await run(request)
         if request.name == PREPARE:

@@ -11,7 +11,12 @@ from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 
 _LSID: Final = b"lsid"
-_OF_COMMIT_PROTOCOL: Final = frozenset({COORDINATED_BY, COORDINATOR})
+_NOT_FOR_MONGOD: Final = frozenset({COORDINATED_BY, COORDINATOR, b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
+"""Fields of the commit protocol, which mongod does not know; and the parameters of the Stable API.
+
+mongod requires of all commands of a transaction the parameters of its first one. The coordinator of the commit and this
+daemon do not know them, and a mongod that has been restarted has forgotten those of a prepared transaction.
+"""
 
 
 def transaction_of(request: Request) -> tuple[bytes, int] | None:
@@ -27,8 +32,8 @@ def session_fields(request: Request) -> dict[str, Any]:
     return {"lsid": request.get(_LSID), "txnNumber": request.get(TXN_NUMBER), "autocommit": False}
 
 
-def without_commit_protocol(request: Request) -> Request:
-    """A request without the fields that mongod does not know; the same one if it has none of them."""
-    if COORDINATOR not in request.fields and COORDINATED_BY not in request.fields:
+def as_for_mongod(request: Request) -> Request:
+    """A command of a transaction without the fields that mongod must not see; the same one if it has none of them."""
+    if request.fields.keys().isdisjoint(_NOT_FOR_MONGOD):
         return request
-    return request.with_body(without(request.body, _OF_COMMIT_PROTOCOL))
+    return request.with_body(without(request.body, _NOT_FOR_MONGOD))

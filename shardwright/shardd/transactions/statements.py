@@ -16,7 +16,7 @@ from shardwright.shardd.transactions.changes import has_changed
 from shardwright.shardd.transactions.labels import TRANSIENT_TRANSACTION_ERROR, label_error
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.request_fields import session_fields, transaction_of, without_commit_protocol
+from shardwright.shardd.transactions.request_fields import as_for_mongod, session_fields, transaction_of
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
@@ -58,7 +58,7 @@ class TransactionStatements:
             CommandError: as ``run``, with the label that the error has in a transaction.
             BackendError: as ``run``.
         """
-        request = without_commit_protocol(request)
+        request = as_for_mongod(request)
         transaction = await self._enter(upstream, request)
         if transaction is None:
             return await self._run_labelled(request, None, run)

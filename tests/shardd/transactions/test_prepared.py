@@ -46,6 +46,17 @@ def test_others_than_a_coordinator_may_not_prepare_or_commit_at_a_time(
     assert ranged.documents() == [{**DOCUMENT, "b": 2}]
 
 
+@pytest.mark.parametrize("api", [{"apiVersion": "1"}, {"apiVersion": "1", "apiStrict": True}])
+def test_a_coordinator_need_not_know_the_parameters_of_the_stable_api(
+    ranged: ShardedNamespace, begin: Begin, api: dict[str, Any]
+) -> None:
+    transaction = begin()
+    assert transaction.run({**INSERT, **api})["ok"]
+    time = transaction.prepare()
+    assert transaction.decide({"commitTransaction": 1, "commitTimestamp": time}) == {"ok": 1.0}
+    assert ranged.documents() == [DOCUMENT]
+
+
 def test_nobody_but_the_coordinator_decides_a_prepared_transaction(
     ranged: ShardedNamespace, updating: RoutedTransaction
 ) -> None:
