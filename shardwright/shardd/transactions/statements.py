@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from bson.int64 import Int64
+from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.transactions.changes import has_changed
@@ -17,6 +18,7 @@ from shardwright.shardd.transactions.labels import TRANSIENT_TRANSACTION_ERROR, 
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import as_for_mongod, session_fields, transaction_of
+from shardwright.sharding.operation_session import START_TRANSACTION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
@@ -30,6 +32,9 @@ _BODY_ELEMENTS_AT: Final = 25
 _WRITE_ERRORS: Final = b"\x04writeErrors\0"
 _READ_ONLY: Final = {value: element(b"readOnly", BOOL, bytes([value])) for value in (False, True)}
 _BATCHES: Final = frozenset({"delete", "insert", "update"})
+
+BEFORE_ALL_PREPARED: Final = Timestamp(1, 1)
+"""A commit timestamp that is earlier than any prepared transaction."""
 
 Run = Callable[[Request, OpenTransaction | None], Awaitable[bytes | None]]
 
@@ -90,7 +95,7 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _enter(self, upstream: Upstream, request: Request) -> OpenTransaction | None:
-        """The transaction of a statement, new if this is the first one that the daemon sees of it.
+        """The transaction of a statement, new if this is its first; None if mongod refuses the statement.
 
         Raises:
             CommandError: WriteConflict, another router executes the same retryable write in a transaction. mongod runs
@@ -103,6 +108,9 @@ class TransactionStatements:
         found = self._transactions.find(*identity)
         if found is not None:
             return found
+        if START_TRANSACTION not in request.fields:
+            await self._end_forgotten(upstream, request)
+            return None
         await self.end_older(upstream, request)
         other = self._transactions.of_same_write(identity[0])
         if other is not None:
@@ -140,6 +148,17 @@ class TransactionStatements:
         if not transaction.has_written and has_changed(request.name, response_body(reply)):
             transaction.has_written = True
         return with_elements(reply, _READ_ONLY[not transaction.has_written])
+
+    @may_run_in_reactor
+    async def _end_forgotten(self, upstream: Upstream, request: Request) -> None:
+        """Have mongod abort the transaction of a request if it is still open there, though it is not in the table.
+
+        What it has done is not known, nor has any critical section waited for it since it was forgotten. mongod refuses
+        the commit because of its timestamp, and an unprepared transaction does not survive that; a prepared one does.
+        """
+        probe = {"commitTransaction": 1, **session_fields(request), "commitTimestamp": BEFORE_ALL_PREPARED}
+        with suppress(CommandError):
+            await upstream.command("admin", probe)
 
     def _observe(self, transaction: OpenTransaction, *, has_failed: bool) -> None:
         """Note whether the transaction is open after a statement; a failed later one may have ended it or not."""

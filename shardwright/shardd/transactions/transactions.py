@@ -53,18 +53,15 @@ class Transactions:
         self.statements = TransactionStatements(self.open)
         self.endings = TransactionEndings(self.open)
         self.gate = RecoveryGate(lambda: context.is_primary)
-        self._is_first_term = True
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Restore the prepared transactions, and abort those that a killed daemon left open.
+        """Restore the prepared transactions, and abort those that were forgotten and are still open.
 
         Raises:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        if self._is_first_term:
-            await self._abort_abandoned()
-            self._is_first_term = False
+        await self._abort_abandoned()
         async for session, number, namespaces in prepared_transactions(self._mongod):
             transaction = self.open.find(session, number) or OpenTransaction(session, number)
             transaction.has_begun = transaction.has_written = transaction.is_prepared = True
@@ -77,19 +74,23 @@ class Transactions:
         self.gate.open()
 
     def end_term(self) -> None:
-        """Forget all transactions: mongod has aborted those that are not prepared, the next primary has the others."""
+        """Forget all transactions: the next primary has those that are prepared.
+
+        mongod has aborted the others, unless it has just been out of reach; then the next term begins by that.
+        """
         self.gate.close()
         self.open.clear()
 
     async def _abort_abandoned(self) -> None:
-        """Abort what a former process admitted, and what therefore no critical section would wait for.
+        """Abort what was admitted earlier and has been forgotten, so that no critical section would wait for it.
 
-        The connections on which these transactions were run are closed, which does not end them.
+        That is what a killed daemon has left open; or this one, if its mongod did not answer for a while and has not
+        stepped down. The connections on which these transactions were run are closed, which does not end them.
         """
         for each in await live_transactions(self._mongod):
             if each.is_prepared or self.open.find(each.session, each.number) is not None:
                 continue
-            logger.info("Aborting a transaction that a former process left open", number=each.number)
+            logger.info("Aborting a transaction that was left open", number=each.number)
             abort = {"abortTransaction": 1, "lsid": each.lsid, "txnNumber": number_of(each), "autocommit": False}
             try:
                 await self._mongod.command("admin", abort)

@@ -7,11 +7,10 @@ decision, or it can still be aborted, after which no coordinator gets its vote.
 
 from typing import Any, Final
 
-from bson.timestamp import Timestamp
-
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.transactions.statements import BEFORE_ALL_PREPARED
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -19,9 +18,6 @@ from shardwright.wire.errors import CommandError
 TRANSIENT: Final = ("TransientTransactionError",)
 
 _ABORTED: Final = "Recovering the transaction's outcome found the transaction aborted"
-
-_TOO_EARLY: Final = Timestamp(1, 1)
-"""A commit timestamp before that of any prepared transaction."""
 
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
@@ -64,7 +60,7 @@ def _probe(identity: TransactionId) -> dict[str, Any]:
         "commitTransaction": 1,
         **identity.to_document(),
         "autocommit": False,
-        "commitTimestamp": _TOO_EARLY,
+        "commitTimestamp": BEFORE_ALL_PREPARED,
         "writeConcern": MAJORITY,
     }
 

@@ -1,13 +1,15 @@
 """How long a transaction counts as open on a shard, and so keeps ranges of its collections from moving."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from bson import Int64
 from bson.timestamp import Timestamp
 
-from tests.shardd.mini_cluster import MiniCluster
+from tests.integration.raw_client import raw_client
+from tests.shardd.mini_cluster import Member, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from tests.shardd.transactions.conftest import Begin
 from tests.shardd.transactions.moves import try_move
@@ -111,3 +113,46 @@ def test_a_killed_daemon_leaves_no_transaction_behind(
     reply = transaction.run({"find": "c"})
     assert (reply["code"], reply["errorLabels"]) == (251, ["TransientTransactionError"])
     assert try_move(ranged) == 0
+
+
+@pytest.fixture
+def impatient(mini: MiniCluster) -> Iterator[Member]:
+    """The member of ``sh0``, whose daemon takes a mongod for gone that has not answered for a second."""
+    member = mini.shards["sh0"].members[0]
+    arguments = member.daemon.arguments
+    member.daemon.arguments = [*arguments, "--hello-seconds", "1"]
+    member.restart(member.daemon)
+    yield member
+    member.daemon.arguments = arguments
+    member.restart(member.daemon)
+
+
+def test_a_mongod_out_of_reach_for_a_while_leaves_no_transaction_behind(
+    ranged: ShardedNamespace, impatient: Member, begin: Begin
+) -> None:
+    transaction = begin()
+    assert transaction.run(INSERT)["ok"]
+    mongod = impatient.mongod.running
+    assert mongod is not None
+    mongod.send_signal(signal.SIGSTOP)
+    try:
+        transaction.client.socket.settimeout(30)
+        assert not transaction.client.socket.recv(1)  # the daemon has given the mongod up
+    finally:
+        mongod.send_signal(signal.SIGCONT)
+    impatient.wait_ready()
+    transaction.reconnect()
+    assert try_move(ranged) == 0
+    assert transaction.commit()["code"] == 251
+
+
+def test_a_transaction_that_the_daemon_does_not_know_is_not_continued(
+    mini: MiniCluster, ranged: ShardedNamespace, begin: Begin
+) -> None:
+    transaction = begin()
+    with raw_client(mini.shards["sh0"].members[0].mongod_plan.address) as mongod:
+        assert mongod.command({**INSERT, **transaction.fields, "startTransaction": True}, db=ranged.db)["ok"]
+    versions = {"shardVersion": ranged.version()}
+    reply = transaction.command({"find": "c", **versions, **transaction.fields})
+    assert (reply["code"], reply["errorLabels"]) == (251, ["TransientTransactionError"])
+    assert transaction.commit()["code"] == 251
