@@ -111,12 +111,13 @@ class ShardHandler(SidecarHandler):
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
         if AUTOCOMMIT in fields:
-            if COORDINATOR in fields:
-                expect_commit(request, self._shard.transaction_coordinators)
             if request.name in ENDINGS:
                 return await self._end_transaction(client, upstream, request)
             run = partial(self._dispatch_operation, client, upstream)
-            return await self._shard.transactions.statements.run(upstream, request, run)
+            reply = await self._shard.transactions.statements.run(upstream, request, run)
+            if COORDINATOR in fields and (reply is None or is_ok(response_body(reply))):
+                expect_commit(request, self._shard.transaction_coordinators)
+            return reply
         return await self._dispatch_operation(client, upstream, request)
 
     @may_run_in_reactor

@@ -8,10 +8,12 @@ from shardwright.wire.request import Request
 
 
 def expect_commit(request: Request, coordinators: TransactionCoordinators) -> None:
-    """Have the coordinators expect the transaction that a statement with ``coordinator: true`` starts.
+    """Have the coordinators expect the transaction that a statement with ``coordinator: true`` has started.
+
+    One that mongod refuses to start may have been committed long ago: its participants would never vote on it again.
 
     Args:
-        request: any request with the field.
+        request: any request with the field that has succeeded.
         coordinators: of this shard.
 
     Raises:

@@ -62,6 +62,14 @@ def test_a_commit_is_answered_again_after_its_coordinator_has_ended(txn: HandMad
     assert [txn.commit(), txn.commit(), txn.commit([]), txn.commit([], shard="sh1")] == [{"ok": 1.0}] * 4
 
 
+def test_a_number_that_cannot_be_started_again_is_not_committed_again(txn: HandMadeTransaction) -> None:
+    txn.insert("sh0", "sh1")
+    assert txn.commit() == {"ok": 1.0}
+    start = {"find": "c", "startTransaction": True, "coordinator": True}
+    assert txn.send("sh0", start, db=txn.db)["code"] == 117
+    assert txn.commit() == {"ok": 1.0}
+
+
 def test_an_equal_request_joins_a_commit_under_way(mini: MiniCluster, txn: HandMadeTransaction) -> None:
     txn.insert("sh0", "sh1")
     client = mini.kept_client(mini.shards["sh0"].members[0])
