@@ -125,7 +125,9 @@ class ShardHandler(SidecarHandler):
         gate = self._shard.transactions.gate
         if not gate.is_open and self._context.is_primary:
             await in_own_task()
-            await gate.wait_open()  # until it is known which transactions are prepared
+            # Terms begin when the set is added to a cluster; before that, no coordinator prepares transactions on it.
+            if await self._context.find_identity() is not None:
+                await gate.wait_open()  # until it is known which transactions are prepared
 
         @may_run_in_reactor
         async def run(command: Request) -> bytes | None:
