@@ -49,7 +49,7 @@ OTHER_ARGUMENTS: Final[dict[str, Command]] = {
     **ON_COLLECTION,
     "getMore": {"collection": "c"},
     "renameCollection": {"to": f"{DB}.d"},
-    "waitForFailPoint": {"timesEntered": 1, "maxTimeMS": 1},
+    "waitForFailPoint": {"timesEntered": 1_000_000_000, "maxTimeMS": 1},
     "killOp": {"op": 999_999_999},
     "dropConnections": {"hostAndPort": []},
     "configureFailPoint": {"mode": "off"},

@@ -160,8 +160,9 @@ def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
 
 
 def _as_request(body: bytes, explain: Request) -> Request:
+    """The inner command with the database of the ``explain``; one of its own is left for the shards to refuse."""
     db = explain.fields[b"$db"]
-    return Request(OpMsg(op_msg(append(body, explain.body[db[1] : db[3]]), request_id=0)))
+    return Request(OpMsg(op_msg(append(without(body, {b"$db"}), explain.body[db[1] : db[3]]), request_id=0)))
 
 
 def _first_statement(request: Request, name: bytes) -> tuple[bytes, bytes | None]:
