@@ -72,6 +72,9 @@ Move = tuple[int, tuple[str, str] | None, list[Step], list[Step], list[Step]]
 Shape = tuple[bool, int]
 """Whether a chunk is split or two are merged, and a key in that chunk."""
 
+BESIDE_OWNER_CHANGES: Final = ("has same _id as cloned remote document", "because of open transactions")
+"""Errors of moves, as in MongoDB, while documents of the range move to other shards because their keys change."""
+
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_writes_during_moves(cluster: FaultCluster, kind: Kind) -> None:
@@ -134,7 +137,7 @@ def move_during(world: PropertyWorld, move: Move, shapes: list[Shape]) -> None:
         reply = running.wait()
         world.is_changing = False
         assert reply is not None
-        assert reply["ok"] == 1, reply
+        assert reply["ok"] == 1 or any(text in reply["errmsg"] for text in BESIDE_OWNER_CHANGES), reply
 
 
 @contextmanager
