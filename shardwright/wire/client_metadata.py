@@ -67,32 +67,6 @@ def parse_client_metadata(body: bytes, span: Span, *, bytes_max: int = MONGOD_BY
     return ClientMetadata(document, app_name, driver)
 
 
-class ClientMetadataSlot:
-    """A connection's client metadata, fixed by the first successful ``hello`` even if that has none."""
-
-    __slots__ = ("_fixed", "metadata")
-
-    def __init__(self) -> None:
-        self.metadata: ClientMetadata | None = None
-        self._fixed = False
-
-    def offer(self, body: bytes, span: Span | None, *, bytes_max: int = MONGOD_BYTES_MAX) -> None:
-        """Accept the ``client`` field of a ``hello`` (None if it has none).
-
-        Raises:
-            CommandError: ClientMetadataCannotBeMutated (186) after the first ``hello``; or as `parse_client_metadata`,
-                after which the client may try again.
-        """
-        if span is not None:
-            if self._fixed:
-                raise CommandError(
-                    ErrorCode.ClientMetadataCannotBeMutated,
-                    "The client metadata document may only be sent in the first hello",
-                )
-            self.metadata = parse_client_metadata(body, span, bytes_max=bytes_max)
-        self._fixed = True
-
-
 def _sub_document(document: bytes, name: str, span: Span) -> dict[bytes, Span]:
     if span[0] not in (rawbson.OBJECT, rawbson.ARRAY):
         raise CommandError(

@@ -18,24 +18,6 @@ from shardwright.wire.errors import LocalProtocolError, RemoteProtocolError
 from shardwright.wire.frames import HEADER_BYTES, OP_COMPRESSED
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
 
-UNCOMPRESSED_COMMANDS: Final = frozenset(
-    {
-        "hello",
-        "isMaster",
-        "ismaster",
-        "saslStart",
-        "saslContinue",
-        "getnonce",
-        "authenticate",
-        "createUser",
-        "updateUser",
-        "copydbSaslStart",
-        "copydbgetnonce",
-        "copydb",
-    }
-)
-"""Commands that are never compressed, nor their replies: the handshake, and commands that carry secrets."""
-
 _HEADER = Struct("<iiii")
 _PREFIX = Struct("<iiiiiiB")  # the header, then originalOpcode, uncompressedSize, compressorId
 

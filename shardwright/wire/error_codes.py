@@ -494,11 +494,6 @@ def codes_of(category: Category) -> frozenset[int]:
     return _CODES[category]
 
 
-def categories_of(code: int) -> frozenset[Category]:
-    """The categories of a code; none for most."""
-    return frozenset(category for category, codes in _CODES.items() if code in codes)
-
-
 _STALE_SHARD_VERSION: Final = frozenset[int]({ErrorCode.StaleEpoch, ErrorCode.StaleConfig})
 
 _CODES: Final[dict[Category, frozenset[int]]] = {

@@ -17,6 +17,9 @@ from shardwright.wire.error_codes import code_name
 RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
 """The label of errors after which a driver may retry a retryable write."""
 
+TRANSIENT_TRANSACTION_ERROR: Final = "TransientTransactionError"
+"""The label of errors after which a client may run its whole transaction again."""
+
 
 class CommandError(Exception):
     """A command that failed with a MongoDB error code.

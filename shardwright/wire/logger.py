@@ -34,11 +34,6 @@ class Logger:
         """A logger of the same component whose lines have these fields as well."""
         return Logger(self._component, {**self._fields, **fields})
 
-    @property
-    def is_debug_enabled(self) -> bool:
-        """Whether debug lines are written at all, for fields that are costly to collect."""
-        return self._logger.isEnabledFor(logging.DEBUG)
-
     def debug(self, message: str, /, **fields: object) -> None:
         """Log details for debugging; the only level at which documents may appear."""
         self._log(logging.DEBUG, message, fields)

@@ -77,11 +77,6 @@ class OpMsg:
         self.body, self.sequences = parse_sections(frame, end)
 
     @property
-    def is_more_to_come(self) -> bool:
-        """Whether the sender expects no reply to this message (or, in a reply, whether another reply follows)."""
-        return bool(self.flags & MORE_TO_COME)
-
-    @property
     def is_exhaust_allowed(self) -> bool:
         """Whether the sender accepts more than one reply."""
         return bool(self.flags & EXHAUST_ALLOWED)
@@ -116,20 +111,18 @@ def op_msg(body: bytes, *, request_id: int, response_to: int = 0, flags: int = 0
     return _pack_prefix(length, request_id, response_to, OP_MSG, flags, 0) + body + sections
 
 
+def with_body(frame: bytes, body: bytes) -> bytes:
+    """An OP_MSG with the ids of another one and a body of its own, without flags, checksum and document sequences."""
+    _, request_id, response_to, _, _, _ = _unpack_prefix(frame)
+    return _pack_prefix(21 + len(body), request_id, response_to, OP_MSG, 0, 0) + body
+
+
 def with_checksum(frame: bytes) -> bytes:
     """The same OP_MSG frame with its CRC-32C appended and ``checksumPresent`` set."""
     length, request_id, response_to, opcode, flags, kind = _unpack_prefix(frame)
     prefix = _pack_prefix(length + 4, request_id, response_to, opcode, flags | CHECKSUM_PRESENT, kind)
     summed = prefix + frame[21:]
     return summed + _UINT32.pack(checksum(summed))
-
-
-def without_checksum(frame: bytes) -> bytes:
-    """The same OP_MSG frame without its checksum, if it has one."""
-    length, request_id, response_to, opcode, flags, kind = _unpack_prefix(frame)
-    if not flags & CHECKSUM_PRESENT:
-        return frame
-    return _pack_prefix(length - 4, request_id, response_to, opcode, flags & ~CHECKSUM_PRESENT, kind) + frame[21:-4]
 
 
 def reply(request_id: int, body: bytes) -> bytes:

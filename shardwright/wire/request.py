@@ -1,6 +1,7 @@
 """A received command: the body is indexed once, everything else is decoded on demand."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 from shardwright.wire.command_layouts import COMMAND_LAYOUTS
@@ -23,10 +24,11 @@ from shardwright.wire.rawbson import (
     depth_exceeds,
     index,
     spans,
+    without_spans,
 )
 from shardwright.wire.type_names import type_name
 
-_ABSENT: Final = object()
+_start_of = itemgetter(1)
 
 _UUID_SUBTYPE: Final = 4
 
@@ -97,6 +99,12 @@ class Request:
             sections=b"".join([sequence.section() for sequence in message.sequences]),
         )
         return Request(OpMsg(frame))
+
+    def without(self, names: Iterable[bytes]) -> "Request":
+        """The same request without the top-level fields of these names; the same object if it has none of them."""
+        fields = self.fields
+        removed = sorted((fields[name] for name in names if name in fields), key=_start_of)
+        return self.with_body(without_spans(self.body, removed)) if removed else self
 
     def overwrite(self, at: int, value: bytes) -> None:
         """Change some bytes of the body, and of the message's, so that all its elements stay where they are."""

@@ -1,4 +1,4 @@
-"""The sections of an OP_MSG: one body, and document sequences. What is wrong with them is told as mongod tells it.
+"""The sections of an OP_MSG: one body, and document sequences. Errors in them are reported as mongod reports them.
 
 The format is that of https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (OP_MSG, opcode 2013).
 """

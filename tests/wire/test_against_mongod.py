@@ -9,7 +9,7 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 
 from shardwright.wire import legacy, rawbson
-from shardwright.wire.client_metadata import ClientMetadataSlot
+from shardwright.wire.client_metadata import parse_client_metadata
 from shardwright.wire.compression import Compressor, compress, decompress, negotiate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -172,25 +172,13 @@ def test_hello_errors_are_mongods(
     ids=lambda client: str(client)[:60],
 )
 def test_client_metadata_errors_are_mongods(connect: Connect, client: object) -> None:
-    connection, slot = connect(), ClientMetadataSlot()
-    # Twice, since after an accepted document no other is accepted, while after a refused one another may be.
-    for offered in (client, CLIENT):
-        assert_same_error(our_metadata_error(slot, offered), connection.command({"hello": 1, "client": offered}))
+    assert_same_error(our_metadata_error(client), connect().command({"hello": 1, "client": client}))
 
 
-def test_client_metadata_cannot_follow_a_hello_without(connect: Connect) -> None:
-    connection, slot = connect(), ClientMetadataSlot()
-    connection.command({"hello": 1})
-    slot.offer(b"", None)
-    theirs = connection.command({"hello": 1, "client": CLIENT})
-    assert theirs["code"] == ErrorCode.ClientMetadataCannotBeMutated
-    assert_same_error(our_metadata_error(slot, CLIENT), theirs)
-
-
-def our_metadata_error(slot: ClientMetadataSlot, client: object) -> CommandError | None:
+def our_metadata_error(client: object) -> CommandError | None:
     body = bson.encode({"client": client})
     try:
-        slot.offer(body, rawbson.index(body)[b"client"])
+        parse_client_metadata(body, rawbson.index(body)[b"client"])
     except CommandError as error:
         return error
     return None

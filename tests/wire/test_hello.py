@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.wire import rawbson
-from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, ClientMetadataSlot, parse_client_metadata
+from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import MONGOS, HelloRequest, TopologyVersion, await_budget_ms, parse_hello
@@ -110,11 +110,9 @@ def test_client_metadata_identifies_the_client() -> None:
         "os": {"type": "Linux"},
     }
     body = bson.encode({"client": client})
-    slot = ClientMetadataSlot()
-    slot.offer(body, rawbson.index(body)[b"client"])
-    assert slot.metadata is not None
-    assert (slot.metadata.app_name, slot.metadata.driver) == ("orders", "PyMongo 4.20")
-    assert slot.metadata.document == bson.encode(client)
+    metadata = parse_client_metadata(body, rawbson.index(body)[b"client"])
+    assert (metadata.app_name, metadata.driver) == ("orders", "PyMongo 4.20")
+    assert metadata.document == bson.encode(client)
 
 
 @pytest.mark.parametrize(("padding", "is_accepted"), [(0, True), (1, False)])

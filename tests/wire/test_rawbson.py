@@ -133,6 +133,23 @@ def test_array_documents_reverses_array_of_documents(parts: list[dict[str, Any]]
     assert rawbson.array_of_documents(encoded) == document[span[2] : span[3]]
 
 
+@pytest.mark.parametrize("count", [1_023, 1_024, 1_025, 10_001])
+def test_long_arrays_of_documents(count: int) -> None:
+    encoded = [bson.encode({"n": number}) for number in range(count)]
+    document = bson.encode({"documents": [{"n": number} for number in range(count)]})
+    span = rawbson.index(document)[b"documents"]
+    assert rawbson.array_documents(document, span) == encoded
+    assert rawbson.array_of_documents(encoded) == document[span[2] : span[3]]
+
+
+@pytest.mark.parametrize("names", [("1", "2"), ("0", "2"), ("", ""), ("00", "1")])
+def test_documents_of_arrays_with_unusual_names(names: tuple[str, str]) -> None:
+    inner = {names[0]: {"n": 0}, names[1] + "x" * (names[0] == names[1]): {"n": 1}}
+    array = bson.encode(inner)
+    found = rawbson.array_documents(array, (rawbson.ARRAY, 0, 0, len(array)))
+    assert found == [bson.encode(each) for each in inner.values()]
+
+
 @pytest.mark.parametrize("value", [1, {"0": {}}, [1], [{}, "x"], None])
 def test_array_documents_refuses_anything_else(value: object) -> None:
     document = bson.encode({"documents": value})

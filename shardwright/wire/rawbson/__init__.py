@@ -5,13 +5,14 @@ A document is a ``bytes`` object, which is never copied for reading. A *span* gi
 ``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router creates about
 ten of them for every operation.
 
-`types` defines the types, `spans` locates elements, `building` builds documents from bytes, `values` decodes.
+`types` defines the types, `spans` locates elements, `building` builds documents from bytes, `arrays` takes arrays of
+documents apart and puts them together, `values` decodes.
 Imports no other room.
 """
 
+from shardwright.wire.rawbson.arrays import DocumentArray, array_documents, array_elements, array_of_documents
 from shardwright.wire.rawbson.building import (
     append,
-    array_of_documents,
     element,
     encode_document,
     encode_elements,
@@ -24,7 +25,6 @@ from shardwright.wire.rawbson.building import (
     wrap_value,
 )
 from shardwright.wire.rawbson.spans import (
-    array_documents,
     deciding_bytes,
     depth_exceeds,
     document_length,
@@ -91,11 +91,13 @@ __all__ = [
     "TIMESTAMP",
     "UNDEFINED",
     "VALUE_CODEC",
+    "DocumentArray",
     "InvalidBSONError",
     "Span",
     "VerbatimDocument",
     "append",
     "array_documents",
+    "array_elements",
     "array_of_documents",
     "deciding_bytes",
     "decode_document",

@@ -71,22 +71,21 @@ def without(document: bytes, names: Container[bytes]) -> bytes:
     return from_elements(b"".join(kept))
 
 
-def without_spans(document: bytes, removed: Iterable[Span]) -> bytes:
-    """``document`` without some of its top-level elements, whose spans are given in order."""
+def without_spans(document: bytes, removed: Iterable[Span], more: bytes = b"") -> bytes:
+    """``document`` without some of its top-level elements, whose spans are given in order.
+
+    Args:
+        document: the document.
+        removed: the spans.
+        more: elements to add at the end.
+    """
     kept: list[bytes] = []
     kept_from = 4
     for _, element_start, _, value_end in removed:
         kept.append(document[kept_from:element_start])
         kept_from = value_end
-    kept.append(document[kept_from : len(document) - 1])
+    kept += (document[kept_from : len(document) - 1], more)
     return from_elements(b"".join(kept))
-
-
-def array_of_documents(documents: list[bytes]) -> bytes:
-    """The raw value of a BSON array that holds the given documents (the reverse of `array_documents`)."""
-    return from_elements(
-        b"".join([b"\x03%d\0%b" % (position, document) for position, document in enumerate(documents)])
-    )
 
 
 def raw_document(document: bytes) -> RawBSONDocument:

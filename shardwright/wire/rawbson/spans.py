@@ -74,7 +74,7 @@ def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
     Raises:
         InvalidBSONError: an element read so far has an impossible length or type.
     """
-    end = _document_end(document, start)
+    end = document_end(document, start)
     position = start + 4
     while True:
         kind = document[position]
@@ -104,7 +104,7 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
     Raises:
         InvalidBSONError: as `spans`.
     """
-    end = _document_end(document, start)
+    end = document_end(document, start)
     found: dict[bytes, Span] = {}
     position = start + 4
     find = document.find
@@ -140,7 +140,7 @@ def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
     Raises:
         InvalidBSONError: as `spans`.
     """
-    end = _document_end(document, start)
+    end = document_end(document, start)
     terminated = name + b"\0"
     position = start + 4
     while kind := document[position]:
@@ -172,34 +172,7 @@ def deciding_bytes(kind: int) -> int | None:
 
 def document_length(document: bytes, start: int = 0) -> int:
     """The length prefix of the document at ``start``, checked against the available bytes."""
-    return _document_end(document, start) - start
-
-
-def array_documents(document: bytes, span: Span) -> list[bytes]:
-    """The sub-documents of an array element, each as its own bytes.
-
-    Raises:
-        InvalidBSONError: the element is not an array of documents.
-    """
-    if span[0] != ARRAY:
-        raise InvalidBSONError("not an array")
-    found: list[bytes] = []
-    # This does not call `spans`, because migrations split millions of documents here.
-    position, end = span[2] + 4, _document_end(document, span[2]) - 1
-    while kind := document[position]:
-        if kind != OBJECT:
-            raise InvalidBSONError("an array element that is not a document")
-        value_start = document.find(b"\0", position + 1, end) + 1
-        if not value_start or value_start + DOCUMENT_BYTES_MIN > end:
-            raise InvalidBSONError("an array element that does not end with its array")
-        length = _unpack_int32(document, value_start)[0]
-        position = value_start + length
-        if length < DOCUMENT_BYTES_MIN or position > end:
-            raise InvalidBSONError("an array element that does not end with its array")
-        found.append(document[value_start:position])
-    if position != end:
-        raise InvalidBSONError("an array ends before its length says")
-    return found
+    return document_end(document, start) - start
 
 
 def depth_exceeds(document: bytes, levels: int, start: int = 0) -> bool:
@@ -212,7 +185,7 @@ def depth_exceeds(document: bytes, levels: int, start: int = 0) -> bool:
     return False
 
 
-def _document_end(document: bytes, start: int) -> int:
+def document_end(document: bytes, start: int) -> int:
     if len(document) - start < DOCUMENT_BYTES_MIN:
         raise InvalidBSONError("a document shorter than five bytes")
     length = _unpack_int32(document, start)[0]

@@ -1,18 +1,34 @@
 """Decoding documents and values, including those that pymongo's codec refuses and a mongod accepts."""
 
+from struct import Struct
 from typing import Any, Final
 
 import bson
 from bson.binary import Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import InvalidBSON
+from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from shardwright.wire.rawbson.building import wrap_value
 from shardwright.wire.rawbson.spans import spans
-from shardwright.wire.rawbson.types import ARRAY, BINARY, INT32, INT32_STRUCT, OBJECT, STRING, InvalidBSONError, Span
+from shardwright.wire.rawbson.types import (
+    ARRAY,
+    BINARY,
+    BOOL,
+    DOUBLE,
+    INT32,
+    INT32_STRUCT,
+    INT64,
+    OBJECT,
+    STRING,
+    InvalidBSONError,
+    Span,
+)
 
 _unpack_int32 = INT32_STRUCT.unpack_from
+_unpack_int64 = Struct("<q").unpack_from
+_unpack_double = Struct("<d").unpack_from
 
 VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     document_class=dict, tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO
@@ -58,7 +74,7 @@ def decode_document(document: bytes) -> dict[str, Any]:
 
 
 def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """The Python value of one element; as `decode_document`.
+    """The Python value of one element; as `decode_document`, but quickly for the types of most arguments.
 
     Raises:
         InvalidBSONError: it is not well-formed.
@@ -68,6 +84,12 @@ def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON v
         return _unpack_int32(document, value_start)[0]
     if kind == STRING:
         return document[value_start + 4 : value_end - 1].decode(errors="replace")
+    if kind == DOUBLE:
+        return _unpack_double(document, value_start)[0]
+    if kind == BOOL and document[value_start] <= 1:
+        return document[value_start] == 1
+    if kind == INT64:
+        return Int64(_unpack_int64(document, value_start)[0])
     value = document[value_start:value_end]
     try:
         if kind == OBJECT:

@@ -113,29 +113,10 @@ class Connection:
             RemoteProtocolError: the received frame is not the reply to this request.
             CommandError: ExceededMemoryLimit, there is no memory for the reply (`wire.transport.reservations`).
         """
-        stream = self._stream
-        complete = sent = False
-        try:
-            rest = stream.post(frame)
-            if rest is not None:
-                await stream.send_rest(rest)
-            sent = True
-            reply = await stream.receive()
-            if reply is None:
-                raise ConnectionClosedError(self.address, "closed the connection", sent=True)
-            if reply[8:12] != frame[4:8]:
-                raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
-            complete = True
-            return reply
-        except OSError as error:
-            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
-        except trio.Cancelled:
-            if sent:
-                self.abandon()
-            raise
-        finally:
-            if not complete and not self._was_abandoned:
-                stream.close()
+        await self.ask(frame)
+        reply = await self.receive_answer(frame, None)
+        assert reply is not None, "nothing has forwarded it"
+        return reply
 
     @may_run_in_reactor
     async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
@@ -257,7 +238,7 @@ class Connection:
     def abandon(self) -> None:
         """Give up the request that was sent, and the connection. A mongod then ends the operation.
 
-        The cursor that it opens all the same is killed if there is `take_abandoned`.
+        If it opens a cursor nevertheless, that is killed if there is `take_abandoned`.
         """
         if self.take_abandoned is None or self._stream.is_closed:
             self._stream.close()

@@ -16,7 +16,13 @@ from trio.lowlevel import wait_readable
 
 from shardwright.wire import legacy
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError, MalformedRequestError, RemoteProtocolError
+from shardwright.wire.errors import (
+    RETRYABLE_WRITE_ERROR,
+    TRANSIENT_TRANSACTION_ERROR,
+    CommandError,
+    MalformedRequestError,
+    RemoteProtocolError,
+)
 from shardwright.wire.frames import OP_COMPRESSED, OP_MSG, OP_QUERY, Header, next_request_id
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
@@ -39,6 +45,8 @@ LOCAL_PEER: Final = "anonymous unix socket"
 
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
+_ENDINGS_OF_TRANSACTIONS: Final = frozenset({"abortTransaction", "commitTransaction"})
+
 _INTERRUPTION_SECONDS_MAX: Final = 1.0
 """How long operations interrupted at shutdown have to clean up."""
 
@@ -325,9 +333,18 @@ class Server:
         request = client.unanswered
         if request is None:
             return
-        labels = (RETRYABLE_WRITE_ERROR,) if b"txnNumber" in request.fields else ()
+        labels = _labels_at_shutdown(request)
         error = CommandError(ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=labels)
         client.stream.send_now(self.frame_error(request.message.request_id, error))
+
+
+def _labels_at_shutdown(request: Request) -> tuple[str, ...]:
+    """What the driver may send again: a retryable write or the end of a transaction, or the whole of a transaction."""
+    if b"txnNumber" not in request.fields:
+        return ()
+    if b"autocommit" in request.fields and request.name not in _ENDINGS_OF_TRANSACTIONS:
+        return (TRANSIENT_TRANSACTION_ERROR,)
+    return (RETRYABLE_WRITE_ERROR,)
 
 
 def _close_all(listeners: Sequence[socket.socket]) -> None:

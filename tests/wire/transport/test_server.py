@@ -256,17 +256,26 @@ def test_drain_does_not_wait_forever() -> None:
     trio.run(main)
 
 
-def test_a_retryable_write_interrupted_by_drain_may_be_retried() -> None:
+@pytest.mark.parametrize(
+    ("command", "label"),
+    [
+        ({"insert": "c"}, "RetryableWriteError"),
+        ({"commitTransaction": 1, "autocommit": False}, "RetryableWriteError"),
+        ({"abortTransaction": 1, "autocommit": False}, "RetryableWriteError"),
+        ({"insert": "c", "autocommit": False}, "TransientTransactionError"),
+    ],
+    ids=["write", "commit", "abort", "statement"],
+)
+def test_what_drain_interrupts_says_what_may_be_retried(command: dict[str, Any], label: str) -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=False)
         async with serving(waiting.answer) as served:
             busy = await served.connect()
-            write = {"insert": "c", "txnNumber": bson.Int64(1), "$db": "d"}
-            await busy.send(op_msg(bson.encode(write), request_id=7))
+            await busy.send(op_msg(bson.encode({**command, "txnNumber": bson.Int64(1), "$db": "d"}), request_id=7))
             await waiting.begun.wait()
             await served.server.drain(0.01)
             reply = await busy.receive_document()
-            assert (reply["code"], reply["errorLabels"]) == (11600, ["RetryableWriteError"])
+            assert (reply["code"], reply["errorLabels"]) == (11600, [label])
 
     trio.run(main)
 

@@ -1,0 +1,118 @@
+"""Arrays of documents: taking them apart, and putting them together."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardwright.wire.rawbson.building import from_elements
+from shardwright.wire.rawbson.spans import document_end
+from shardwright.wire.rawbson.types import (
+    ARRAY,
+    DOCUMENT_BYTES_MIN,
+    INT32_STRUCT,
+    OBJECT,
+    InvalidBSONError,
+    Span,
+)
+
+_unpack_int32 = INT32_STRUCT.unpack_from
+
+_HEADERS: Final = tuple(b"%c%d\0" % (OBJECT, number) for number in range(1_024))
+_SIZED_HEADERS: Final = tuple((header, len(header)) for header in _HEADERS)
+"""What stands before each document of an array, and the length of that."""
+
+
+class DocumentArray:
+    """The documents of an array, cut out as they are needed.
+
+    Args:
+        data: the document that contains the array.
+        span: of the array.
+
+    Raises:
+        InvalidBSONError: the element is not an array.
+    """
+
+    __slots__ = ("_data", "_end", "_number", "_position")
+
+    def __init__(self, data: bytes, span: Span) -> None:
+        if span[0] != ARRAY:
+            raise InvalidBSONError("not an array")
+        self._data = data
+        self._position = span[2] + 4
+        self._end = document_end(data, span[2]) - 1
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        """Whether something is left."""
+        return self._position != self._end
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory used as long as something is left."""
+        return len(self._data)
+
+    def take(self, count: int) -> list[bytes]:
+        """The next documents, each as its own bytes, as many as there are up to this number.
+
+        Raises:
+            InvalidBSONError: the array has other elements, or ends in the wrong place.
+        """
+        # This does not call `spans`, because migrations split millions of documents here. What servers send is tried
+        # first: names that count from 0. `_take_any` is for any names, and finds what is wrong.
+        found: list[bytes] = []
+        data, position, end = self._data, self._position, self._end
+        starts_with, number = data.startswith, self._number
+        for header, header_bytes in _SIZED_HEADERS[number : number + count]:
+            value_start = position + header_bytes
+            if not starts_with(header, position) or value_start + DOCUMENT_BYTES_MIN > end:
+                break
+            value_end = value_start + _unpack_int32(data, value_start)[0]
+            if not value_start + DOCUMENT_BYTES_MIN <= value_end <= end:
+                break
+            found.append(data[value_start:value_end])
+            position = value_end
+        self._position = position
+        self._number = number + len(found)
+        if len(found) < count:
+            self._take_any(found, count)
+        return found
+
+    def _take_any(self, found: list[bytes], count: int) -> None:
+        data, position, end = self._data, self._position, self._end
+        while len(found) < count and (kind := data[position]):
+            if kind != OBJECT:
+                raise InvalidBSONError("an array element that is not a document")
+            value_start = data.find(b"\0", position + 1, end) + 1
+            if not value_start or value_start + DOCUMENT_BYTES_MIN > end:
+                raise InvalidBSONError("an array element that does not end with its array")
+            length = _unpack_int32(data, value_start)[0]
+            position = value_start + length
+            if length < DOCUMENT_BYTES_MIN or position > end:
+                raise InvalidBSONError("an array element that does not end with its array")
+            found.append(data[value_start:position])
+        if len(found) < count and position != end:
+            raise InvalidBSONError("an array ends before its length says")
+        self._position = position
+
+
+def array_documents(document: bytes, span: Span) -> list[bytes]:
+    """The sub-documents of an array element, each as its own bytes.
+
+    Raises:
+        InvalidBSONError: the element is not an array of documents.
+    """
+    return DocumentArray(document, span).take(len(document))
+
+
+def array_elements(documents: Sequence[bytes]) -> list[bytes]:
+    """The pieces of an array that holds the given documents: all that is between its length and its end."""
+    count = len(documents)
+    pieces = [b""] * (2 * count)
+    pieces[0::2] = _HEADERS[:count] + tuple(b"%c%d\0" % (OBJECT, number) for number in range(len(_HEADERS), count))
+    pieces[1::2] = documents
+    return pieces
+
+
+def array_of_documents(documents: Sequence[bytes]) -> bytes:
+    """The raw value of a BSON array that holds the given documents (the reverse of `array_documents`)."""
+    return from_elements(b"".join(array_elements(documents)))
