@@ -1,6 +1,6 @@
 """What a catalog change does to chunks: which documents of ``config.chunks`` are written or deleted.
 
-Pure functions from the present chunks to a `ChunkChanges`; configd reads the chunks, checks that nothing changed in
+Pure functions from the current chunks to a `ChunkChanges`; configd reads the chunks, checks that nothing changed in
 between, and writes in a transaction. Versions rise as observed on a config server of MongoDB 6.0.5.
 """
 

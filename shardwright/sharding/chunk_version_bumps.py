@@ -3,13 +3,10 @@
 As in `sharding.chunk_changes`, functions return what is to be written; the versions are those of MongoDB 6.0.5.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from bson.timestamp import Timestamp
-
 from shardwright.sharding.chunk_changes import ChunkChanges
-from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
+from shardwright.sharding.chunks import Chunk, ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.errors import CommandError
@@ -57,22 +54,3 @@ def clear_jumbo(
     if not chunk.jumbo:
         return ChunkChanges()
     return ChunkChanges((replace(chunk, jumbo=None, version=collection_version.with_major_raised()),))
-
-
-def repair_histories(
-    chunks: Iterable[Chunk], *, valid_after: Timestamp, collection_version: ChunkVersion
-) -> ChunkChanges:
-    """Restart the history of chunks, giving each chunk a version of its own.
-
-    Args:
-        chunks: those of all shards.
-        valid_after: the time from which the present placement is known to hold.
-        collection_version: before the change.
-    """
-    raised = collection_version.with_major_raised()
-    return ChunkChanges(
-        tuple(
-            replace(chunk, version=raised.with_minor_raised(n), history=(ChunkHistory(valid_after, chunk.shard),))
-            for n, chunk in enumerate(chunks)
-        )
-    )

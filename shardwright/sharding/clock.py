@@ -25,8 +25,7 @@ CLUSTER_TIME: Final = b"$clusterTime"
 CONFIG_TIME: Final = b"$configTime"
 TOPOLOGY_TIME: Final = b"$topologyTime"
 
-GOSSIP_FIELDS: Final = frozenset({CLUSTER_TIME, CONFIG_TIME, TOPOLOGY_TIME})
-"""The fields that gossip the clock in requests and replies between nodes."""
+_OPERATION_TIME: Final = b"operationTime"
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _pack_uint64: Final = Struct("<Q").pack
@@ -170,12 +169,12 @@ class VectorClock:
 
     @property
     def time(self) -> VectorTime:
-        """The present reading."""
+        """The current reading."""
         return self._time
 
     @property
     def internal_elements(self) -> bytes:
-        """`VectorTime.internal_elements` of the present reading, made once per advance, if at all."""
+        """`VectorTime.internal_elements` of the current reading, made once per advance, if at all."""
         if self._elements_of is not self._time:
             self._elements_of = self._time
             self._internal_elements = self._time.internal_elements()
@@ -220,7 +219,7 @@ class VectorClock:
             request.overwrite(span[2] + 4, self._named_time)
 
     def gossip(self) -> dict[str, Any]:
-        """`VectorTime.gossip` of the present reading."""
+        """`VectorTime.gossip` of the current reading."""
         return self._time.gossip()
 
 
@@ -250,6 +249,11 @@ def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
             frame[end - 1 :],
         )
     )
+
+
+def operation_time_element(operation_time: int) -> bytes:
+    """``operationTime``, ready for `rawbson.append`, given the packed time."""
+    return rawbson.element(_OPERATION_TIME, rawbson.TIMESTAMP, _pack_uint64(operation_time))
 
 
 def config_time_element(config_time: int) -> bytes:

@@ -9,7 +9,7 @@ bool, date, timestamp, regular expression, DBPointer, code, code with scope, Max
 (binary) one: chunk bounds never use a collation.
 
 The first byte of every encoding is its type's rank. No rank is ``0x00``, which ends objects, arrays and strings, or
-``0xFF``, which stands behind an escaped NUL inside strings: so ``"a"`` followed by any further key part still comes
+``0xFF``, which follows an escaped NUL inside strings: so ``"a"`` followed by any further key part still comes
 before ``"a\\0"``, and ``encoding + AFTER`` lies behind every key that begins with ``encoding``.
 """
 
@@ -162,7 +162,7 @@ def _invalid(_document: bytes, _start: int, _end: int) -> bytes:
 
 
 RANKS: Final = [b"\0"] * 256
-"""By type byte: the rank, one for all numbers, that stands before a field's name in an object."""
+"""By type byte: the rank, one for all numbers, that precedes a field's name in an object."""
 
 _ENCODERS: Final[list[Encoder]] = [_invalid] * 256
 for _kind, _rank, _encoder in (

@@ -16,7 +16,6 @@ SHARDED_NAMESPACE_BYTES_MAX: Final = 235
 """Checked where a collection is created, not where it is read, as in MongoDB."""
 
 _COMMAND: Final = "$cmd"
-_COMMAND_PREFIX: Final = "$cmd."
 _BUCKETS_PREFIX: Final = "system.buckets."
 
 # Which names of the reserved "system." kind may exist, in every database and in particular ones.
@@ -140,11 +139,6 @@ class Namespace:
     # What kind of database or collection it is
 
     @property
-    def is_config(self) -> bool:
-        """Whether it lies in the database of the catalog, whose placement is fixed."""
-        return self.db == "config"
-
-    @property
     def is_admin(self) -> bool:
         """Whether it lies in the database of users and server-wide commands, whose placement is fixed."""
         return self.db == "admin"
@@ -190,11 +184,6 @@ class Namespace:
     def is_command(self) -> bool:
         """Whether it is ``$cmd``, to which the commands of old protocols are addressed."""
         return self.collection == _COMMAND
-
-    @property
-    def is_collectionless_cursor(self) -> bool:
-        """Whether it names a cursor that reads no collection, ``$cmd.<something>``."""
-        return self.collection.startswith(_COMMAND_PREFIX)
 
     def with_collection(self, collection: str) -> "Namespace":
         """A collection of the same database."""

@@ -18,27 +18,27 @@ from bson.decimal128 import Decimal128
 
 NAN: Final = b"\x28"
 NEGATIVE: Final = b"\x29"
-_POSITIVE_RANK: Final = 0x2A
-_POSITIVE: Final = bytes((_POSITIVE_RANK,))
+POSITIVE_RANK: Final = 0x2A
+_POSITIVE: Final = bytes((POSITIVE_RANK,))
 
 _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 _unpack_int32 = Struct("<i").unpack_from
 _unpack_int64 = Struct("<q").unpack_from
 _unpack_double = Struct("<d").unpack_from
-_pack_positive = Struct(">Bdx").pack  # rank, double, and the zero byte that says it is exact
+pack_positive = Struct(">Bdx").pack  # rank, double, and the zero byte that says it is exact
 _pack_exact = Struct(">dx").pack
 _pack_approximate = Struct(">dBH").pack  # double, the byte that says it is not exact, decimal exponent
 
 NUMBERS_MIN: Final = NEGATIVE + _pack_exact(math.inf).translate(_INVERTED)
 """The encoding of the lowest number, minus infinity; NaN alone is below."""
-NUMBERS_END: Final = bytes((_POSITIVE_RANK + 1,))
+NUMBERS_END: Final = bytes((POSITIVE_RANK + 1,))
 """Behind the encodings of all numbers."""
 
 _INEXACT: Final = 1
 _DECIMAL_EXPONENT_BIAS: Final = 8192  # decimal exponents reach from -6176 to 6144
 
-_EXACT_INTEGERS: Final = 1 << 53
+EXACT_INTEGERS: Final = 1 << 53
 _DOUBLE_MAX: Final = math.ldexp(1.0 - 2.0**-53, 1024)
 
 
@@ -46,16 +46,16 @@ def encode_int32(document: bytes, start: int, _end: int) -> bytes:
     """The order-preserving bytes of the int32 at ``start``."""
     value = _unpack_int32(document, start)[0]
     if value >= 0:
-        return _pack_positive(_POSITIVE_RANK, value)
+        return pack_positive(POSITIVE_RANK, value)
     return NEGATIVE + _pack_exact(-value).translate(_INVERTED)
 
 
 def encode_int64(document: bytes, start: int, _end: int) -> bytes:
     """The order-preserving bytes of the int64 at ``start``."""
     value = _unpack_int64(document, start)[0]
-    if 0 <= value <= _EXACT_INTEGERS:
-        return _pack_positive(_POSITIVE_RANK, value)
-    if -_EXACT_INTEGERS <= value < 0:
+    if 0 <= value <= EXACT_INTEGERS:
+        return pack_positive(POSITIVE_RANK, value)
+    if -EXACT_INTEGERS <= value < 0:
         return NEGATIVE + _pack_exact(-value).translate(_INVERTED)
     return _encode_large_integer(value)
 
@@ -64,11 +64,11 @@ def encode_double(document: bytes, start: int, _end: int) -> bytes:
     """The order-preserving bytes of the double at ``start``."""
     value = _unpack_double(document, start)[0]
     if value > 0:
-        return _pack_positive(_POSITIVE_RANK, value)
+        return pack_positive(POSITIVE_RANK, value)
     if value < 0:
         return NEGATIVE + _pack_exact(-value).translate(_INVERTED)
     if value == 0:
-        return _pack_positive(_POSITIVE_RANK, 0.0)
+        return pack_positive(POSITIVE_RANK, 0.0)
     return NAN
 
 
@@ -79,7 +79,7 @@ def encode_decimal128(document: bytes, start: int, end: int) -> bytes:
         return NAN
     if value.is_infinite():
         if value > 0:
-            return _pack_positive(_POSITIVE_RANK, math.inf)
+            return pack_positive(POSITIVE_RANK, math.inf)
         return NUMBERS_MIN
     return _encode_finite(value)
 

@@ -7,6 +7,7 @@ so a look-up is two bisections, one over the blocks and one inside a block.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from bson.timestamp import Timestamp
@@ -100,7 +101,7 @@ class RoutingTable:
         Args:
             changed: chunks of at least `collection_version`, as read from the catalog; the newer of two that overlap
                 counts. Chunks that did not change may be among them.
-            collection: the present attributes of the collection, of the same timestamp.
+            collection: the current attributes of the collection, of the same timestamp.
 
         Raises:
             CommandError: ConflictingOperationInProgress, with these changes the chunks do not tile the key space.
@@ -185,6 +186,20 @@ class RoutingTable:
     def chunk_count_of(self, shard: str) -> int:
         """How many chunks a shard owns."""
         return self._owned[shard].chunks if shard in self._owned else 0
+
+    def owned_chunk(self, shard: str, number: int) -> RoutedChunk:
+        """One of the chunks that a shard owns, by its number among them from 0, in order.
+
+        Raises:
+            IndexError: the shard owns no more than ``number`` chunks.
+        """
+        for at, block in enumerate(self._blocks):
+            owned = block.owned[shard].chunks if shard in block.owned else 0
+            if number < owned:
+                positions = (position for position, owner in enumerate(block.shards) if owner == shard)
+                return self._chunk(at, next(islice(positions, number, None)))
+            number -= owned
+        raise IndexError(number)
 
     # Where keys were
 

@@ -57,6 +57,11 @@ class SessionId:
         """As MongoDB shows a session in messages."""
         return f"{UUID(bytes=self.id)} - {b64encode(self.uid).decode()} -  - "
 
+    @property
+    def key(self) -> bytes:
+        """Its bytes, by which tables can look it up."""
+        return self.id + self.uid
+
     def to_document(self) -> dict[str, Any]:
         """The value of ``_id``."""
         return {"id": Binary(self.id, UUID_SUBTYPE), "uid": Binary(self.uid)}
@@ -128,9 +133,9 @@ class SessionCache:
         self._last_use[lsid] = now
         self._known[lsid] = session
 
-    def end(self, ids: Collection[bytes]) -> None:
-        """Note that clients have ended sessions, given by the bytes of their UUIDs."""
-        self._changes.ended |= {SessionId(each) for each in ids}
+    def end(self, sessions: Collection[SessionId]) -> None:
+        """Note that clients have ended sessions."""
+        self._changes.ended |= set(sessions)
 
     def sessions(self) -> dict[SessionId, float]:
         """The last use of each session, in seconds since 1970."""

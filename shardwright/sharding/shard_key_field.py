@@ -65,7 +65,7 @@ class ShardKeyField:
         return span
 
     def key_value(self, document: bytes, span: Span | None) -> tuple[int, bytes]:
-        """Type and raw value that stand in the shard key for a found value (null where there is none)."""
+        """Type and raw value in the shard key for a found value (null where there is none)."""
         if self.hashed:
             return rawbson.INT64, _pack_int64(self.hash_of(document, span))
         if span is None:

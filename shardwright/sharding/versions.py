@@ -149,10 +149,6 @@ class ChunkVersion:
         """The next version after chunks changed in place."""
         return ChunkVersion(self.major, self.minor + by, self.epoch, self.timestamp)
 
-    def owning_nothing(self) -> "ChunkVersion":
-        """The version of a shard that owns no chunk of this collection."""
-        return ChunkVersion(0, 0, self.epoch, self.timestamp)
-
     def __str__(self) -> str:
         return f"{self.major}|{self.minor}||{self.epoch}||Timestamp({self.timestamp.time}, {self.timestamp.inc})"
 

@@ -13,7 +13,6 @@ from shardwright.sharding.chunk_version_bumps import (
     bump_minor,
     clear_jumbo,
     ensure_version_is_greater_than,
-    repair_histories,
 )
 from shardwright.sharding.chunks import Chunk, ChunkHistory
 from shardwright.sharding.namespace import Namespace
@@ -215,12 +214,6 @@ def test_clear_jumbo() -> None:
         51262,
         "Unable to locate chunk [{ x: 3 }, { x: 7 }) from ns: d.q1",
     )
-
-
-def test_repaired_histories() -> None:
-    repaired = repair_histories(split_world(), valid_after=NOW, collection_version=version(1, 4)).written
-    assert len({each.version.packed for each in repaired}) == 4
-    assert all(each.version.major == 2 and each.history == (ChunkHistory(NOW, "s1"),) for each in repaired)
 
 
 def test_collection_version_after_changes() -> None:

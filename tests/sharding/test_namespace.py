@@ -121,5 +121,5 @@ def test_kinds() -> None:
     assert not Namespace("test", "chunks").is_internal
     assert Namespace("t", "$cmd").is_command
     assert str(Namespace.collectionless_aggregate("t")) == "t.$cmd.aggregate"
-    assert Namespace.list_collections("t").is_collectionless_cursor
+    assert str(Namespace.list_collections("t")) == "t.$cmd.listCollections"
     assert Namespace("t", "system.buckets.x").is_time_series_buckets

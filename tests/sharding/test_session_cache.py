@@ -37,7 +37,7 @@ def test_a_refresh_takes_everything() -> None:
     cache = SessionCache()
     cache.use(lsid(A), 1)
     cache.use(lsid(B), 2)
-    cache.end([B, C])
+    cache.end([SessionId(B), SessionId(C)])
     cache.use(lsid(B), 3)  # an operation that was still under way
     changes = cache.take()
     assert changes == SessionChanges({SessionId(A): 1}, {SessionId(B), SessionId(C)})
@@ -48,7 +48,7 @@ def test_a_refresh_takes_everything() -> None:
 def test_what_could_not_be_written_is_kept() -> None:
     cache = SessionCache()
     cache.use(lsid(A), 1)
-    cache.end([B])
+    cache.end([SessionId(B)])
     changes = cache.take()
     cache.use(lsid(A), 2)
     cache.use(lsid(C), 1)

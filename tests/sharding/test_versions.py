@@ -102,7 +102,6 @@ def test_special_versions() -> None:
     assert bson.decode(UNSHARDED.raw) == {"t": Timestamp(0, 0), "e": ObjectId(bytes(12)), "v": Timestamp(0, 0)}
     assert IGNORED.timestamp == Timestamp(2**32 - 1, 2**32 - 1)
     assert not version(0, 0).is_set
-    assert version(3, 4).owning_nothing() == version(0, 0)
 
 
 def test_text_is_as_in_the_changelog() -> None:

@@ -12,12 +12,13 @@ from shardwright.wire.rawbson import raw_document
 
 
 class Rule(Enum):
-    """Why a chunk is split or moved; the values of moves are those in MongoDB's ``balancerCollectionStatus``."""
+    """Why a chunk is split or moved; the values are MongoDB's where it reports them."""
 
     ZONE_BOUNDARY = "zoneBoundary"
     DRAINING = "draining"
     ZONE_VIOLATION = "zoneViolation"
     IMBALANCE = "chunksImbalance"
+    HOT_END = "hotEnd"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the policy asks about chunks, so that nobody has to read all of them.
 
-The policy is written as generators: they yield a `Question`, are sent its `Answer`, and return their result. Whoever
-drives them looks chunks up in an index of ``config.chunks``, or, in a simulation, in a list.
+The policy is written as generators: they yield a `Question`, are sent its `Answer`, and return their result. The
+caller looks chunks up in an index of ``config.chunks``, or, in a simulation, in a list.
 """
 
 from collections.abc import Generator, Mapping

@@ -9,7 +9,7 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.chunks import Chunk, ChunkPlacement
+from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -181,19 +181,8 @@ class CachedCollection:
         )
 
 
-def cached_chunk_document(chunk: Chunk) -> dict[str, Any]:
-    """A chunk as a document of ``config.cache.chunks.<ns>``: its lower bound is the ``_id``."""
-    return {
-        "_id": rawbson.raw_document(chunk.min),
-        "max": rawbson.raw_document(chunk.max),
-        "shard": chunk.shard,
-        "lastmod": chunk.version.lastmod,
-        "history": [{"validAfter": entry.valid_after, "shard": entry.shard} for entry in chunk.history],
-    }
-
-
 def cached_placement_document(placement: ChunkPlacement) -> dict[str, Any]:
-    """As `cached_chunk_document`, from a routing table's chunk."""
+    """A chunk of a routing table as a document of ``config.cache.chunks.<ns>``: its lower bound is the ``_id``."""
     return {
         "_id": rawbson.raw_document(placement.min),
         "max": rawbson.raw_document(placement.max),

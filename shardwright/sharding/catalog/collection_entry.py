@@ -28,8 +28,11 @@ class CollectionEntry:
         key: the shard key pattern.
         default_collation: a full collation, None when it is the simple one.
         no_balance: the balancer leaves it alone.
+        no_auto_split: its chunks are not split as they grow.
         permit_migrations: False while a user forbids migrations.
         allow_migrations: False while a change of the collection keeps its chunks where they are.
+        is_defragmented: its chunks are being merged, on a user's request.
+        defragmentation_phase: how far that has got; None until it begins.
         max_chunk_size_bytes: the collection's own limit above which chunks are too large.
     """
 
@@ -42,9 +45,12 @@ class CollectionEntry:
     unique: bool = False
     default_collation: Mapping[str, Any] | None = None
     no_balance: bool = False
+    no_auto_split: bool = False
     permit_migrations: bool = True
     allow_migrations: bool = True
     max_chunk_size_bytes: int | None = None
+    is_defragmented: bool = False
+    defragmentation_phase: str | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
@@ -63,9 +69,12 @@ class CollectionEntry:
             unique=bool(document.get("unique", False)),
             default_collation=optional(document, "defaultCollation", Mapping) or None,
             no_balance=bool(document.get("noBalance", False)),
+            no_auto_split=bool(document.get("noAutoSplit", False)),
             permit_migrations=bool(document.get("permitMigrations", True)),
             allow_migrations=bool(document.get("allowMigrations", True)),
             max_chunk_size_bytes=optional(document, "maxChunkSizeBytes", int),
+            is_defragmented=bool(document.get("defragmentCollection", False)),
+            defragmentation_phase=optional(document, "defragmentationPhase", str),
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -87,8 +96,14 @@ class CollectionEntry:
             document["permitMigrations"] = False
         if not self.allow_migrations:
             document["allowMigrations"] = False
+        if self.no_auto_split:
+            document["noAutoSplit"] = True
         if self.max_chunk_size_bytes is not None:
             document["maxChunkSizeBytes"] = self.max_chunk_size_bytes
+        if self.is_defragmented:
+            document["defragmentCollection"] = True
+        if self.defragmentation_phase is not None:
+            document["defragmentationPhase"] = self.defragmentation_phase
         return document
 
     @property

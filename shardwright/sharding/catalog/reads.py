@@ -137,6 +137,14 @@ def find_in_catalog(
     return (yield _find(collection, query, **({} if sort is None else {"sort": sort})))
 
 
+def find_in_snapshot(
+    collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int]
+) -> CatalogReads[list[bytes]]:
+    """As `find_in_catalog`, with all documents from one point in time, however many they are."""
+    snapshot = {"readConcern": {"level": "snapshot"}}
+    return (yield CatalogRead(CONFIG, {"find": collection, "filter": query, "sort": sort, **snapshot}))
+
+
 def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
     """The collection's entry followed by its chunks, each as the field ``chunks`` of a document of its own.
 

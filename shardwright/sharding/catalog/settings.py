@@ -17,7 +17,6 @@ CHUNK_SIZE_MB_MAX: Final = 1024
 BALANCER_ID: Final = "balancer"
 CHUNK_SIZE_ID: Final = "chunksize"
 AUTO_SPLIT_ID: Final = "autosplit"
-READ_WRITE_CONCERN_DEFAULTS_ID: Final = "ReadWriteConcernDefaults"
 
 POLICY_DEFAULT: Final = "dataSize"
 POLICIES: Final = (POLICY_DEFAULT, "chunkCount")

@@ -2,7 +2,7 @@
 
 The filter is read as raw BSON. It understands equality, ``$eq``, ``$in``, ``$gt``, ``$gte``, ``$lt``, ``$lte``,
 ``$all``, ``$exists: false``, ``$and`` and ``$or`` on the paths of the key; anything else does not restrict the keys,
-which is always safe. A filter that mongod will refuse is sent on all the same, and mongod's error comes back.
+which is always safe. A filter that mongod will refuse is sent nevertheless, and mongod's error comes back.
 """
 
 from dataclasses import dataclass
@@ -156,7 +156,7 @@ class _FilterReader:
         return ALL
 
     def _all_of(self, field: ShardKeyField, levels: int, document: bytes, operand: Span) -> Intervals:
-        """A single value that is no array has all of some values only by being equal to each; none has all of none."""
+        """A value that is not an array has all of some values only by being equal to each; none has all of none."""
         values = ALL
         for _, below in rawbson.spans(document, operand[2]):
             if is_operator_object(document, below):  # $elemMatch

@@ -14,7 +14,6 @@ Interval: TypeAlias = tuple[bytes, bytes]
 Intervals: TypeAlias = tuple[Interval, ...]
 
 ALL: Final[Intervals] = ((ENCODED_MIN_KEY, ENCODED_MAX_KEY + AFTER),)
-NONE: Final[Intervals] = ()
 
 
 def point(encoding: bytes) -> Interval:

@@ -16,7 +16,7 @@ class PastPlacement:
     Every method raises StaleChunkHistory if the catalog no longer knows who owned a chunk that matters.
 
     Args:
-        table: the present table, whose chunks remember where they were.
+        table: the current table, whose chunks remember where they were.
         time: the cluster time.
     """
 

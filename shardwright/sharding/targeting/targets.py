@@ -70,20 +70,6 @@ def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
     return found
 
 
-def target_document(document: bytes, placement: Placement, namespace: str) -> str:
-    """The shard on which a document is to be inserted.
-
-    Raises:
-        CommandError: ShardKeyNotFound for an array on a path of the key, or a key that no chunk can hold.
-        InvalidBSONError: the document is not well-formed BSON.
-    """
-    pattern = placement.key_pattern
-    key = pattern.key_bytes_of_document(document)
-    if key == pattern.global_max_bytes():
-        raise beyond_all_chunks(pattern.global_max(), namespace)
-    return placement.shard_for_key(key)
-
-
 def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple_collation: bool = True) -> str:
     """The shard that owns one shard key, given as a shard key document.
 

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import bson
 import pytest
 from bson.binary import Binary
-from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.objectid import ObjectId
@@ -17,11 +16,10 @@ from shardwright.sharding.catalog.cache import (
     CachedCollection,
     CachedDatabase,
     cache_chunks_namespace,
-    cached_chunk_document,
+    cached_placement_document,
     read_cached_chunk,
 )
 from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
-from shardwright.sharding.catalog.mongos_entry import MongosEntry
 from shardwright.sharding.catalog.settings import AutoSplitSettings, BalancerSettings, ChunkSizeSettings
 from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.catalog.version_entry import VersionEntry
@@ -70,18 +68,6 @@ SEEN: list[tuple[Kind, dict[str, Any]]] = [
             "what": "addShard",
             "ns": "",
             "details": {"name": "sh1", "host": "sh1/127.0.0.1:38921"},
-        },
-    ),
-    (
-        MongosEntry,
-        {
-            "_id": "h:27017",
-            "advisoryHostFQDNs": ["h.example"],
-            "created": datetime(2026, 11, 20),
-            "mongoVersion": "6.0.5",
-            "ping": datetime(2026, 11, 20),
-            "up": Int64(30),
-            "waiting": True,
         },
     ),
     (BalancerSettings, {"_id": "balancer", "mode": "off", "stopped": True}),
@@ -187,7 +173,7 @@ def test_bounds_of_a_tag_become_full_keys() -> None:
 
 def test_cached_chunks() -> None:
     each = chunk(0, 10, "s1", 1, 2)
-    document = cached_chunk_document(each)
+    document = cached_placement_document(each.placement)
     assert list(document) == ["_id", "max", "shard", "lastmod", "history"]
     assert read_cached_chunk(bson.encode(document)) == each.placement
     assert str(cache_chunks_namespace(Namespace("d", "c"))) == "config.cache.chunks.d.c"

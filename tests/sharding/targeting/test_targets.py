@@ -15,7 +15,7 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.targeting.filters import key_ranges
-from shardwright.sharding.targeting.targets import target_document, target_filter, target_shard_key
+from shardwright.sharding.targeting.targets import target_filter, target_shard_key
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -153,21 +153,12 @@ def test_filter_targets_under_a_collation(chunks: Chunks, tried: dict[str, Any],
     assert target_filter(bson.encode(tried), chunks_of(chunks), simple_collation=False) == set(expected.split())
 
 
-def test_document_targets_the_chunk_of_its_key() -> None:
-    chunks = chunks_of(COMPOUND)
-    assert target_document(bson.encode({"x": 1, "a": 5, "b": 120}), chunks, "db.c") == "s2"
-    assert target_document(bson.encode({"b": 120}), chunks, "db.c") == "s0"
-
-
 def test_no_chunk_holds_a_key_of_nothing_but_max_key() -> None:
     document = bson.encode({"a": MaxKey(), "b": MaxKey()})
-    for target in (target_document, target_shard_key):
-        with pytest.raises(CommandError) as caught:
-            target(document, chunks_of(COMPOUND), "db.c")
-        assert caught.value.code == ErrorCode.ShardKeyNotFound
-        assert caught.value.message == (
-            "Cannot target single shard using key { a: MaxKey, b: MaxKey } for namespace db.c"
-        )
+    with pytest.raises(CommandError) as caught:
+        target_shard_key(document, chunks_of(COMPOUND), "db.c")
+    assert caught.value.code == ErrorCode.ShardKeyNotFound
+    assert caught.value.message == "Cannot target single shard using key { a: MaxKey, b: MaxKey } for namespace db.c"
 
 
 def test_a_key_with_a_string_is_not_targeted_under_a_collation() -> None:
@@ -218,7 +209,6 @@ def test_values_nested_too_deep_are_refused() -> None:
     for look in (
         lambda: target_filter(document, table),
         lambda: exact_shard_key(rawbson.wrap_value(rawbson.OBJECT, document, b"a"), table.key_pattern),
-        lambda: target_document(document, table, "db.c"),
     ):
         with pytest.raises(CommandError) as caught:
             look()

@@ -1,0 +1,150 @@
+"""Defragmentation: which chunks to merge, and to which neighbour to move those that are too small.
+
+The phases are MongoDB's: chunks next to each other on the same shard are merged and measured; then small chunks go to
+the shard of a neighbour and are merged with it; finally what has become mergeable is merged.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from shardwright.sharding.balancing.zones import ZoneMap
+from shardwright.sharding.chunks import ChunkRange
+
+SMALL_FRACTION: Final = 0.25
+"""Chunks with less than this fraction of the chunk size are small."""
+
+LARGE_BYTES: Final = (1 << 63) - 1
+"""The recorded size of chunks that are not small, whose size does not matter."""
+
+
+class Phase(Enum):
+    """The phases in their order, as ``defragmentationPhase`` stores them."""
+
+    MERGE_AND_MEASURE = "mergeAndMeasureChunks"
+    MOVE_AND_MERGE = "moveAndMergeChunks"
+    MERGE = "mergeChunks"
+
+    @property
+    def next(self) -> "Phase | None":
+        """The phase after this one; None if this is the last."""
+        phases = list(Phase)
+        following = phases.index(self) + 1
+        return phases[following] if following < len(phases) else None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredChunk:
+    """A chunk with its recorded size in bytes, `LARGE_BYTES` if it is not small, and None if it has none yet."""
+
+    range: ChunkRange
+    shard: str
+    size: int | None = None
+
+
+def small_bytes(chunk_bytes_max: int) -> int:
+    """The size from which on a chunk is not small."""
+    return int(chunk_bytes_max * SMALL_FRACTION)
+
+
+def runs(chunks: Iterable[MeasuredChunk], zones: ZoneMap) -> Iterator[list[MeasuredChunk]]:
+    """All chunks, in order, divided into runs that can be merged: next to each other, on one shard and in one zone."""
+    run: list[MeasuredChunk] = []
+    for chunk in chunks:
+        if run and not _are_mergeable(run[-1], chunk, zones):
+            yield run
+            run = []
+        run.append(chunk)
+    if run:
+        yield run
+
+
+def _are_mergeable(low: MeasuredChunk, high: MeasuredChunk, zones: ZoneMap) -> bool:
+    return low.shard == high.shard and _are_neighbours(low, high, zones)
+
+
+def _are_neighbours(low: MeasuredChunk, high: MeasuredChunk, zones: ZoneMap) -> bool:
+    """Whether two chunks touch, and may be one chunk as far as zones are concerned."""
+    same_zone = zones.zone_of(low.range.min_key) == zones.zone_of(high.range.min_key)
+    inside = not zones.bounds_inside(low.range) and not zones.bounds_inside(high.range)
+    return low.range.max_key == high.range.min_key and same_zone and inside
+
+
+def merged_size(chunks: Iterable[MeasuredChunk], threshold: int) -> int | None:
+    """The size of several chunks together; None if one of them has not been measured."""
+    total = 0
+    for chunk in chunks:
+        if chunk.size is None:
+            return None
+        total += chunk.size
+    return total if total < threshold else LARGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Move a small chunk to a neighbour's shard, unless it is there already, and merge it with its neighbours there.
+
+    Attributes:
+        chunk: the small chunk.
+        recipient: the shard of the neighbours.
+        parts: the chunks that become one, in order; the small chunk is among them.
+    """
+
+    chunk: MeasuredChunk
+    recipient: str
+    parts: tuple[MeasuredChunk, ...]
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the chunk has to be moved first."""
+        return self.chunk.shard != self.recipient
+
+
+def choose_union(
+    chunk: MeasuredChunk,
+    neighbours: Sequence[MeasuredChunk],
+    zones: ZoneMap,
+    may_receive: Callable[[str, str], bool],
+    threshold: int,
+) -> Union | None:
+    """What to do about a small chunk; None if no neighbour can take it.
+
+    The best is a neighbour on the same shard, then one that is not smaller than the chunk, then one with which it makes
+    up a chunk that is not small; among equals, both neighbours on one shard rather than one, then the lower one.
+
+    Args:
+        chunk: the small chunk.
+        neighbours: the chunks that touch it, one or two, in order.
+        zones: the zones of the collection.
+        may_receive: whether a shard may receive chunks of a zone.
+        threshold: from which size on a chunk is not small.
+    """
+    zone = zones.zone_of(chunk.range.min_key)
+    unions = [
+        _union(chunk, neighbours, shard, zones)
+        for shard in dict.fromkeys(each.shard for each in neighbours)
+        if shard == chunk.shard or may_receive(shard, zone)
+    ]
+    possible = [each for each in unions if len(each.parts) > 1]
+    return max(possible, key=lambda each: _rank(each, threshold), default=None)
+
+
+def _union(chunk: MeasuredChunk, neighbours: Sequence[MeasuredChunk], shard: str, zones: ZoneMap) -> Union:
+    parts = [chunk]
+    for each in neighbours:
+        if each.shard != shard:
+            continue
+        if _are_neighbours(each, chunk, zones):
+            parts.insert(0, each)
+        elif _are_neighbours(chunk, each, zones):
+            parts.append(each)
+    return Union(chunk, shard, tuple(parts))
+
+
+def _rank(union: Union, threshold: int) -> tuple[bool, bool, bool, int]:
+    size = union.chunk.size or 0
+    others = [each.size for each in union.parts if each is not union.chunk]
+    is_to_larger = any(other is None or other >= size for other in others)
+    together = merged_size(union.parts, threshold)
+    return not union.is_move, is_to_larger, together is None or together >= threshold, len(union.parts)

@@ -1,0 +1,125 @@
+"""The sessions that a command names, parsed with the errors of MongoDB's own parser."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardwright.sharding.operation_session import read_uuid
+from shardwright.sharding.session_cache import SessionId
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
+from shardwright.wire.rawbson import (
+    ARRAY,
+    BINARY,
+    NULL,
+    OBJECT,
+    STRING,
+    InvalidBSONError,
+    Span,
+    decode_value,
+    index,
+    spans,
+)
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+
+_NOT_AN_OBJECT: Final = 10065
+
+_SESSION_FIELDS: Final = {b"id": BINARY, b"uid": BINARY}
+_PATTERN_FIELDS: Final = {b"lsid": OBJECT, b"uid": BINARY, b"users": ARRAY, b"roles": ARRAY}
+_USER_FIELDS: Final = {b"user": STRING, b"db": STRING}
+
+_Fields = Mapping[bytes, Span]
+
+
+def sessions(request: Request) -> set[SessionId]:
+    """The sessions in the array that is the command's argument.
+
+    Raises:
+        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field.
+    """
+    name = request.name
+    # The names of MongoDB's definitions of these commands, and of the elements of the array.
+    array, elements = (
+        (f"KillSessionsCmd.{name}", f"KillSessionsCmd.{name}")
+        if name == "killSessions"
+        else (f"{name}.{name}", f"{name}.{name}FromClient")
+    )
+    found = _objects(request, array, elements)
+    for fields in found:
+        _check_fields(fields, _SESSION_FIELDS, elements)
+    return {_session(request.body, fields, elements) for fields in found}
+
+
+def users(request: Request) -> int:
+    """How many users the argument of ``killAllSessions`` names.
+
+    Raises:
+        CommandError: TypeMismatch, 40414 or 40415.
+    """
+    path = f"KillAllSessionsCmd.{request.name}"
+    found = _objects(request, path, path)
+    for fields in found:
+        _check_fields(fields, _USER_FIELDS, path)
+        for name in _USER_FIELDS:
+            _required(fields, name, path)
+    return len(found)
+
+
+def patterns(request: Request) -> set[SessionId] | None:
+    """The sessions that the patterns of ``killAllSessionsByPattern`` name; None if they may match others.
+
+    Raises:
+        CommandError: TypeMismatch, 40414 or 40415.
+    """
+    path = f"KillAllSessionsByPatternCmd.{request.name}"
+    found = _objects(request, path, path)
+    named: set[SessionId] = set()
+    for fields in found:
+        _check_fields(fields, _PATTERN_FIELDS, path)
+        if b"lsid" in fields:
+            session = index(request.body, fields[b"lsid"][2])
+            _check_fields(session, _SESSION_FIELDS, f"{path}.lsid")
+            named.add(_session(request.body, session, f"{path}.lsid"))
+            _required(session, b"uid", f"{path}.lsid")
+    return named if found and all(b"lsid" in fields for fields in found) else None
+
+
+def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Span]]:
+    """The fields of each document in the array that is the command's argument."""
+    body = request.body
+    argument = next(iter(request.fields.values()))
+    if argument[0] == NULL:
+        raise CommandError(_NOT_AN_OBJECT, f"invalid parameter: expected an object ({request.name})")
+    if argument[0] != ARRAY:
+        raise wrong_type(array, argument[0], type_name(ARRAY))
+    found = []
+    try:
+        for position, element in spans(body, argument[2]):
+            if element[0] != OBJECT:
+                raise wrong_type(f"{elements}.{position.decode(errors='replace')}", element[0], type_name(OBJECT))
+            found.append(index(body, element[2]))
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+    return found
+
+
+def _check_fields(fields: _Fields, known: Mapping[bytes, int], path: str) -> None:
+    for name, span in fields.items():
+        field = f"{path}.{name.decode(errors='replace')}"
+        if name not in known:
+            raise unknown_field(field)
+        if span[0] != known[name]:
+            raise wrong_type(field, span[0], type_name(known[name]))
+
+
+def _required(fields: _Fields, name: bytes, path: str) -> Span:
+    if name not in fields:
+        raise missing_field(f"{path}.{name.decode(errors='replace')}")
+    return fields[name]
+
+
+def _session(body: bytes, fields: _Fields, path: str) -> SessionId:
+    identifier = read_uuid(body, _required(fields, b"id", path), f"{path}.id")
+    uid = fields.get(b"uid")
+    return SessionId(identifier) if uid is None else SessionId(identifier, bytes(decode_value(body, uid)))

@@ -1,0 +1,103 @@
+"""Refining a shard key: no document changes its place, whatever the bounds and the documents."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import bson
+import pytest
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.sharding.chunks import Chunk
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.refined_key import extend_bound, is_extended_by, refine_chunks
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
+from tests.sharding.chunk_worlds import COLLECTION, TIME, chunk
+
+NEW_EPOCH, NEW_TIME = ObjectId("6b003c51f6889f2ffd8ef299"), Timestamp(1001, 1)
+OLD = ShardKeyPattern.from_mapping({"x": 1})
+NEW = ShardKeyPattern.from_mapping({"x": 1, "y.z": 1, "w": "hashed"})
+
+values = st.one_of(
+    st.integers(-9, 9),
+    st.sampled_from([MinKey(), MaxKey(), None, "", "a", 1.5, True, ObjectId(b"\0" * 12)]),
+)
+
+
+def pattern(**fields: object) -> ShardKeyPattern:
+    return ShardKeyPattern.from_mapping(fields)
+
+
+def table(collection: ShardedCollection, chunks: list[Chunk]) -> RoutingTable:
+    return RoutingTable.build(collection, [each.placement for each in chunks])
+
+
+def refined(chunks: list[Chunk]) -> list[Chunk]:
+    return list(refine_chunks(chunks, NEW, epoch=NEW_EPOCH, timestamp=NEW_TIME).written)
+
+
+@given(
+    points=st.sets(st.integers(-9, 9), max_size=6),
+    documents=st.lists(st.fixed_dictionaries({"x": values, "y": values, "w": values}), max_size=20),
+)
+def test_every_document_stays_on_its_shard(points: set[int], documents: list[Mapping[str, Any]]) -> None:
+    bounds = [MinKey(), *sorted(points), MaxKey()]
+    chunks = [chunk(low, high, f"s{n % 3}", 1, n) for n, (low, high) in enumerate(pairwise(bounds))]
+    before = table(COLLECTION, chunks)
+    collection = ShardedCollection(Namespace("d", "c"), COLLECTION.uuid, NEW_EPOCH, NEW_TIME, NEW)
+    after = table(collection, refined(chunks))
+    assert after.chunk_count == before.chunk_count
+    assert after.collection_version.packed == before.collection_version.packed
+    for document in ({**each, "y": {"z": each["y"]}} for each in documents):
+        raw = bson.encode(document)
+        owners = [each.shard_for_key(each.key_pattern.key_bytes_of_document(raw)) for each in (before, after)]
+        assert owners[0] == owners[1]
+
+
+@pytest.mark.parametrize(
+    ("bound", "extended"),
+    [
+        ({"x": 5}, {"x": 5, "y.z": MinKey(), "w": MinKey()}),
+        ({"x": MinKey()}, {"x": MinKey(), "y.z": MinKey(), "w": MinKey()}),
+        ({"x": MaxKey()}, {"x": MaxKey(), "y.z": MaxKey(), "w": MaxKey()}),
+        ({"x": 5, "y.z": MaxKey()}, {"x": 5, "y.z": MaxKey(), "w": MinKey()}),
+        ({"x": 5, "y.z": 1, "w": 7}, {"x": 5, "y.z": 1, "w": 7}),
+        ({"x": MaxKey(), "y.z": MinKey(), "w": MinKey()}, {"x": MaxKey(), "y.z": MinKey(), "w": MinKey()}),
+    ],
+)
+def test_only_the_end_of_the_key_space_is_extended_with_max_key(
+    bound: Mapping[str, Any], extended: Mapping[str, Any]
+) -> None:
+    assert bson.decode(extend_bound(bson.encode(bound), NEW)) == extended
+
+
+def test_chunks_get_the_new_incarnation_and_lose_their_flag() -> None:
+    (before,) = [chunk(MinKey(), MaxKey(), "s1", 4, 2)]
+    before = Chunk(before.id, before.uuid, before.min, before.max, "s1", before.version, before.history, jumbo=True)
+    (after,) = refined([before])
+    assert (after.version.epoch, after.version.timestamp) == (NEW_EPOCH, NEW_TIME)
+    assert (after.version.packed, after.history, after.id) == (before.version.packed, before.history, before.id)
+    assert "jumbo" not in after.to_document()
+    assert TIME < NEW_TIME
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_extension"),
+    [
+        (OLD, NEW, True),
+        (OLD, OLD, True),
+        (NEW, OLD, False),
+        (OLD, pattern(y=1, x=1), False),
+        (OLD, pattern(x="hashed", y=1), False),
+        (pattern(x="hashed"), pattern(x="hashed", y=1), True),
+    ],
+)
+def test_a_key_is_extended_only_at_its_end(old: ShardKeyPattern, new: ShardKeyPattern, is_extension: bool) -> None:
+    assert is_extended_by(old, new) is is_extension
