@@ -20,6 +20,10 @@ logger = get_logger("config_servers")
 READ_SECONDS_MAX: Final = 30.0
 """As mongos's default for config server reads (``defaultConfigCommandTimeoutMS``)."""
 
+_SNAPSHOT_GONE: Final = frozenset({ErrorCode.SnapshotTooOld, ErrorCode.SnapshotUnavailable})
+
+_PAUSE_SECONDS: Final = 0.01
+
 
 class CatalogClient:
     """Runs the reads of `sharding.catalog.reads`, and commands on the config servers' primary.
@@ -96,15 +100,19 @@ class CatalogClient:
             logger.warning("Could not reach the config servers", error=str(error))
 
     async def _find(self, read: CatalogRead, as_of: int) -> list[bytes]:
+        """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do."""
         bounded = read_after(read, self.clock.time, int(self._read_seconds_max * 1000), as_of=as_of)
-        try:
-            return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self.clock))
-        except CommandError as error:
-            if error.code != ErrorCode.MaxTimeMSExpired:
-                raise
-            raise _too_slow() from error
-        except BackendError as error:
-            raise _unreachable(error) from error
+        while True:
+            try:
+                return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self.clock))
+            except CommandError as error:
+                if error.code == ErrorCode.MaxTimeMSExpired:
+                    raise _too_slow() from error
+                if error.code not in _SNAPSHOT_GONE:
+                    raise
+            except BackendError as error:
+                raise _unreachable(error) from error
+            await trio.sleep(_PAUSE_SECONDS)
 
 
 def _too_slow() -> CommandError:

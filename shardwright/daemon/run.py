@@ -65,7 +65,7 @@ def run_daemon(
     unix_socket: str | None = None,
     on_log_signal: LogAction = rotate_logs,
 ) -> int:
-    """Run a daemon until it is told to shut down; returns the exit code of the process.
+    """Run a daemon until it is asked to shut down; returns the exit code of the process.
 
     Args:
         component: its name in the log.
@@ -116,7 +116,7 @@ def _schedule_as_batch() -> None:
     processor is idle nothing changes.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return  # the scheduling policy was chosen by whoever started the process
+        return  # the scheduling policy was chosen when the process was started
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:

@@ -63,6 +63,21 @@ def test_other_errors_are_the_readings() -> None:
     assert failure_of(servers).code == ErrorCode.Unauthorized
 
 
+@pytest.mark.parametrize("code", [ErrorCode.SnapshotTooOld, ErrorCode.SnapshotUnavailable])
+def test_a_snapshot_that_is_gone_is_taken_again(code: ErrorCode) -> None:
+    servers = FakeConfigServers(TIME)
+    servers.failure = CommandError(code, "gone")
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client_of(servers, VectorClock()).read, read_shards())
+            await trio.testing.wait_all_tasks_blocked()
+            servers.failure = None
+
+    trio.run(main)
+    assert len(servers.commands) == 2
+
+
 @pytest.mark.parametrize("sort", [None, {"min": 1}])
 def test_finding_documents(sort: dict[str, int] | None) -> None:
     servers = FakeConfigServers(TIME)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.error_codes import ErrorCode
@@ -44,6 +45,11 @@ class NoopWriter:
         self._reached = Timestamp(0, 0)
         self._writing = trio.Lock()
 
+    def has_to_reach(self, request: Request) -> bool:
+        """Whether a request waits for a time that the oplog is not known to have reached."""
+        awaited = awaited_time(request)
+        return awaited is not None and awaited > self._reached
+
     async def reach(self, request: Request) -> None:
         """Advance the oplog to the time that a request waits for, if any.
 
@@ -72,7 +78,7 @@ class NoopWriter:
             # A mongod gives its no-op the next time after those it knows, and it may not know this one.
             command["$clusterTime"] = cluster_time
         try:
-            written: Timestamp = (await pool.command("admin", command))["operationTime"]
+            written: Timestamp = (await append_oplog_note(pool.command, command))["operationTime"]
         except CommandError as error:
             if error.code != ErrorCode.StaleClusterTime:  # the oplog has already reached that time
                 raise

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final
 
 from shardwright.wire.frames import OP_MSG
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, with_body
 from shardwright.wire.rawbson import INT32, INT64, element, find, without
 
 ASK_FOR_TERM: Final = element(b"$replData", INT32, (1).to_bytes(4, "little"))
@@ -59,5 +59,4 @@ def _take_term_of_any(frame: bytes) -> tuple[bytes, int | None]:
     term = term_of_body(message.body)
     if term is None:
         return frame, None
-    body = without(message.body, {_NAME})
-    return op_msg(body, request_id=message.request_id, response_to=message.response_to), term
+    return with_body(frame, without(message.body, {_NAME})), term

@@ -99,7 +99,7 @@ class Sidecar:
     @may_run_in_reactor
     async def prepare(self, request: Request) -> None:
         """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
-        if READ_CONCERN in request.fields:
+        if READ_CONCERN in request.fields and self._noop_writer.has_to_reach(request):
             await in_own_task()
             await self._noop_writer.reach(request)
 

@@ -60,7 +60,7 @@ async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             await _wait_childless(nursery)
-        # The nursery is still open, since requests may start work in it until they are told here that the term is over.
+        # The nursery is still open, since requests may start work in it until they learn here that the term is over.
         hooks.on_step_down()
 
 

@@ -1,0 +1,43 @@
+"""Writing notes into the oplog, which wait for a majority or obtain a new time.
+
+mongod gives up a note (LockFailed) if it does not get the global lock within a millisecond. On config servers each
+change of the catalog takes that lock, because ``applyOps`` with a precondition does, so notes often meet one.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.backoff import Backoff
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+SECONDS_MAX: Final = 10.0
+"""For how long a note is tried again."""
+
+_PAUSE_SECONDS: Final = 0.002
+_PAUSE_SECONDS_MAX: Final = 0.1
+
+
+async def append_oplog_note(
+    run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]], note: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write a note once mongod is free to; returns the reply.
+
+    Args:
+        run: runs a command on a database, and returns its reply.
+        note: the command ``appendOplogNote``.
+
+    Raises:
+        CommandError: LockFailed, mongod was not free for a long time; as ``run``.
+        BackendError: as ``run``.
+    """
+    backoff, deadline = Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX), trio.current_time() + SECONDS_MAX
+    while True:
+        try:
+            return await run("admin", note)
+        except CommandError as error:
+            if error.code != ErrorCode.LockFailed or trio.current_time() >= deadline:
+                raise
+        await backoff.pause()
