@@ -14,7 +14,7 @@ DEFAULT_PORT: Final = 27019
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a config daemon until it is told to shut down; returns the exit code."""
+    """Run a config daemon until it is asked to shut down; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="shardwright-configd",
         description="The daemon of the config servers, one in front of each of their mongods.",

@@ -5,14 +5,18 @@ from functools import partial
 from typing import Final
 
 import trio
+from bson.objectid import ObjectId
 
 from shardwright.configd.balancer.balancer import Balancer
+from shardwright.configd.balancer.defragmentation.defragmenter import Defragmenter
 from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.primary.primary import Primary
+from shardwright.configd.primary.running_reshardings import RunningReshardings
+from shardwright.configd.resharding.running import resume_resharding
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.backoff import Backoff
@@ -20,6 +24,7 @@ from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.daemon.until_done import until_done
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
@@ -99,18 +104,7 @@ class ConfigServer:
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Initialize the catalog and start working as primary."""
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
-        while True:
-            try:
-                await self.sidecar.mongod.unanswered.wait_earlier_over(term)
-                cluster_id = await initialize_catalog(self.sidecar.mongod)
-                break
-            except (CommandError, BackendError) as error:
-                if _ends_term(error):
-                    logger.info("Lost the primary role while initializing the catalog", term=term, error=str(error))
-                else:
-                    logger.error("Could not initialize the catalog", term=term, error=str(error))
-                # If the step-down fails, this term continues; otherwise it ends, and this task is cancelled.
-                await backoff.pause()
+        cluster_id = await until_done(partial(self._initialize_catalog, term), backoff, partial(_log_failure, term))
         catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
         shards = ShardClients(nursery, self.pools, partial(gossip, self.sidecar.mongod))
         shard_hosts = ShardHosts(catalog, shards, nursery)
@@ -122,11 +116,18 @@ class ConfigServer:
             shards=shards,
             shard_hosts=shard_hosts,
             migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
+            reshardings=RunningReshardings(nursery),
             config_servers=lambda: self.connection_string,
         )
+        nursery.start_soon(resume_resharding, self.primary)
         nursery.start_soon(Balancer(self.primary, self._balancer_metrics).run)
+        nursery.start_soon(Defragmenter(self.primary, self._balancer_metrics).run)
         self._announce_change()
         logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
+
+    async def _initialize_catalog(self, term: int) -> ObjectId:
+        await self.sidecar.mongod.unanswered.wait_earlier_over(term)
+        return await initialize_catalog(self.sidecar.mongod)
 
     def on_step_down(self) -> None:
         """Interrupt the running operations."""
@@ -146,6 +147,16 @@ class ConfigServer:
     def _announce_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _log_failure(term: int, error: BackendError | CommandError, retry_seconds: float) -> None:
+    if _ends_term(error):
+        # If the step-down fails, the term continues, and so do the attempts; otherwise their task is cancelled.
+        logger.info("Lost the primary role while initializing the catalog", term=term, error=str(error))
+    else:
+        logger.error(
+            "Could not initialize the catalog", term=term, error=str(error), retry_seconds=round(retry_seconds, 3)
+        )
 
 
 def _ends_term(error: CommandError | BackendError) -> bool:

@@ -33,6 +33,7 @@ _ABOUT_NAMESPACES: Final = frozenset(
         "_configsvrCommitCreateCollection",
         "_configsvrCommitDropCollection",
         "_configsvrCommitDropDatabase",
+        "_configsvrCommitMovePrimary",
         "_configsvrConfigureCollectionBalancing",
         "_configsvrCreateDatabase",
         "_configsvrEnsureChunkVersionIsGreaterThan",

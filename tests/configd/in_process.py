@@ -16,6 +16,7 @@ from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.catalog.transactions import Commands
 from shardwright.configd.dispatcher import run_config_command
 from shardwright.configd.primary.primary import Primary
+from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight
@@ -119,6 +120,7 @@ async def in_process(
             shards=shards,
             shard_hosts=ShardHosts(catalog, shards, nursery),
             migrations=SingleFlight(nursery),
+            reshardings=RunningReshardings(nursery),
             config_servers=lambda: ConnectionString.parse(config_set.connection_string),
         )
         yield InProcess(mongod, primary)

@@ -316,7 +316,6 @@ def test_settings_of_a_collection(world: World) -> None:
         ({}, ErrorCode.InvalidOptions),
         ({"chunkSize": 1025}, ErrorCode.InvalidOptions),
         ({"chunkSize": -1}, ErrorCode.InvalidOptions),
-        ({"defragmentCollection": True}, ErrorCode.CommandNotSupported),
     ]
     for options, code in refused:
         with pytest.raises(OperationFailure) as failure:

@@ -148,3 +148,38 @@ def test_drop_database_again_spares_one_created_since(catalog: CatalogUser) -> N
     assert new["timestamp"] > old["timestamp"]
     catalog.run(drop)
     assert catalog.config.databases.find_one({"_id": "db-reborn"}) is not None
+
+
+def refine(catalog: CatalogUser, sharded: Sharded, key: dict[str, Any]) -> dict[str, Any]:
+    return catalog.run({"_configsvrRefineCollectionShardKey": sharded.namespace, "key": key, "epoch": sharded.epoch})
+
+
+def test_a_key_is_refined_once(catalog: CatalogUser) -> None:
+    sharded = catalog.shard_collection("ddl.refined", [(LOW, 0, "a"), (0, HIGH, "b")])
+    for _ in range(2):
+        assert refine(catalog, sharded, {"x": 1, "y": 1}) == {"ok": 1.0}
+    low, high = catalog.chunks(sharded)
+    assert (low["min"], low["max"]) == ({"x": LOW, "y": LOW}, {"x": 0, "y": LOW})
+    assert (high["min"], high["max"]) == (low["max"], {"x": HIGH, "y": HIGH})
+    with pytest.raises(OperationFailure) as stale:
+        refine(catalog, sharded, {"x": 1, "y": 1, "z": 1})
+    assert stale.value.code == ErrorCode.StaleEpoch
+
+
+def test_many_chunks_are_refined_at_once(catalog: CatalogUser) -> None:
+    count = 2_000
+    sharded = catalog.shard_collection(
+        "ddl.many_refined", [*((a, b, "a") for a, b in pairwise([LOW, *range(count - 1), HIGH]))]
+    )
+    assert refine(catalog, sharded, {"x": 1, "y": 1}) == {"ok": 1.0}
+    refined = {"uuid": sharded.uuid, "min.y": {"$exists": True}, "max.y": {"$exists": True}}
+    assert catalog.config.chunks.count_documents(refined) == count
+
+
+def test_chunks_that_are_too_large_together_are_not_refined(catalog: CatalogUser) -> None:
+    keys = [f"{number:05}" + "x" * 5_100 for number in range(1_500)]
+    sharded = catalog.shard_collection("ddl.large", [*((a, b, "a") for a, b in pairwise([LOW, *keys, HIGH]))])
+    with pytest.raises(OperationFailure) as failure:
+        refine(catalog, sharded, {"x": 1, "y": 1})
+    assert failure.value.code == ErrorCode.TransactionTooLarge
+    assert all(set(chunk["min"]) == {"x"} for chunk in catalog.chunks(sharded))

@@ -129,3 +129,33 @@ def test_transaction_whose_work_fails_writes_nothing(catalog: CatalogUser, confi
 
     on_mongod(config_set, body)
     assert catalog.config.settings.find_one({"_id": "one"}) is not None
+
+
+def test_transaction_whose_snapshot_is_gone_starts_again(catalog: CatalogUser, config_set: Set) -> None:
+    mongod, attempts = catalog.config.client.admin, 0
+
+    async def work(transaction: Transaction) -> None:
+        nonlocal attempts
+        attempts += 1
+        while True:
+            document = await transaction.find_one("settings", {"_id": "one"})
+            assert document is not None
+            if attempts > 1:
+                break
+            catalog.config.settings.update_one({"_id": "one"}, {"$inc": {"value": 10}})
+        transaction.put("settings", [{**document, "value": 7}])
+
+    async def body(mongod: FaultyMongod) -> None:
+        with trio.fail_after(60):
+            await run_transaction(mongod, work)
+
+    before = mongod.command("getParameter", 1, minSnapshotHistoryWindowInSeconds=1)["minSnapshotHistoryWindowInSeconds"]
+    mongod.command("setParameter", 1, minSnapshotHistoryWindowInSeconds=0)
+    try:
+        on_mongod(config_set, body)
+    finally:
+        mongod.command("setParameter", 1, minSnapshotHistoryWindowInSeconds=before)
+    assert attempts == 2
+    found = catalog.config.settings.find_one({"_id": "one"})
+    assert found is not None
+    assert found["value"] == 7

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+import trio
 from bson.binary import Binary
 
 from shardwright.configd.catalog.catalog import Catalog
@@ -20,6 +21,7 @@ from shardwright.sharding.balancing.questions import (
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.document_fields import required
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.rawbson import encode_document, raw_document
 
 _BY_SHARD: Final = {"uuid": 1, "shard": 1, "min": 1}
@@ -93,7 +95,7 @@ class ChunkAnswers:
 
     async def _counts(self, question: ChunkCounts, collection: CollectionEntry) -> Answer:
         if question.within is None or len(question.within) <= _RANGES_PER_COUNT:
-            return Answer(counts={shard: await self._count(shard, question, collection) for shard in self._shards})
+            return Answer(counts=await self._counts_by_shard(question, collection))
         counts: dict[str, int] = {}
         for ranges in _batches(question.within):
             pipeline = [
@@ -103,6 +105,24 @@ class ChunkAnswers:
             for each in await self._catalog.aggregate("chunks", pipeline, hint=_BY_SHARD):
                 counts[each["_id"]] = counts.get(each["_id"], 0) + int(each["number"])
         return Answer(counts=counts)
+
+    async def _counts_by_shard(self, question: ChunkCounts, collection: CollectionEntry) -> dict[str, int]:
+        """The chunks of all shards, counted at the same time."""
+        counts: dict[str, int] = {}
+        errors: list[CommandError | BackendError] = []
+
+        async def count(shard: str) -> None:
+            try:
+                counts[shard] = await self._count(shard, question, collection)
+            except (CommandError, BackendError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for shard in self._shards:
+                nursery.start_soon(count, shard)
+        for error in errors:
+            raise error
+        return counts
 
     async def _count(self, shard: str, question: ChunkCounts, collection: CollectionEntry) -> int:
         """The chunks of one shard, counted in the index alone, which is several times as fast as grouping them."""

@@ -114,6 +114,8 @@ def _state(
 
 
 def _why_skipped(entry: CollectionEntry) -> str:
+    if entry.is_defragmented:
+        return "its chunks are being defragmented"
     if entry.no_balance:
         return "balancing of the collection is disabled (noBalance)"
     if not entry.permit_migrations:

@@ -14,6 +14,7 @@ class BalancerMetrics:
         failed_rounds: rounds that ended with an error.
         splits: splits at the bounds of zones.
         moves: moves by result: ``moved``, ``failed``, or, for chunks that were too big, ``split`` or ``jumbo``.
+        defragmentation: what defragmentation has done to chunks: ``merged``, ``measured`` or ``moved``.
         round_seconds: how long the last round took.
     """
 
@@ -21,6 +22,7 @@ class BalancerMetrics:
     failed_rounds: Counter = field(default_factory=Counter)
     splits: Counter = field(default_factory=Counter)
     moves: LabelledCounter = field(default_factory=LabelledCounter)
+    defragmentation: LabelledCounter = field(default_factory=LabelledCounter)
     round_seconds: float = 0.0
 
     @classmethod
@@ -31,6 +33,7 @@ class BalancerMetrics:
             metrics.counter("balancer_failed_rounds", "Rounds of the balancer that ended with an error"),
             metrics.counter("balancer_splits", "Chunks that the balancer has split at the bounds of zones"),
             metrics.labelled_counter("balancer_moves", "Moves of the balancer by their result", "result"),
+            metrics.labelled_counter("defragmentation_steps", "What defragmentation has done to chunks", "step"),
         )
         metrics.gauge(
             "balancer_round_seconds", "Time that the balancer's last round took", lambda: balancer.round_seconds

@@ -13,8 +13,9 @@ from shardwright.configd.balancer.cluster_view import ClusterView, read_view
 from shardwright.configd.balancer.configuration import Configuration
 from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.balancer.shown import shown
+from shardwright.configd.primary.busy_shards import BusyShards
 from shardwright.configd.primary.primary import Primary
-from shardwright.sharding.balancing.cluster_state import CollectionState
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState
 from shardwright.sharding.balancing.decisions import Decisions, Move, Split
 from shardwright.sharding.balancing.policy import choose_moves, choose_splits
 from shardwright.wire.error_codes import ErrorCode
@@ -67,7 +68,8 @@ class Round:
         answers = answers_for(self._primary, view)
         splits = (await answers.drive(choose_splits(view.collections))).splits
         unsplit = await self._split(view, splits)
-        decisions = await answers.drive(choose_moves(view.cluster, in_turn(view, unsplit)))
+        cluster = _without_busy_shards(view.cluster, self._primary.busy_shards)
+        decisions = await answers.drive(choose_moves(cluster, in_turn(view, unsplit)))
         decisions.splits = splits
         result = RoundResult(decisions)
         # The balancer may have been stopped while the shards were asked.
@@ -75,8 +77,14 @@ class Round:
         if decisions.moves and now.is_valid and now.balancer.mode == "full":
             async with trio.open_nursery() as nursery:
                 for each in decisions.moves:
-                    nursery.start_soon(self._move, view, each, result)
+                    nursery.start_soon(self._move_if_free, view, each, result)
         return result
+
+    async def _move_if_free(self, view: ClusterView, decided: Move, result: RoundResult) -> None:
+        """Move a chunk, unless the defragmentation of a collection has begun to move another one on the same shards."""
+        with self._primary.busy_shards.taking(decided.donor, decided.recipient) as is_free:
+            if is_free:
+                await self._move(view, decided, result)
 
     async def _split(self, view: ClusterView, splits: Sequence[Split]) -> dict[str, str]:
         """Make splits; returns the reasons why collections still have a chunk across the bound of a zone."""
@@ -133,6 +141,11 @@ class Round:
         self._metrics.moves.add(done.value)
         logger.info("A chunk was too big to move", done=done.value, error=str(error), **shown(decided.to_document()))
         return True
+
+
+def _without_busy_shards(cluster: ClusterState, busy: BusyShards) -> ClusterState:
+    shards = tuple(replace(each, is_available=each.is_available and each.id not in busy) for each in cluster.shards)
+    return replace(cluster, shards=shards)
 
 
 def answers_for(primary: Primary, view: ClusterView) -> ChunkAnswers:

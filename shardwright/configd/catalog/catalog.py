@@ -60,6 +60,15 @@ class Catalog:
             command["sort"] = sort
         return await DecodedCursor(self.mongod.command, DB, command).all_documents()
 
+    async def find_some(
+        self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int], limit: int
+    ) -> list[dict[str, Any]]:
+        """The first documents that match, up to a number of them. Errors as `find`."""
+        command = {"find": collection, "filter": query, "sort": sort, "limit": limit}
+        return await DecodedCursor(
+            self.mongod.command, DB, {**command, "readConcern": {"level": "majority"}}
+        ).all_documents()
+
     async def find_first(
         self,
         collection: str,
@@ -118,6 +127,13 @@ class Catalog:
     async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
         """Delete documents to which nothing refers; errors as `insert`."""
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
+
+    async def update_many(self, collection: str, query: Mapping[str, Any], update: Mapping[str, Any]) -> None:
+        """Update all documents that match, each by itself; transactions that have read one of them start again.
+
+        Errors as `insert`.
+        """
+        await self._write({"update": collection, "updates": [{"q": query, "u": update, "multi": True}]})
 
     async def shards(self) -> list[ShardEntry]:
         """All shards, in the order of their names."""

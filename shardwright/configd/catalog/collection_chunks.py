@@ -83,6 +83,12 @@ class CollectionChunks:
         """The chunk that begins before a shard key and ends at or after it; None for the global minimum."""
         return await self._first({"min": {"$lt": _document(key)}}, sort={"min": -1})
 
+    async def every(self) -> list[Chunk]:
+        """All chunks, in order."""
+        return [
+            self._parse(each) for each in await self._transaction.find("chunks", {"uuid": self._uuid}, sort=_IN_ORDER)
+        ]
+
     async def overlapping(self, wanted: ChunkRange) -> list[Chunk]:
         """The chunks that overlap a range, in order."""
         first = await self.at(wanted.min)

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from shardwright.daemon.metrics import Counter
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.daemon.oplog_note import append_oplog_note
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.cursor import DecodedCursor
@@ -44,7 +45,8 @@ class Commands(Protocol):
 
 
 class TransactionConflictError(Exception):
-    """Documents that a transaction has read changed before it was committed; nothing was written."""
+    """Documents that a transaction has read changed before it was committed, or their snapshot is gone; nothing was
+    written."""
 
 
 class Transaction:
@@ -124,9 +126,14 @@ class Transaction:
     async def _read(self, command: Mapping[str, Any]) -> list[dict[str, Any]]:
         in_snapshot = {**command, "readConcern": self._snapshot}
         async with DecodedCursor(self._mongod.command, _DB, in_snapshot) as cursor:
-            first = await cursor.next_batch()
-            self._snapshot = {"level": "snapshot", "atClusterTime": first.cursor["atClusterTime"]}
-            return first.documents() + await cursor.all_documents()
+            try:
+                first = await cursor.next_batch()
+                self._snapshot = {"level": "snapshot", "atClusterTime": first.cursor["atClusterTime"]}
+                return first.documents() + await cursor.all_documents()
+            except CommandError as error:
+                if has_category(error.code, Category.SNAPSHOT):
+                    raise TransactionConflictError(f"{_DB}.{command['find']}") from error
+                raise
 
 
 async def run_transaction(
@@ -134,17 +141,18 @@ async def run_transaction(
 ) -> T:
     """The result of ``work``, whose writes are committed with write concern majority.
 
-    Work that conflicts with other writes is run again, with at most `ATTEMPTS_MAX` attempts; ``conflicts`` counts them.
+    Work that conflicts with other writes, or whose snapshot mongod gives up before all is read, is run again, with at
+    most `ATTEMPTS_MAX` attempts; ``conflicts`` counts them.
 
     Raises:
-        CommandError: from ``work``, nothing was written; WriteConflict, all attempts conflicted; or see
+        CommandError: from ``work``, nothing was written; WriteConflict, all attempts failed; or see
             `Transaction.commit`.
         BackendError: see `Transaction.commit`.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         transaction = Transaction(mongod)
-        result = await work(transaction)
         try:
+            result = await work(transaction)
             await transaction.commit()
         except TransactionConflictError as conflict:
             if conflicts is not None:
@@ -159,7 +167,7 @@ async def run_transaction(
 async def wait_for_majority(mongod: Commands) -> None:
     """Wait until snapshots include everything that was written before the call."""
     note = {"appendOplogNote": 1, "data": {"msg": "configd waits for the majority"}, "writeConcern": MAJORITY}
-    check_write_concern(await mongod.command("admin", note))
+    check_write_concern(await append_oplog_note(mongod.command, note))
 
 
 def check_write_concern(reply: Mapping[str, Any]) -> None:

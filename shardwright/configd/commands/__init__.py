@@ -1,7 +1,7 @@
 """The commands of the config server, in one module each.
 
 Owns their arguments and replies; importing the package registers all of them.
-May import `balancer`, `catalog`, `primary` and `shards`.
+May import `balancer`, `catalog`, `primary`, `resharding` and `shards`.
 """
 
 from shardwright.configd.commands import (
@@ -16,14 +16,20 @@ from shardwright.configd.commands import (
     commit_create_collection,
     commit_drop_collection,
     commit_drop_database,
+    commit_move_primary,
     configure_collection_balancing,
     create_database,
+    end_resharding,
     ensure_chunk_version_is_greater_than,
+    move_chunk,
     move_range,
+    refine_collection_shard_key,
     refresh_logical_session_cache_now,
     remove_shard,
     remove_shard_from_zone,
     remove_tags,
+    rename_collection_metadata,
+    reshard_collection,
     set_allow_migrations,
     update_zone_key_range,
 )
@@ -40,14 +46,20 @@ __all__ = [
     "commit_create_collection",
     "commit_drop_collection",
     "commit_drop_database",
+    "commit_move_primary",
     "configure_collection_balancing",
     "create_database",
+    "end_resharding",
     "ensure_chunk_version_is_greater_than",
+    "move_chunk",
     "move_range",
+    "refine_collection_shard_key",
     "refresh_logical_session_cache_now",
     "remove_shard",
     "remove_shard_from_zone",
     "remove_tags",
+    "rename_collection_metadata",
+    "reshard_collection",
     "set_allow_migrations",
     "update_zone_key_range",
 ]

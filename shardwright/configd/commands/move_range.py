@@ -114,7 +114,7 @@ def _write_concern(throttle: Arguments) -> bytes | None:
     """The write concern of a ``secondaryThrottle`` that is on, which may be absent but not null.
 
     Raises:
-        CommandError: 10065, it is no document; FailedToParse, it is empty.
+        CommandError: 10065, it is not a document; FailedToParse, it is empty.
     """
     if not throttle.has(b"writeConcern"):
         return None

@@ -1,22 +1,18 @@
 """``_configsvrSetAllowMigrations``: forbid migrations of a collection, or allow them again."""
 
 from functools import partial
-from typing import Any, Final
-
-import trio
+from typing import Any
 
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.shard_refreshes import refresh_shards
 from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-
-_MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
 @config_command("_configsvrSetAllowMigrations")
@@ -61,32 +57,5 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
         owners = await catalog.transaction(partial(work, is_executed=is_executed))
         if session is not None and not is_executed:
             await session.record(catalog.mongod)
-    await _refresh_shards(operation, str(namespace), owners)
+    await refresh_shards(operation.primary, str(namespace), owners)
     return {}
-
-
-async def _refresh_shards(operation: Operation, namespace: str, owners: list[str]) -> None:
-    """Make shards refresh a collection, all at the same time.
-
-    Raises:
-        CommandError: the error of the first shard, by name, that failed; the command was sent to all.
-    """
-    flush = {
-        "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,
-        "syncFromConfig": True,
-        "writeConcern": _MAJORITY,
-    }
-    errors: dict[str, CommandError] = {}
-
-    async def tell(shard: ShardEntry) -> None:
-        try:
-            await operation.primary.shards.command(shard, "admin", flush)
-        except CommandError as error:
-            errors[shard.id] = error
-
-    shards = [await operation.primary.catalog.shard(shard_id) for shard_id in owners]
-    async with trio.open_nursery() as nursery:
-        for shard in shards:
-            nursery.start_soon(tell, shard)
-    for shard_id in sorted(errors):
-        raise errors[shard_id]

@@ -1,5 +1,8 @@
 """How the balancer's rounds are going, for the commands that report them, wait for them or start the next one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
 
@@ -18,8 +21,10 @@ class BalancerRounds:
         self.is_active = False
         self.is_balancing = False
         self.mode = "full"
+        self._steps = 0
         self._over = trio.Event()
         self._wanted = trio.Event()
+        self._changed = trio.Event()
 
     def begin(self) -> None:
         """A round begins; it takes up all that was changed before."""
@@ -33,9 +38,27 @@ class BalancerRounds:
         self._over.set()
         self._over = trio.Event()
 
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Something that is done beside the rounds, and that nobody may find under way once the balancer is stopped."""
+        self._steps += 1
+        try:
+            yield
+        finally:
+            self._steps -= 1
+            self._over.set()
+            self._over = trio.Event()
+
     def want_next(self) -> None:
         """Something was changed that the balancer should deal with: the next round is due at once."""
         self._wanted.set()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_changed(self, seconds_max: float) -> None:
+        """Return after some time, or as soon as something is changed that the balancer should deal with."""
+        with trio.move_on_after(seconds_max):
+            await self._changed.wait()
 
     async def wait_wanted(self, seconds_max: float) -> None:
         """Return when the next round is due: after some time, or as soon as one is wanted."""
@@ -43,6 +66,7 @@ class BalancerRounds:
             await self._wanted.wait()
 
     async def wait_over(self) -> None:
-        """Return when the round that is under way, if any, is over."""
-        if self.is_active:
+        """Return when the round that is under way, if any, is over, and so are all steps."""
+        number = self.number
+        while (self.is_active and self.number == number) or self._steps:
             await self._over.wait()

@@ -8,8 +8,10 @@ import trio
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.primary.balancer_rounds import BalancerRounds
+from shardwright.configd.primary.busy_shards import BusyShards
 from shardwright.configd.primary.held_back import HeldBack
 from shardwright.configd.primary.locks import NamedLocks
+from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.sidecar.term_scope import working_for
@@ -31,7 +33,9 @@ class Primary:
         shards: sends commands to shards.
         shard_hosts: keeps the hosts in their entries current.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
+        reshardings: the resharding operation under way, if there is one.
         balancer_rounds: how the balancer's rounds are going.
+        busy_shards: the shards that take part in a move of the balancer.
         held_back: chunks whose moves by the balancer have failed.
         locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
         config_servers: returns their connection string, as sent to shards.
@@ -46,6 +50,7 @@ class Primary:
         shards: ShardClients,
         shard_hosts: ShardHosts,
         migrations: SingleFlight[bytes, None],
+        reshardings: RunningReshardings,
         config_servers: Callable[[], ConnectionString],
     ) -> None:
         self.term = term
@@ -54,7 +59,9 @@ class Primary:
         self.shards = shards
         self.shard_hosts = shard_hosts
         self.migrations = migrations
+        self.reshardings = reshardings
         self.balancer_rounds = BalancerRounds()
+        self.busy_shards = BusyShards()
         self.held_back = HeldBack()
         self.locks = NamedLocks()
         self.config_servers = config_servers

@@ -1,0 +1,1 @@
+"""Defragmentation of collections, beside the balancer's rounds."""

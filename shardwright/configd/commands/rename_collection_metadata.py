@@ -1,0 +1,76 @@
+"""``_configsvrRenameCollectionMetadata``: rename a collection in the catalog, which all shards have renamed."""
+
+from typing import Any
+from uuid import UUID
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+
+from shardwright.configd.catalog.collection_chunks import find_collection
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.document_fields import required_uuid
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@config_command("_configsvrRenameCollectionMetadata")
+async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
+    """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
+
+    The collection keeps its UUID and its chunks, and gets another epoch and timestamp. Its migrations, which the
+    coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not sharded, so that only what has
+    the new name is removed. ``targetUUID`` is the UUID of that, if it is sharded.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, another collection has the old or the new name.
+    """
+    source, arguments = str(operation.namespace), operation.arguments
+    target = str(Namespace.parse_collection(arguments.string(b"to")))
+    uuid = arguments.nested(b"optFromCollection").uuid(b"uuid") if _has(operation, b"optFromCollection") else None
+    replaced = arguments.maybe_uuid(b"targetUUID")
+    catalog = operation.primary.catalog
+    epoch = ObjectId()
+
+    async def work(transaction: Transaction) -> None:
+        existing = await find_collection(transaction, target)
+        if existing is not None and existing.uuid == uuid:
+            return
+        if existing is not None and existing.uuid != replaced:
+            raise _conflict(target, existing.uuid)
+        document = await transaction.find_one("collections", {"_id": source})
+        if uuid is not None and document is not None:
+            if required_uuid(document, "uuid") != uuid:
+                raise _conflict(source, required_uuid(document, "uuid"))
+            kept = {name: value for name, value in document.items() if name not in ("_id", "allowMigrations")}
+            incarnation = {"lastmodEpoch": epoch, "timestamp": await catalog.now()}
+            transaction.delete("collections", [source])
+            transaction.put("collections", [{"_id": target, **kept, **incarnation}])
+        elif existing is not None:
+            transaction.delete("collections", [target])
+        await _rename_zones(transaction, source, target)
+
+    async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
+        await catalog.transaction(work)
+        if replaced is not None:
+            await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
+    return {}
+
+
+async def _rename_zones(transaction: Transaction, source: str, target: str) -> None:
+    zones = [TagEntry.from_document(each) for each in await transaction.find("tags", {"ns": source})]
+    await transaction.delete_matching("tags", {"ns": target})
+    transaction.put("tags", [{**zone.to_document(), "ns": target} for zone in zones])
+
+
+def _has(operation: Operation, field: bytes) -> bool:
+    return field in operation.request.fields
+
+
+def _conflict(namespace: str, uuid: UUID) -> CommandError:
+    return CommandError(
+        ErrorCode.ConflictingOperationInProgress, f"{namespace} is another collection, with UUID {uuid}"
+    )

@@ -1,0 +1,84 @@
+"""The resharding operations that are under way in this term, for the commands that wait for them or end them."""
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import trio
+
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+ABORTED = "aborted"
+"""MongoDB's message for an operation that a user has ended."""
+
+
+class ReshardingControl:
+    """How users influence one operation.
+
+    Attributes:
+        commit_requested: set when a user does not want to wait until the recipients have caught up.
+        is_decided: whether the decision to commit is being written, or has been.
+        began: when the operation began in this term, by trio's clock.
+    """
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self._is_aborted = False
+        self.commit_requested = trio.Event()
+        self.is_decided = False
+        self.began = trio.current_time()
+
+    def before_decision(self) -> trio.CancelScope:
+        """A scope for what is done before the decision; `abort` cancels it."""
+        self._scope = trio.CancelScope()
+        if self._is_aborted:
+            self._scope.cancel()
+        return self._scope
+
+    def abort(self) -> None:
+        """End the operation.
+
+        Raises:
+            CommandError: ReshardCollectionCommitted, it is too late.
+        """
+        if self.is_decided:
+            raise CommandError(
+                ErrorCode.ReshardCollectionCommitted, "Can't abort reshardCollection, it has already been committed"
+            )
+        self._is_aborted = True
+        self._scope.cancel()
+
+
+class RunningReshardings:
+    """The operations of one term; there is at most one in a cluster.
+
+    Args:
+        nursery: the term's nursery, in which they run.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._flights: SingleFlight[UUID, None] = SingleFlight(
+            nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange
+        )
+        self._controls: dict[UUID, ReshardingControl] = {}
+
+    async def run(self, operation_id: UUID, work: Callable[[ReshardingControl], Awaitable[None]]) -> None:
+        """Run an operation, or wait for the end of the one under way.
+
+        Raises:
+            CommandError: the error with which it ended.
+        """
+
+        async def controlled() -> None:
+            control = self._controls[operation_id] = ReshardingControl()
+            try:
+                await work(control)
+            finally:
+                del self._controls[operation_id]
+
+        await self._flights.run(operation_id, controlled)
+
+    def control(self, operation_id: UUID) -> ReshardingControl | None:
+        """The control of an operation; None if it is not under way."""
+        return self._controls.get(operation_id)

@@ -1,0 +1,210 @@
+"""The coordinator of one resharding operation, from its document to its end.
+
+It does what the persisted state requires, then enters the next state. The next primary of the config servers continues
+from there; every step can be repeated. The decision is the transaction that gives the collection its new key: before it
+everything can be undone, and after it everything will be done.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+from bson.binary import Binary
+
+from shardwright.configd.primary.primary import Primary
+from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
+from shardwright.configd.resharding.participants import Participants
+from shardwright.configd.resharding.planned_chunks import plan
+from shardwright.configd.resharding.store import ReshardingStore
+from shardwright.daemon.backoff import Backoff
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.sharding.resharding.states import DECIDED, CoordinatorState, RecipientState
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("configd.resharding")
+
+_POLL_SECONDS: Final = 0.25
+"""How often the recipients are asked how long they still need."""
+
+
+class ReshardingCoordinator:
+    """One operation in one term.
+
+    Args:
+        primary: the term's resources.
+        operation: the persisted operation.
+        control: how users influence it.
+    """
+
+    def __init__(self, primary: Primary, operation: ReshardingOperation, control: ReshardingControl) -> None:
+        self.operation = operation
+        self._primary = primary
+        self._control = control
+        self._store = ReshardingStore(primary.catalog)
+
+    async def run(self) -> None:
+        """Run the operation to its end.
+
+        Raises:
+            CommandError: it was aborted, for this reason.
+        """
+        await self._until_done(self._decide)
+        self._control.is_decided = True
+        await self._until_done(self._complete)
+        if (error := self.operation.abort_error) is not None:
+            raise error
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat something until it succeeds; the end of the term cancels it."""
+        backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
+        while True:
+            try:
+                await work()
+            except (CommandError, BackendError) as error:
+                logger.warning("Retrying a step of resharding", **self._described, error=str(error))
+            else:
+                return
+            await backoff.pause()
+
+    async def _decide(self) -> None:
+        """Come to a decision, and persist it.
+
+        Raises:
+            CommandError: the catalog cannot be read or written at the moment.
+            BackendError: likewise.
+        """
+        if self.operation.state in DECIDED:
+            return
+        if not self._control.is_decided and (error := await self._try_to_prepare()) is not None:
+            await self._enter_aborting(error)
+            return
+        await self._enter(await self._store.commit(self.operation))
+
+    async def _try_to_prepare(self) -> CommandError | None:
+        """Do all that comes before the decision; returns the error for which the operation has to be aborted."""
+        with self._control.before_decision():
+            try:
+                await self._prepare_to_commit()
+            except CommandError as error:
+                if has_category(error.code, Category.RETRYABLE):
+                    raise
+                return error
+            # From here on the outcome of a transaction that failed is unknown, so that it can only be repeated.
+            self._control.is_decided = True
+            return None
+        return CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
+
+    async def _prepare_to_commit(self) -> None:
+        """Do all that comes before the decision."""
+        steps = {
+            CoordinatorState.INITIALIZING: self._plan_chunks,
+            CoordinatorState.PREPARING_TO_DONATE: self._start_donors,
+            CoordinatorState.CLONING: self._clone,
+            CoordinatorState.APPLYING: self._catch_up,
+        }
+        while (step := steps.get(self.operation.state)) is not None:
+            await self._enter(await step())
+        await self._block_writes()
+
+    async def _plan_chunks(self) -> ReshardingOperation:
+        await self._participants.refresh(self.operation.participation.donors)
+        planned = await plan(self._primary, self.operation)
+        await self._store.write_chunks(self.operation, planned)
+        document = await self._primary.catalog.find_by_id("databases", self.operation.namespace.db)
+        if document is None:
+            raise CommandError(ErrorCode.NamespaceNotFound, f"Database {self.operation.namespace.db} does not exist")
+        # The primary shard always has the collection, even if it owns no chunks of it.
+        recipients = {each.shard for each in planned} | {DatabaseEntry.from_document(document).primary}
+        return await self._store.prepare(self.operation, sorted(recipients))
+
+    async def _start_donors(self) -> ReshardingOperation:
+        replies = await self._participants.start_donors()
+        return await self._store.enter(
+            self.operation,
+            CoordinatorState.CLONING,
+            approximate_bytes=sum(int(each["bytesToClone"]) for each in replies.values()),
+            approximate_documents=sum(int(each["documentsToClone"]) for each in replies.values()),
+        )
+
+    async def _clone(self) -> ReshardingOperation:
+        await self._participants.receive_until(RecipientState.APPLYING)
+        return await self._store.enter(self.operation, CoordinatorState.APPLYING)
+
+    async def _catch_up(self) -> ReshardingOperation:
+        """Wait until the recipients are so far that writes need not be blocked for long, or a user is impatient."""
+        enough = await self._parameter("remainingReshardingOperationTimeThresholdMillis")
+        while not self._control.commit_requested.is_set():
+            remaining = await self._participants.remaining_millis()
+            if remaining is not None and remaining < enough:
+                break
+            with trio.move_on_after(_POLL_SECONDS):
+                await self._control.commit_requested.wait()
+        return await self._store.enter(self.operation, CoordinatorState.BLOCKING_WRITES)
+
+    async def _block_writes(self) -> None:
+        """Block writes, then reads, with the recipients having everything in between.
+
+        Raises:
+            CommandError: ReshardingCriticalSectionTimeout, that took too long.
+        """
+        seconds = await self._parameter("reshardingCriticalSectionTimeoutMillis") / 1000
+        with trio.move_on_after(seconds) as patience:
+            replies = await self._participants.block_writes()
+            times = [{"shardId": shard, "time": reply["lastWriteTime"]} for shard, reply in sorted(replies.items())]
+            await self._participants.receive_until(RecipientState.STRICT_CONSISTENCY, lastWrites=times)
+            await self._participants.hold()
+        if patience.cancelled_caught:
+            raise CommandError(
+                ErrorCode.ReshardingCriticalSectionTimeout,
+                "Resharding critical section timed out.",
+            )
+
+    async def _enter_aborting(self, error: CommandError) -> None:
+        reason = {"code": error.code, "codeName": error.code_name, "errmsg": error.message}
+        logger.info("Aborting a resharding operation", **self._described, error=str(error))
+        await self._enter(await self._store.enter(self.operation, CoordinatorState.ABORTING, abort_reason=reason))
+
+    async def _complete(self) -> None:
+        """Carry the decision out."""
+        if self.operation.state is CoordinatorState.COMMITTING:
+            await self._participants.commit()
+            await self._participants.drop_elsewhere()
+            await self._store.delete_chunks(self.operation, of_source=True)
+        else:
+            code = self.operation.abort_reason.get("code")
+            await self._participants.abort(user_canceled=code == ErrorCode.ReshardCollectionAborted)
+            await self._store.delete_chunks(self.operation)
+        await self._store.finish(self.operation)
+        await self._log_transition("done", str(self.operation.state))
+
+    @property
+    def _participants(self) -> Participants:
+        return Participants(self._primary, self.operation.participation)
+
+    async def _parameter(self, name: str) -> int:
+        reply = await self._primary.catalog.mongod.command("admin", {"getParameter": 1, name: 1})
+        return int(reply[name])
+
+    async def _enter(self, operation: ReshardingOperation) -> None:
+        self.operation, former = operation, self.operation
+        await self._log_transition(str(operation.state), str(former.state))
+
+    async def _log_transition(self, state: str, former: str) -> None:
+        told = self.operation.participation
+        details = {
+            "newState": state,
+            "oldState": former,
+            "namespace": str(told.namespace),
+            "collectionUUID": Binary.from_uuid(told.source_uuid),
+            "reshardingUUID": Binary.from_uuid(told.id),
+        }
+        logger.info("Resharding has entered a state", **self._described)
+        await self._primary.changelog.log_changes("resharding.coordinator.transition", str(told.namespace), [details])
+
+    @property
+    def _described(self) -> dict[str, str]:
+        operation = self.operation
+        return {"namespace": str(operation.namespace), "resharding": str(operation.id), "state": str(operation.state)}

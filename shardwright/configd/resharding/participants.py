@@ -1,0 +1,196 @@
+"""The coordinator's commands to donors and recipients.
+
+Each can be repeated, and is repeated for as long as a shard cannot be reached. How long the coordinator has patience
+is its own decision: it cancels the wait.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import trio
+from bson.binary import Binary
+
+from shardwright.configd.primary.primary import Primary
+from shardwright.daemon.backoff import Backoff
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.states import RecipientState
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("configd.resharding")
+
+Result = TypeVar("Result")
+
+_POLL_MILLIS: Final = 1_000
+"""How long a recipient waits for a state before it reports the one that it is in."""
+
+_MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
+
+
+class Participants:
+    """The shards that take part in one operation.
+
+    Args:
+        primary: the term's resources.
+        participation: the operation.
+    """
+
+    def __init__(self, primary: Primary, participation: Participation) -> None:
+        self._primary = primary
+        self._participation = participation
+
+    async def start_donors(self) -> dict[str, dict[str, Any]]:
+        """Make the donors ready; returns their replies, with the size of what each has.
+
+        Raises:
+            CommandError: a donor refused.
+        """
+        return await self._ask(self._participation.donors, {"_shardsvrReshardingDonate": self._told})
+
+    async def block_writes(self) -> dict[str, dict[str, Any]]:
+        """Have the donors block writes; returns their replies, with the time of the last write on each.
+
+        Raises:
+            CommandError: a donor refused.
+        """
+        return await self._ask(
+            self._participation.donors, {"_shardsvrReshardingDonate": self._told, "blockWrites": True}
+        )
+
+    async def receive_until(self, state: RecipientState, **more: object) -> None:
+        """Return when all recipients have reached a state, starting those that do not know the operation yet.
+
+        Raises:
+            CommandError: a recipient failed, with this error.
+        """
+        receive = {
+            "_shardsvrReshardingReceive": self._told,
+            "awaitState": str(state),
+            "waitMillis": _POLL_MILLIS,
+            **more,
+        }
+
+        async def wait(shard_id: str) -> None:
+            while not (await self._send(shard_id, "admin", receive))["isReached"]:
+                logger.debug("A recipient is on its way", shard=shard_id, wanted=str(state))
+
+        await together(self._participation.recipients, wait)
+
+    async def remaining_millis(self) -> int | None:
+        """How long the slowest recipient still needs, by its estimate; None if one cannot tell.
+
+        Raises:
+            CommandError: a recipient failed, with this error.
+        """
+        ask = {"_shardsvrReshardingOperationTime": str(self._participation.namespace)}
+        replies = await self._ask(self._participation.recipients, ask)
+        times = [reply.get("remainingMillis") for reply in replies.values()]
+        return None if any(time is None for time in times) else max((int(time) for time in times if time), default=0)
+
+    async def hold(self) -> None:
+        """Block reads and writes of the collection on all participants, until commit or abort.
+
+        Raises:
+            CommandError: a shard refused.
+        """
+        await self._ask(self._participation.shards, {"_shardsvrReshardingHold": self._told})
+
+    async def commit(self) -> None:
+        """Have all participants replace their part of the collection."""
+        namespace = self._participation.namespace
+        commit = {"_shardsvrCommitReshardCollection": str(namespace), "reshardingUUID": self._id, **self._operation}
+        await self._ask(self._participation.shards, commit)
+
+    async def drop_elsewhere(self) -> None:
+        """Have the other shards drop what they may have of the former collection, on which they own nothing."""
+        namespace = self._participation.namespace
+        drop = {"_shardsvrDropCollectionIfUUIDNotMatching": namespace.collection, "expectedCollectionUUID": self._id}
+        shards = await self._primary.catalog.shards()
+        others = [each.id for each in shards if each.id not in self._participation.shards]
+        await self._ask(others, {**drop, "writeConcern": _MAJORITY}, db=namespace.db)
+
+    async def abort(self, *, user_canceled: bool) -> None:
+        """Have all participants remove what they have of the operation."""
+        abort = {"_shardsvrAbortReshardCollection": self._id, "userCanceled": user_canceled, **self._operation}
+        await self._ask(self._participation.shards, abort)
+
+    async def refresh(self, shard_ids: Iterable[str]) -> None:
+        """Have shards refresh the collection, which ends migrations that are forbidden by now.
+
+        Raises:
+            CommandError: a shard refused.
+        """
+        flush = {
+            "_flushRoutingTableCacheUpdatesWithWriteConcern": str(self._participation.namespace),
+            "syncFromConfig": True,
+            "writeConcern": _MAJORITY,
+        }
+        await self._ask(shard_ids, flush)
+
+    @property
+    def _id(self) -> Binary:
+        return Binary.from_uuid(self._participation.id)
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        return self._participation.to_document()
+
+    @property
+    def _operation(self) -> dict[str, Any]:
+        return {"operation": self._told}
+
+    async def _ask(
+        self, shard_ids: Iterable[str], command: Mapping[str, Any], *, db: str = "admin"
+    ) -> dict[str, dict[str, Any]]:
+        replies: dict[str, dict[str, Any]] = {}
+
+        async def ask(shard_id: str) -> None:
+            replies[shard_id] = await self._send(shard_id, db, command)
+
+        await together(shard_ids, ask)
+        return replies
+
+    async def _send(self, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
+        while True:
+            shard = await self._primary.catalog.shard(shard_id)
+            try:
+                return await self._primary.shards.command(shard, db, command)
+            except CommandError as error:
+                if not _is_transient(error):
+                    raise
+                logger.warning(
+                    "Could not reach a participant", shard=shard_id, command=next(iter(command)), error=str(error)
+                )
+            await backoff.pause()
+
+
+def _is_transient(error: CommandError) -> bool:
+    return has_category(error.code, Category.RETRYABLE) or error.code in (
+        ErrorCode.FailedToSatisfyReadPreference,
+        ErrorCode.LockFailed,
+        ErrorCode.WriteConcernFailed,
+    )
+
+
+async def together(shard_ids: Iterable[str], work: Callable[[str], Awaitable[None]]) -> None:
+    """Run something for several shards at the same time.
+
+    Raises:
+        CommandError: the error of one of them, which ends the others.
+    """
+    failures: list[CommandError] = []
+
+    async def run(shard_id: str) -> None:
+        try:
+            await work(shard_id)
+        except CommandError as error:
+            failures.append(error)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for shard_id in shard_ids:
+            nursery.start_soon(run, shard_id)
+    for failure in failures:
+        raise failure

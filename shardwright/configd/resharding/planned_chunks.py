@@ -1,0 +1,112 @@
+"""The chunks of the new key: as the caller gives them, or planned from zones and a sample of the documents."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from shardwright.configd.primary.primary import Primary
+from shardwright.configd.resharding.participants import together
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.initial_chunks import PlannedChunk
+from shardwright.sharding.presplit_zones import ZoneRange
+from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.sharding.resharding.split import SAMPLES_PER_CHUNK, plan_chunks
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
+
+_SAMPLES_MAX: Final = 100_000
+_SAMPLES_PER_SHARD_MAX: Final = 20_000
+"""One reply has to hold them."""
+
+_FIRST: Final = 1 << 32
+"""The packed version 1|0."""
+
+
+async def plan(primary: Primary, operation: ReshardingOperation) -> list[PlannedChunk]:
+    """The chunks of the new key.
+
+    Raises:
+        CommandError: 4952606, there are too few different keys; 4952607, a zone has no shard; BadValue, the given
+            chunks do not cover the whole key space once; ShardKeyNotFound, a document has an array for a key.
+    """
+    if operation.preset_chunks is not None:
+        return _preset(operation, operation.preset_chunks)
+    pattern = operation.participation.key
+    shards = [each for each in await primary.catalog.shards() if not each.is_draining]
+    count = operation.chunk_count or int(
+        await primary.catalog.count("chunks", {"uuid": Binary.from_uuid(operation.participation.source_uuid)})
+    )
+    samples = await _sample(primary, operation, count * SAMPLES_PER_CHUNK) if count > 1 else []
+    zones = [zone_range(pattern, zone) for zone in operation.zones or ()]
+    return plan_chunks(pattern, count, samples, [each.id for each in shards], zones, _shards_of_zone(shards))
+
+
+def zone_range(pattern: ShardKeyPattern, zone: Mapping[str, Any]) -> ZoneRange:
+    """A zone of the request, with bounds that are full shard keys.
+
+    Raises:
+        CommandError: ShardKeyNotFound and others, the bounds are not keys.
+    """
+    low, high = (pattern.extend_range_bound(encode_document(zone[name])) for name in ("min", "max"))
+    return ZoneRange(low, high, zone["zone"])
+
+
+def _shards_of_zone(shards: Sequence[ShardEntry]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for shard in shards:
+        for zone in shard.tags:
+            found.setdefault(zone, []).append(shard.id)
+    return found
+
+
+def _preset(operation: ReshardingOperation, chunks: Sequence[Mapping[str, Any]]) -> list[PlannedChunk]:
+    planned = [
+        PlannedChunk(encode_document(each["min"]), encode_document(each["max"]), str(each["recipientShardId"]))
+        for each in chunks
+    ]
+    told = operation.participation
+    collection = ShardedCollection(told.temporary, told.id, ObjectId(), Timestamp(1, 1), told.key)
+    placements = (ChunkPlacement(each.min, each.max, each.shard, _FIRST + n, ()) for n, each in enumerate(planned))
+    try:
+        # Building a table fails unless the chunks cover the whole key space exactly once.
+        RoutingTable.build(collection, placements)
+    except CommandError as error:
+        raise CommandError(ErrorCode.BadValue, f"The preset chunks are not valid: {error}") from error
+    return planned
+
+
+async def _sample(primary: Primary, operation: ReshardingOperation, count: int) -> list[bytes]:
+    """Shard keys of random documents, from each donor in proportion to the documents that it has."""
+    namespace, pattern = operation.namespace, operation.participation.key
+    sizes: dict[str, int] = {}
+    keys: list[bytes] = []
+    donors = operation.participation.donors
+
+    async def measure(donor: str) -> None:
+        reply = await ask(donor, {"count": namespace.collection})
+        sizes[donor] = int(reply["n"])
+
+    async def sample(donor: str) -> None:
+        share = min(_SAMPLES_MAX, count) * sizes[donor] // total + 1
+        size = min(share, _SAMPLES_PER_SHARD_MAX)
+        fields = {each.name.decode(): 1 for each in pattern.fields}
+        pipeline = [{"$sample": {"size": size}}, {"$project": {"_id": 0, **fields}}]
+        find = {"aggregate": namespace.collection, "pipeline": pipeline, "cursor": {"batchSize": size}}
+        reply = await ask(donor, find)
+        keys.extend(pattern.extract_from_document(encode_document(each)) for each in reply["cursor"]["firstBatch"])
+
+    async def ask(donor: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await primary.shards.command(await primary.catalog.shard(donor), namespace.db, command)
+
+    await together(donors, measure)
+    total = max(sum(sizes.values()), 1)
+    await together(donors, sample)
+    return keys

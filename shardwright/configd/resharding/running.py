@@ -1,0 +1,59 @@
+"""Running resharding operations: those of new requests, and the one that a former primary left unfinished."""
+
+from shardwright.configd.primary.primary import Primary
+from shardwright.configd.primary.running_reshardings import ReshardingControl
+from shardwright.configd.resharding.coordinator import ReshardingCoordinator
+from shardwright.configd.resharding.store import ReshardingStore
+from shardwright.daemon.backoff import Backoff
+from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("configd.resharding")
+
+
+async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
+    """Run an operation, or wait for the end of the same one; it goes on even if this is cancelled.
+
+    Raises:
+        CommandError: 5808201, another one is under way; or the reason for which it was aborted.
+    """
+    async with primary.locks.hold("resharding"):
+        store = ReshardingStore(primary.catalog)
+        active = await store.active()
+        if active is None or not active.is_same_request(wanted):
+            async with primary.locks.hold(f"ns:{wanted.namespace}"):
+                active = await store.begin(wanted)
+    await run_operation(primary, active)
+
+
+async def run_operation(primary: Primary, operation: ReshardingOperation) -> None:
+    """Run a persisted operation to its end, or wait for the end of the run under way.
+
+    Raises:
+        CommandError: the reason for which it was aborted; InterruptedDueToReplStateChange, the term is over.
+    """
+
+    async def work(control: ReshardingControl) -> None:
+        await ReshardingCoordinator(primary, operation, control).run()
+
+    await primary.reshardings.run(operation.id, work)
+
+
+async def resume_resharding(primary: Primary) -> None:
+    """Continue the operation that a former primary left unfinished, if there is one."""
+    backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
+    while True:
+        try:
+            operation = await ReshardingStore(primary.catalog).active()
+            break
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not read the resharding operations", error=str(error))
+        await backoff.pause()
+    if operation is None:
+        return
+    logger.info("Resuming a resharding operation", namespace=str(operation.namespace), state=str(operation.state))
+    try:
+        await run_operation(primary, operation)
+    except CommandError as error:
+        logger.info("A resharding operation was not completed", resharding=str(operation.id), error=str(error))

@@ -1,0 +1,232 @@
+"""What the coordinator writes to the catalog: one transaction for each change of state.
+
+A transaction that has been made already is recognised by the persisted state, and changes nothing when it is repeated.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+
+from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.catalog.collection_chunks import CollectionChunks
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.chunk_version_bumps import bump_minor
+from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
+from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.sharding.resharding.states import CoordinatorState, may_follow
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document, raw_document
+
+OPERATIONS: Final = "reshardingOperations"
+_COLLECTIONS: Final = "collections"
+_BUSY: Final = 5808201
+
+Work = Callable[[Transaction, dict[str, Any]], Awaitable[None]]
+
+
+class ReshardingStore:
+    """The documents of resharding operations.
+
+    Args:
+        catalog: the config database.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def active(self) -> ReshardingOperation | None:
+        """The operation of the cluster; None if there is none."""
+        documents = await self._catalog.find(OPERATIONS, {"active": True})
+        return ReshardingOperation.from_document(documents[0]) if documents else None
+
+    async def begin(self, operation: ReshardingOperation) -> ReshardingOperation:
+        """Insert an operation, and forbid migrations; returns it with its donors, which do not change from then on.
+
+        Raises:
+            CommandError: 5808201, the cluster has another one; NamespaceNotSharded or ConflictingOperationInProgress,
+                the collection was dropped or recreated meanwhile.
+        """
+
+        async def work(transaction: Transaction) -> ReshardingOperation:
+            if await transaction.find_one(OPERATIONS, {"active": True}) is not None:
+                raise CommandError(
+                    _BUSY,
+                    "Only one resharding operation is allowed to be active at a time, aborting resharding op for "
+                    f"{operation.namespace}",
+                )
+            document = await _source(transaction, operation)
+            chunks = CollectionChunks(transaction, CollectionEntry.from_document(document))
+            begun = replace(
+                operation, participation=replace(operation.participation, donors=tuple(await chunks.owners()))
+            )
+            transaction.put(OPERATIONS, [begun.to_document()])
+            transaction.put(_COLLECTIONS, [{**document, "allowMigrations": False, **_fields(begun)}])
+            chunks.write(bump_minor(await chunks.newest()))
+            return begun
+
+        return await self._catalog.transaction(work)
+
+    async def write_chunks(self, operation: ReshardingOperation, plan: Sequence[PlannedChunk]) -> None:
+        """Write the chunks of the new key, to which nothing refers yet, in place of those of an earlier attempt."""
+        version = ChunkVersion(1, 0, ObjectId(), await self._catalog.now())
+        chunks = make_initial_chunks(plan, uuid=operation.id, first_version=version, new_id=ObjectId)
+        await self.delete_chunks(operation)
+        await self._catalog.insert("chunks", [each.to_document() for each in chunks])
+
+    async def delete_chunks(self, operation: ReshardingOperation, *, of_source: bool = False) -> None:
+        """Delete the chunks of the new key, or those of the former one."""
+        uuid = operation.participation.source_uuid if of_source else operation.id
+        await self._catalog.delete("chunks", {"uuid": Binary.from_uuid(uuid)})
+
+    async def prepare(self, operation: ReshardingOperation, recipients: Sequence[str]) -> ReshardingOperation:
+        """Enter ``preparing-to-donate`` with the entry of the temporary collection; returns the new state."""
+        told = replace(operation.participation, recipients=tuple(recipients))
+        prepared = replace(operation, participation=told, state=CoordinatorState.PREPARING_TO_DONATE)
+        now = await self._catalog.now()
+
+        async def work(transaction: Transaction, source: dict[str, Any]) -> None:
+            entry = CollectionEntry.from_document(source)
+            temporary = CollectionEntry(
+                namespace=told.temporary,
+                uuid=operation.id,
+                epoch=ObjectId(),
+                timestamp=now,
+                lastmod=datetime.now(UTC).replace(tzinfo=None, microsecond=0),
+                key=told.key,
+                default_collation=entry.default_collation,
+                allow_migrations=False,
+            )
+            transaction.put(_COLLECTIONS, [{**temporary.to_document(), **_fields(prepared)}])
+            transaction.put(_COLLECTIONS, [{**source, **_fields(prepared)}])
+
+        await self._change(operation, prepared, work)
+        return prepared
+
+    async def enter(
+        self,
+        operation: ReshardingOperation,
+        state: CoordinatorState,
+        **changes: Any,  # noqa: ANN401 - of all kinds
+    ) -> ReshardingOperation:
+        """Enter a state in which the entries of the collections keep their meaning; returns the changed operation."""
+        changed = replace(operation, state=state, **changes)
+
+        async def work(transaction: Transaction, source: dict[str, Any]) -> None:
+            transaction.put(_COLLECTIONS, [{**source, **_fields(changed)}])
+
+        await self._change(operation, changed, work)
+        return changed
+
+    async def commit(self, operation: ReshardingOperation) -> ReshardingOperation:
+        """Decide: the collection has its new UUID and key from now on; returns the changed operation.
+
+        Its zones are replaced by those of the request.
+        """
+        committed = replace(operation, state=CoordinatorState.COMMITTING)
+        namespace = str(operation.namespace)
+        now = await self._catalog.now()
+
+        async def work(transaction: Transaction, source: dict[str, Any]) -> None:
+            transaction.put(_COLLECTIONS, [_resharded(source, committed, now)])
+            transaction.delete(_COLLECTIONS, [str(operation.participation.temporary)])
+            await transaction.delete_matching("tags", {"ns": namespace})
+            transaction.put("tags", [_tag(namespace, zone) for zone in operation.zones or ()])
+
+        await self._change(operation, committed, work)
+        return committed
+
+    async def finish(self, operation: ReshardingOperation) -> None:
+        """Remove the operation, and allow migrations again."""
+
+        async def work(transaction: Transaction) -> None:
+            document = await transaction.find_one(OPERATIONS, {"_id": Binary.from_uuid(operation.id)})
+            if document is None:
+                return
+            transaction.delete(OPERATIONS, [document["_id"]])
+            transaction.delete(_COLLECTIONS, [str(operation.participation.temporary)])
+            source = await transaction.find_one(_COLLECTIONS, {"_id": str(operation.namespace)})
+            if source is None:
+                return
+            kept = {
+                name: value for name, value in source.items() if name not in ("allowMigrations", "reshardingFields")
+            }
+            transaction.put(_COLLECTIONS, [kept])
+            chunks = CollectionChunks(transaction, CollectionEntry.from_document(kept))
+            chunks.write(bump_minor(await chunks.newest()))
+
+        await self._catalog.transaction(work)
+
+    async def _change(self, before: ReshardingOperation, after: ReshardingOperation, work: Work) -> None:
+        async def change(transaction: Transaction) -> None:
+            document = await transaction.find_one(OPERATIONS, {"_id": Binary.from_uuid(before.id)})
+            if document is None:
+                raise CommandError(ErrorCode.NoSuchReshardCollection, f"No resharding operation {before.id} is active")
+            if document["state"] == after.state:
+                return
+            if not may_follow(CoordinatorState(document["state"]), after.state):
+                raise CommandError(
+                    ErrorCode.ConflictingOperationInProgress,
+                    f"The resharding operation {before.id} is {document['state']}, and cannot be {after.state}",
+                )
+            transaction.put(OPERATIONS, [after.to_document()])
+            source = await transaction.find_one(_COLLECTIONS, {"_id": str(before.namespace)})
+            if source is not None:
+                await work(transaction, source)
+
+        await self._catalog.transaction(change)
+
+
+async def _source(transaction: Transaction, operation: ReshardingOperation) -> dict[str, Any]:
+    namespace = str(operation.namespace)
+    document = await transaction.find_one(_COLLECTIONS, {"_id": namespace})
+    if document is None:
+        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
+    if CollectionEntry.from_document(document).uuid != operation.participation.source_uuid:
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress, f"The collection {namespace} was recreated concurrently"
+        )
+    return document
+
+
+def _fields(operation: ReshardingOperation) -> dict[str, Any]:
+    """``reshardingFields`` of an entry, by which shards and tools see that the collection is being resharded."""
+    told = operation.participation
+    fields: dict[str, Any] = {"reshardingUUID": Binary.from_uuid(told.id), "state": str(operation.state)}
+    if told.recipients:
+        fields["donorFields"] = {
+            "tempNs": str(told.temporary),
+            "reshardingKey": raw_document(told.key.document),
+            "recipientShardIds": list(told.recipients),
+        }
+    return {"reshardingFields": fields}
+
+
+def _resharded(source: Mapping[str, Any], operation: ReshardingOperation, now: object) -> dict[str, Any]:
+    """The entry of the collection after the commit."""
+    return {
+        **source,
+        "lastmodEpoch": ObjectId(),
+        "lastmod": datetime.now(UTC).replace(tzinfo=None, microsecond=0),
+        "timestamp": now,
+        "uuid": Binary.from_uuid(operation.id),
+        "key": raw_document(operation.participation.key.document),
+        "unique": False,
+        **_fields(operation),
+    }
+
+
+def _tag(namespace: str, zone: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "_id": ObjectId(),
+        "ns": namespace,
+        "tag": zone["zone"],
+        "min": raw_document(encode_document(zone["min"])),
+        "max": raw_document(encode_document(zone["max"])),
+    }
