@@ -1,0 +1,220 @@
+"""Auto-splitting on a shard's primary: counts what is written to each chunk, and splits chunks that have grown.
+
+The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes
+(`byte_sampler`); everything else happens in tasks of the term, one for each chunk at a time.
+"""
+
+from random import Random
+from typing import Final
+
+import trio
+
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.splitting.byte_sampler import ByteSampler
+from shardwright.shardd.splitting.chunk_bytes import ChunkBounds, ChunkBytes, bounds_of
+from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter, Outcome
+from shardwright.shardd.splitting.growth import grown_bytes, key_written
+from shardwright.shardd.splitting.parameters import SplitParameters
+from shardwright.shardd.splitting.settings import SplitSettings
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.request import Request
+
+logger = get_logger("shardd.splitting")
+
+SETTINGS_SECONDS_MAX: Final = 10.0
+"""How old the settings may be by which chunks are chosen; each split reads them again."""
+
+RETRY_SECONDS: Final = 10.0
+"""From a failed split to the next attempt at the same chunk."""
+
+SPLITS_AT_ONCE: Final = 4
+
+_WINDOWS_PER_THRESHOLD: Final = 64
+_WINDOW_BYTES_MAX: Final = 1 << 16
+_FIRST_WINDOW_BYTES: Final = 1 << 12
+"""With 64 samples and more, the count of a chunk hardly ever deviates by a quarter from what was written to it. Until
+the settings are known, windows are short, because the threshold may be low."""
+
+
+class _Growing:
+    """What is written to one incarnation of a collection."""
+
+    __slots__ = ("collection", "counts", "sampler")
+
+    def __init__(self, collection: ShardedCollection, sampler: ByteSampler) -> None:
+        self.collection = collection
+        self.sampler = sampler
+        self.counts = ChunkBytes()
+
+
+class AutoSplitter:
+    """Splits the chunks of this shard as they grow.
+
+    Args:
+        context: this shard daemon's context.
+        splitter: splits single chunks.
+        random: chooses samples.
+
+    Attributes:
+        parameters: the server parameters of auto-splitting.
+    """
+
+    def __init__(self, context: ShardContext, splitter: ChunkSplitter, random: Random) -> None:
+        self.parameters = SplitParameters()
+        self._context = context
+        self._splitter = splitter
+        self._random = random
+        self._settings = SplitSettings()
+        self._read_at: float | None = None
+        self._growing: dict[str, _Growing] = {}
+        self._due: dict[tuple[str, ChunkBounds], None] = {}
+        self._in_progress: set[tuple[str, ChunkBounds]] = set()
+        self._is_active = False
+        self._wanted = trio.Event()
+        self._results = context.metrics.labelled_counter(
+            "auto_splits", "Attempts to split a chunk that has grown, by their result", "result"
+        )
+
+    # Counting
+
+    def observe(self, request: Request, reply: bytes | None, state: NamespaceState, table: RoutingTable) -> None:
+        """Count what an operation has written to a sharded collection.
+
+        Args:
+            request: the operation, as admitted.
+            reply: the frame of mongod's reply; None if the client wanted none.
+            state: the collection.
+            table: its placement when the operation was admitted.
+        """
+        if not self._is_active or not self.parameters.is_enabled:
+            return
+        size = grown_bytes(request, reply)
+        if not size:
+            return
+        growing = self._growing.get(state.namespace)
+        if growing is None or growing.collection is not table.collection:
+            growing = self._follow(growing, table.collection)
+        sampler = growing.sampler
+        sampler.total += size
+        if sampler.total > sampler.next:
+            self._sample(growing, request, size, state, table)
+
+    def _follow(self, growing: _Growing | None, collection: ShardedCollection) -> _Growing:
+        """The counts of a collection whose attributes may have changed; another incarnation has none yet."""
+        if growing is None or growing.collection.timestamp != collection.timestamp:
+            growing = _Growing(collection, ByteSampler(self._window_bytes(collection), self._random))
+            self._growing[str(collection.namespace)] = growing
+        growing.collection = collection
+        growing.sampler.window_bytes = self._window_bytes(collection)
+        return growing
+
+    def _sample(
+        self, growing: _Growing, request: Request, size: int, state: NamespaceState, table: RoutingTable
+    ) -> None:
+        growing.sampler.window_bytes = self._window_bytes(table.collection)
+        threshold = self._threshold(table.collection)
+        for position, weight in growing.sampler.samples(size):
+            key = key_written(request, table.key_pattern, position)
+            if key is not None:
+                chunk = table.chunk_for_key(key)
+            elif owned := table.chunk_count_of(state.shard):
+                # An update that does not fix the shard key may concern any document.
+                chunk = table.owned_chunk(state.shard, self._random.randrange(owned))
+            else:
+                continue
+            bounds = bounds_of(chunk)
+            if growing.counts.add(bounds, weight) >= threshold:
+                self._due[state.namespace, bounds] = None
+        if self._due or self._are_settings_old():
+            self._wanted.set()
+
+    def _threshold(self, collection: ShardedCollection) -> int:
+        size = collection.max_chunk_size_bytes or self._settings.chunk_bytes_max
+        return max(1, int(size * self.parameters.growth_fraction))
+
+    def _window_bytes(self, collection: ShardedCollection) -> int:
+        if self._read_at is None:
+            return _FIRST_WINDOW_BYTES
+        return min(max(1, self._threshold(collection) // _WINDOWS_PER_THRESHOLD), _WINDOW_BYTES_MAX)
+
+    def _are_settings_old(self) -> bool:
+        return self._read_at is None or trio.current_time() - self._read_at > SETTINGS_SECONDS_MAX
+
+    # Splitting
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Begin to count, and to split what has grown."""
+        self._is_active = True
+        nursery.start_soon(self._run)
+
+    def end_term(self) -> None:
+        """Forget the counts; splits under way were cancelled with the term's nursery."""
+        self._is_active = False
+        self._growing.clear()
+        self._due.clear()
+        self._in_progress.clear()
+        self._read_at = None
+
+    async def _run(self) -> None:
+        limiter = trio.CapacityLimiter(SPLITS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                if self._are_settings_old():
+                    await self._read_settings()
+                for namespace, chunk in list(self._due):
+                    if (namespace, chunk) not in self._in_progress:
+                        self._in_progress.add((namespace, chunk))
+                        nursery.start_soon(self._split, namespace, chunk, limiter)
+                self._due.clear()
+
+    async def _read_settings(self) -> None:
+        """Read the settings, and look again for chunks that have grown if they are other ones.
+
+        Settings that are not valid, or cannot be read, leave the former ones in force.
+        """
+        self._read_at = trio.current_time()
+        try:
+            settings = await SplitSettings.read(await self._context.catalog())
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not read the settings of auto-splitting", error=str(error))
+            return
+        if settings == self._settings:
+            return
+        self._settings = settings
+        for namespace, growing in self._growing.items():
+            for chunk in growing.counts.reaching(self._threshold(growing.collection)):
+                self._due[namespace, chunk] = None
+        if self._due:
+            self._wanted.set()
+
+    async def _split(self, namespace: str, chunk: ChunkBounds, limiter: trio.CapacityLimiter) -> None:
+        try:
+            async with limiter:
+                await self._attempt(namespace, chunk)
+        except (CommandError, BackendError) as error:
+            self._results.add("failed")
+            logger.warning("A chunk that has grown could not be split", namespace=namespace, error=str(error))
+            await trio.sleep(RETRY_SECONDS)
+        finally:
+            self._in_progress.discard((namespace, chunk))
+
+    async def _attempt(self, namespace: str, chunk: ChunkBounds) -> None:
+        """Split a chunk, and count it from 0 again; if that fails, the former count is restored."""
+        growing = self._growing.get(namespace)
+        count = 0 if growing is None else growing.counts.take(chunk)
+        try:
+            await self._read_settings()
+            outcome = await self._splitter.split(namespace, chunk, self._settings)
+        except (CommandError, BackendError):
+            if growing is not None:
+                growing.counts.add(chunk, count)
+            raise
+        self._results.add(outcome.value)
+        if outcome is not Outcome.SPLIT:
+            logger.debug("A chunk that has grown was not split", namespace=namespace, why=outcome.value)

@@ -1,0 +1,44 @@
+"""The settings of the cluster that concern auto-splitting, from ``config.settings``."""
+
+from dataclasses import dataclass
+
+from shardwright.shardd.cluster.catalog import Catalog
+from shardwright.sharding.catalog.settings import (
+    AUTO_SPLIT_ID,
+    BALANCER_ID,
+    CHUNK_SIZE_ID,
+    AutoSplitSettings,
+    BalancerSettings,
+    ChunkSizeSettings,
+)
+from shardwright.wire.rawbson import decode_document
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSettings:
+    """The settings.
+
+    Attributes:
+        chunk_bytes_max: the chunk size of collections that have none of their own.
+        is_enabled: whether chunks may be split as they grow (``sh.enableAutoSplit``).
+        may_move: whether the balancer is on, so that the hot end of a collection may be moved to another shard.
+    """
+
+    chunk_bytes_max: int = ChunkSizeSettings().value_bytes
+    is_enabled: bool = True
+    may_move: bool = True
+
+    @classmethod
+    async def read(cls, catalog: Catalog) -> "SplitSettings":
+        """The present settings.
+
+        Raises:
+            CommandError: the config servers cannot be reached; BadValue or TypeMismatch, a setting is not valid.
+        """
+        query = {"_id": {"$in": [AUTO_SPLIT_ID, BALANCER_ID, CHUNK_SIZE_ID]}}
+        found = {each["_id"]: each for each in map(decode_document, await catalog.find("settings", query))}
+        return cls(
+            ChunkSizeSettings.from_document(found.get(CHUNK_SIZE_ID)).value_bytes,
+            AutoSplitSettings.from_document(found.get(AUTO_SPLIT_ID)).enabled,
+            BalancerSettings.from_document(found.get(BALANCER_ID)).mode != "off",
+        )
