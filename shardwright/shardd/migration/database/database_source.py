@@ -1,0 +1,301 @@
+"""What the donor of a database hands out: clones of its collections, then changes to them, and the session history.
+
+As in a chunk migration (`shardd.migration.source.clone_source`), the oplog is followed from before the first clone, and
+the ids of changed documents are queued, here with the UUID of their collection. Collections may be added at any time.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.migration.active_migrations import new_opid
+from shardwright.shardd.migration.database.collection_scan import CollectionScan
+from shardwright.shardd.migration.database.moved_collections import (
+    MovedCollection,
+    MovedDatabase,
+    copy_uuid,
+    list_moved,
+)
+from shardwright.shardd.migration.database.watched_database import UUID_BYTES, WatchedDatabase
+from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
+from shardwright.shardd.migration.source.changed_documents import ChangedDocuments
+from shardwright.shardd.migration.source.clone_source import QUEUED_BYTES_MAX
+from shardwright.shardd.migration.source.oplog_follower import OplogFollower
+from shardwright.shardd.migration.source.touched_ids import TouchedIds
+from shardwright.shardd.session_history.database_history import DatabaseHistoryReader
+from shardwright.shardd.session_history.donor_history import DonorHistory
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("shardd.migration.database")
+
+_LOOKED_UP_MAX: Final = 8_000
+_LOOKED_UP_BYTES_MAX: Final = 1 << 20
+_REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Limits for a batch of changes; the last collection in it may exceed the size by 16 MB."""
+
+_GONE: Final = frozenset(
+    {ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch, ErrorCode.QueryPlanKilled, ErrorCode.CursorNotFound}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionChanges:
+    """Changes to one collection; deletions are to be applied first.
+
+    Attributes:
+        uuid: its UUID on the donor.
+        deleted: raw ``{_id}`` of documents that no longer exist.
+        reload: current versions of changed documents, raw, in the order in which they were first changed.
+    """
+
+    uuid: UUID
+    deleted: list[bytes]
+    reload: list[bytes]
+
+
+class DatabaseSource:
+    """One attempt to hand out a database.
+
+    Args:
+        mongod: the donor's local mongod, which is primary.
+        db: the database.
+        sharded: the namespaces of its sharded collections, which stay where they are.
+        move_id: identifies the attempt.
+
+    Attributes:
+        db: see above.
+        session_id: the session id under which the recipient asks for the data.
+        move_id: see above.
+        opid: the number under which ``currentOp`` shows it.
+        began: when it began.
+        history: the retryable writes, once `start` has returned.
+    """
+
+    history: DonorHistory
+
+    def __init__(self, mongod: LocalMongod, db: str, sharded: Container[str], move_id: UUID) -> None:
+        self.db = db
+        self.move_id = move_id
+        self.opid = new_opid()
+        self.began = datetime.now(UTC)
+        self.session_id = f"{db}_{move_id}"
+        self._mongod = mongod
+        self._sharded = sharded
+        self._touched = TouchedIds(QUEUED_BYTES_MAX)
+        self._watched = WatchedDatabase(db, self.session_id)
+        self._follower = OplogFollower(mongod, self._watched, self._touched, self.session_id, self._observe)
+        self._listed: Mapping[UUID, MovedCollection] = {}
+        self._scans: dict[UUID, CollectionScan] = {}
+        self._lookups: dict[UUID, ChangedDocuments] = {}
+        self._mods_lock = trio.Lock()
+        self._mods_numbers = BatchNumbers("modifications")
+        self._unacknowledged: dict[bytes, int] = {}
+        self._changes_listed = 0
+        self._nursery: trio.Nursery | None = None
+        self._failure: CommandError | BackendError | None = None
+
+    @property
+    def documents_cloned(self) -> int:
+        """Number of documents handed out in clones."""
+        return sum(scan.documents for scan in self._scans.values())
+
+    @property
+    def bytes_cloned(self) -> int:
+        """Their size in bytes."""
+        return sum(scan.bytes for scan in self._scans.values())
+
+    @property
+    def queued_ids(self) -> int:
+        """Number of changed documents waiting to be handed out."""
+        return len(self._touched)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a collection or view may have been created, dropped or altered since `listed` was last called."""
+        return self._watched.changes != self._changes_listed
+
+    async def start(self) -> None:
+        """Open the cursor on the oplog; `run` must be called next.
+
+        Raises:
+            CommandError: mongod is not primary.
+            BackendError: mongod does not answer.
+        """
+        await self._follower.open(None)
+        reader = DatabaseHistoryReader(self.db, self._is_moved, self._copy_of)
+        self.history = DonorHistory(self._mongod, reader)
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Follow the oplog until the nursery is cancelled or that fails, which the other methods then report.
+
+        Args:
+            nursery: for the clones.
+        """
+        self._nursery = nursery
+        try:
+            await self._follower.run()
+        except (BackendError, CommandError) as failure:
+            logger.info("The source of a database failed", db=self.db, error=str(failure))
+            self._failure = failure
+        finally:
+            self._failure = self._failure or CommandError(ErrorCode.Interrupted, f"the move of {self.db} has ended")
+            await self._follower.close()
+            await self.history.close()
+
+    async def listed(self) -> MovedDatabase:
+        """List what moves at present.
+
+        Raises:
+            CommandError: mongod refuses; or why `run` has ended.
+            BackendError: mongod does not answer.
+        """
+        self.check()
+        self._changes_listed = self._watched.changes
+        moved = await list_moved(self._mongod, self.db, self._sharded)
+        self._listed = moved.collections
+        return moved
+
+    async def add(self, uuid: UUID) -> None:
+        """Begin to clone a collection that `listed` has returned last; an earlier clone of it is forgotten.
+
+        Raises:
+            CommandError: it is gone; or why `run` has ended.
+            BackendError: mongod does not answer.
+        """
+        self.check()
+        assert self._nursery is not None, "running"
+        namespace = self._listed[uuid].namespace
+        scan = CollectionScan(self._mongod, namespace, uuid)
+        # From before the cursor is opened, so that no change in between is missed.
+        self._watched.collections.add(uuid.bytes)
+        await scan.open()
+        self._scans[uuid] = scan
+        self._lookups[uuid] = ChangedDocuments(self._mongod, namespace, uuid, lambda document: True)
+        self._nursery.start_soon(scan.run)
+
+    def remove(self, uuid: UUID) -> None:
+        """Forget a collection, of which the copy is not wanted any more."""
+        self._watched.collections.discard(uuid.bytes)
+        self._scans.pop(uuid, None)
+        self._lookups.pop(uuid, None)
+
+    def copy_of(self, uuid: UUID) -> UUID:
+        """The UUID of a collection's copy."""
+        return copy_uuid(self.move_id, uuid)
+
+    async def clone_batch(self, uuid: UUID, number: int | None) -> memoryview:
+        """A batch of the clone of a collection; see `CollectionScan.next_batch`.
+
+        Raises:
+            CommandError: NamespaceNotFound, the collection is not being cloned, or is gone; or why `run` has ended.
+            BackendError: mongod does not answer.
+        """
+        self.check()
+        scan = self._scans.get(uuid)
+        if scan is None:
+            raise CommandError(ErrorCode.NamespaceNotFound, f"the collection {uuid} of {self.db} is not being moved")
+        try:
+            return await scan.next_batch(number)
+        except CommandError as error:
+            if error.code not in _GONE:
+                raise
+            raise CommandError(ErrorCode.NamespaceNotFound, error.message) from error
+
+    async def next_mods(self, number: int | None) -> list[CollectionChanges]:
+        """The next changes; none if nothing is queued at the moment.
+
+        Args:
+            number: the number of the batch, from 0, which acknowledges all previous ones.
+
+        Raises:
+            CommandError: BadValue, ``number`` is neither the last one nor the next; or why `run` has ended.
+            BackendError: mongod does not answer.
+        """
+        async with self._mods_lock:
+            self.check()
+            is_repeated = self._mods_numbers.is_repeated(number)
+            if is_repeated:
+                self._touched.put_back(self._unacknowledged)
+            self._unacknowledged = {}
+            changes = await self._read_mods()
+            if not is_repeated:
+                self._mods_numbers.advance()
+            return changes
+
+    async def wait_followed(self, time: Timestamp) -> None:
+        """Return when all changes up to ``time``, which need not be majority-committed yet, have been queued.
+
+        Raises:
+            CommandError: why `run` has ended; or mongod is not primary.
+        """
+        await self._follower.wait_followed(time, self.check)
+
+    def check(self) -> None:
+        """Check that the source is running.
+
+        Raises:
+            CommandError: why it is not.
+            BackendError: likewise.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def _observe(self, raw: bytes) -> None:
+        self.history.observe(raw)
+
+    def _is_moved(self, namespace: str) -> bool:
+        return namespace.partition(".")[0] == self.db and namespace not in self._sharded
+
+    def _copy_of(self, uuid: bytes) -> bytes:
+        return copy_uuid(self.move_id, UUID(bytes=uuid)).bytes if len(uuid) == UUID_BYTES else uuid
+
+    async def _read_mods(self) -> list[CollectionChanges]:
+        taken = self._touched.take(_LOOKED_UP_MAX, _LOOKED_UP_BYTES_MAX)
+        by_collection: dict[UUID, dict[bytes, bytes]] = {}
+        for key in taken:
+            by_collection.setdefault(UUID(bytes=key[:UUID_BYTES]), {})[key[UUID_BYTES:]] = key
+        left = dict(taken)
+        batch, size = [], 0
+        try:
+            for uuid, elements in by_collection.items():
+                if size > _REPLY_BYTES_MAX:
+                    break
+                changes, unread = await self._look_up(uuid, elements)
+                for element, key in elements.items():
+                    if element not in unread:
+                        self._unacknowledged[key] = left.pop(key)
+                batch.append(changes)
+                size += sum(map(len, changes.reload))
+        finally:
+            self._touched.put_back(left)
+        return [each for each in batch if each.deleted or each.reload]
+
+    async def _look_up(self, uuid: UUID, elements: dict[bytes, bytes]) -> tuple[CollectionChanges, Container[bytes]]:
+        lookup = self._lookups.get(uuid)
+        if lookup is None:  # it has been removed
+            return CollectionChanges(uuid, [], []), ()
+        try:
+            found = await lookup.read(elements)
+        except CommandError as error:
+            if error.code not in _GONE:
+                raise
+            return CollectionChanges(uuid, [], []), ()  # its copy will be dropped
+        deleted = [rawbson.from_elements(element) for element in found.deleted]
+        order = {element: position for position, element in enumerate(elements)}
+        reload = sorted(found.reload, key=lambda document: order.get(_id_element(document), 0))
+        return CollectionChanges(uuid, deleted, reload), found.unread
+
+
+def _id_element(document: bytes) -> bytes:
+    identity = rawbson.find(document, b"_id")
+    assert identity is not None, "every document has an _id"
+    return document[identity[1] : identity[3]]

@@ -1,0 +1,124 @@
+"""The unsharded collections and views of a database, as documents that donor and recipient exchange and persist."""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+from bson.binary import Binary
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.cursors import find_cursor
+from shardwright.shardd.local_mongod.local_collections import list_indexes
+from shardwright.shardd.local_mongod.moved_contents import VIEWS
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.transport.cursor import DecodedCursor
+
+_OF_THIS_MONGOD: Final = frozenset({"system.profile", VIEWS})
+"""Collections that are not copied as such: the profile belongs to one mongod, and views are created."""
+
+_SYSTEM: Final = "system."
+
+
+@dataclass(frozen=True, slots=True)
+class MovedCollection:
+    """One unsharded collection.
+
+    Attributes:
+        namespace: the collection.
+        uuid: its UUID on the donor.
+        options: its options, as ``listCollections`` shows them, without the UUID.
+        id_index: the specification of the ``_id`` index; None if it has none.
+        indexes: the specifications of the others.
+    """
+
+    namespace: Namespace
+    uuid: UUID
+    options: Mapping[str, Any]
+    id_index: Mapping[str, Any] | None
+    indexes: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "MovedCollection":
+        """Read the document form."""
+        return cls(
+            Namespace.parse(document["ns"]),
+            UUID(bytes=bytes(document["uuid"])),
+            document["options"],
+            document.get("idIndex"),
+            tuple(document["indexes"]),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document form."""
+        document: dict[str, Any] = {
+            "ns": str(self.namespace),
+            "uuid": Binary.from_uuid(self.uuid),
+            "options": self.options,
+            "indexes": list(self.indexes),
+        }
+        return document if self.id_index is None else {**document, "idIndex": self.id_index}
+
+    @property
+    def name(self) -> str:
+        """Its name without the database."""
+        return self.namespace.collection
+
+    @property
+    def is_written_in_transactions(self) -> bool:
+        """Whether mongod allows transactions to write it."""
+        return not self.options.get("capped") and not self.namespace.collection.startswith(_SYSTEM)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedDatabase:
+    """What moves of a database.
+
+    Attributes:
+        collections: the unsharded collections, by UUID.
+        views: the documents of ``system.views``, raw, by the namespace of the view.
+    """
+
+    collections: Mapping[UUID, MovedCollection]
+    views: Mapping[str, bytes]
+
+
+def copy_uuid(move_id: UUID, uuid: UUID) -> UUID:
+    """The UUID of a collection's copy: a new one for each attempt, as the collection may come back here later."""
+    return UUID(bytes=uuid5(move_id, uuid.hex).bytes, version=4)  # mongod accepts no other version
+
+
+async def list_moved(mongod: LocalMongod, db: str, sharded: Container[str]) -> MovedDatabase:
+    """List what moves.
+
+    Args:
+        mongod: the donor's local mongod.
+        db: the database.
+        sharded: the namespaces of its sharded collections.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    collections: dict[UUID, MovedCollection] = {}
+    listing = {"listCollections": 1, "filter": {"type": "collection"}}
+    has_views = False
+    for entry in await DecodedCursor(mongod.command, db, listing).all_documents():
+        namespace = Namespace(db, entry["name"])
+        has_views = has_views or namespace.collection == VIEWS
+        if namespace.collection in _OF_THIS_MONGOD or str(namespace) in sharded:
+            continue
+        uuid = UUID(bytes=bytes(entry["info"]["uuid"]))
+        specifications = await list_indexes(mongod, namespace)
+        indexes = tuple(each for each in specifications if each["name"] != "_id_" and not each.get("clustered"))
+        options = {name: value for name, value in entry["options"].items() if name != "uuid"}
+        collections[uuid] = MovedCollection(namespace, uuid, options, entry.get("idIndex"), indexes)
+    return MovedDatabase(collections, await _views(mongod, db) if has_views else {})
+
+
+async def _views(mongod: LocalMongod, db: str) -> dict[str, bytes]:
+    views = {}
+    for raw in await find_cursor(mongod, Namespace(db, VIEWS), {"sort": {"_id": 1}}).all_documents():
+        views[str(decode_document(raw)["_id"])] = raw
+    return views
