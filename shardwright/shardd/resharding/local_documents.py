@@ -1,0 +1,132 @@
+"""What a shard persists of a resharding operation, so that the next primary continues."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+from bson.binary import Binary
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.config_collection import ConfigCollection
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.states import DonorState, RecipientState
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+DONOR: Final = "localReshardingOperations.donor"
+RECIPIENT: Final = "localReshardingOperations.recipient"
+PROGRESS: Final = "localReshardingOperations.recipient.progress_applier"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOperation:
+    """One document: the operation, and the state of this shard in one of its parts.
+
+    Attributes:
+        participation: the operation.
+        state: a `DonorState` or a `RecipientState`.
+        is_holding: whether reads and writes are blocked until the coordinator has decided.
+        error: the error with which a recipient has failed.
+    """
+
+    participation: Participation
+    state: DonorState | RecipientState
+    is_holding: bool = False
+    error: CommandError | None = None
+
+    @property
+    def blocks_operations(self) -> bool:
+        """Whether operations must wait for the decision."""
+        return self.is_holding or self.state is DonorState.BLOCKING_WRITES
+
+    def to_document(self) -> dict[str, Any]:
+        """The document; the state is in ``mutableState``, as in MongoDB."""
+        mutable: dict[str, Any] = {"state": str(self.state)}
+        if self.is_holding:
+            mutable["isHolding"] = True
+        if self.error is not None:
+            error = self.error
+            mutable["abortReason"] = {"code": error.code, "codeName": error.code_name, "errmsg": error.message}
+        return {**self.participation.to_document(), "mutableState": mutable}
+
+
+class LocalOperations:
+    """The documents of one part, donor's or recipient's.
+
+    All methods raise CommandError if mongod refuses, and BackendError if it does not answer.
+
+    Args:
+        mongod: the local mongod.
+        name: `DONOR` or `RECIPIENT`.
+    """
+
+    def __init__(self, mongod: LocalMongod, name: str) -> None:
+        self._documents = ConfigCollection(mongod, name)
+        self._states = DonorState if name == DONOR else RecipientState
+
+    async def all(self) -> list[LocalOperation]:
+        """What the former primary left."""
+        return [self._parse(each) for each in await self._documents.all()]
+
+    async def save(self, operation: LocalOperation) -> None:
+        """Insert or replace a document."""
+        await self._documents.save(operation.to_document())
+
+    async def remove(self, operation_id: UUID) -> None:
+        """Remove a document, if it exists."""
+        await self._documents.remove(Binary.from_uuid(operation_id))
+
+    def _parse(self, document: dict[str, Any]) -> LocalOperation:
+        mutable = document["mutableState"]
+        reason = mutable.get("abortReason")
+        error = None if reason is None else CommandError(int(reason["code"]), str(reason["errmsg"]))
+        state = self._states(mutable["state"])
+        participation = Participation.from_document(document)
+        return LocalOperation(participation, state, bool(mutable.get("isHolding")), error)
+
+
+class LocalPart:
+    """The part of this shard in one operation, with the state that is persisted.
+
+    Args:
+        documents: the documents of that kind.
+        operation: the present one.
+    """
+
+    def __init__(self, documents: LocalOperations, operation: LocalOperation) -> None:
+        self._documents = documents
+        self._changing = trio.Lock()
+        self._is_removed = False
+        self.operation = operation
+
+    @property
+    def participation(self) -> Participation:
+        """The operation."""
+        return self.operation.participation
+
+    async def save(self, **changes: Any) -> None:  # noqa: ANN401 - fields of all kinds
+        """Change fields of the document.
+
+        Raises:
+            CommandError: NoSuchReshardCollection, the document has been removed, since the operation is over; mongod
+                refuses.
+            BackendError: mongod does not answer.
+        """
+        async with self._changing:
+            if self._is_removed:
+                raise no_operation(self.participation.id)
+            changed = replace(self.operation, **changes)
+            await self._documents.save(changed)
+            self.operation = changed
+
+    async def remove(self) -> None:
+        """Remove the document for good; errors as for `LocalOperations`."""
+        self._is_removed = True
+        async with self._changing:
+            await self._documents.remove(self.participation.id)
+
+
+def no_operation(operation_id: UUID) -> CommandError:
+    """The error for an operation in which this shard does not take part, or not any more."""
+    return CommandError(ErrorCode.NoSuchReshardCollection, f"No resharding operation {operation_id} is under way")

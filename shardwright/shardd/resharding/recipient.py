@@ -1,0 +1,239 @@
+"""A recipient's part in one resharding operation."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.backoff import Backoff
+from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.context.fail_point_names import RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod.config_collection import ConfigCollection
+from shardwright.shardd.resharding.donor_pull import DonorPull
+from shardwright.shardd.resharding.donor_source import read_ownership
+from shardwright.shardd.resharding.history_pull import ReshardingHistory
+from shardwright.shardd.resharding.local_documents import PROGRESS, LocalPart
+from shardwright.shardd.resharding.passing_errors import is_passing
+from shardwright.shardd.resharding.pull_progress import PullProgress
+from shardwright.shardd.resharding.recipient_writer import RecipientWriter
+from shardwright.shardd.resharding.temporary_collection import create_temporary
+from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.sharding.resharding.progress import remaining_millis
+from shardwright.sharding.resharding.states import RecipientState, has_reached
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("shardd.resharding.recipient")
+
+
+class ReshardingRecipient:
+    """The recipient of one operation, in one term.
+
+    Args:
+        context: this shard daemon's context.
+        part: the persisted state.
+        history_table: stores the history of retryable writes.
+
+    Attributes:
+        part: see above.
+        began: when it began in this term, by trio's clock.
+        bytes_to_copy: about how many bytes it will receive; 0 if unknown.
+    """
+
+    def __init__(self, context: ShardContext, part: LocalPart, history_table: HistoryTable) -> None:
+        self.part = part
+        self.began = self._phase_began = trio.current_time()
+        self._context = context
+        self._history_table = history_table
+        self.bytes_to_copy = 0
+        self._pulls: dict[str, DonorPull] = {}
+        self._is_pulling = trio.Event()
+        self._writer: RecipientWriter | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+        self._changing = trio.Lock()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    @property
+    def state(self) -> RecipientState:
+        """Its present state."""
+        state = self.part.operation.state
+        assert isinstance(state, RecipientState)
+        return state
+
+    async def run(self) -> None:
+        """Receive everything, until `end`, or until it fails, which is persisted."""
+        backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
+        try:
+            with self._scope:
+                while self.state is not RecipientState.ERROR:
+                    failure = await self._try_to_receive()
+                    if not is_passing(failure):
+                        await self._until_saved(failure)
+                    logger.warning("Receiving a resharded collection failed", error=str(failure))
+                    await backoff.pause()
+        finally:
+            self._ended.set()
+            self._changed.unpark_all()
+
+    async def end(self) -> None:
+        """End `run`; it writes nothing more once this has returned."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def wait_state(self, wanted: RecipientState, seconds_max: float) -> bool:
+        """Wait a limited time for a state; returns whether it is reached.
+
+        Raises:
+            CommandError: the error with which receiving has failed.
+        """
+        with trio.move_on_after(seconds_max):
+            while not has_reached(self.state, wanted) and self.state is not RecipientState.ERROR:
+                await self._changed.park()
+        self.check()
+        return has_reached(self.state, wanted)
+
+    def check(self) -> None:
+        """Check that receiving has not failed.
+
+        Raises:
+            CommandError: the error with which it has.
+        """
+        if (error := self.part.operation.error) is not None:
+            raise error
+
+    async def reach_strict_consistency(self, last_writes: Mapping[str, Timestamp]) -> None:
+        """Receive everything up to the last write on each donor, on which writes are blocked.
+
+        Raises:
+            CommandError: 5356800, two documents have the same ``_id``; receiving has failed; mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        if not has_reached(self.state, RecipientState.APPLYING):
+            return
+        await self._is_pulling.wait()
+        async with trio.open_nursery() as nursery:
+            for donor, time in last_writes.items():
+                nursery.start_soon(self._pulls[donor].wait_followed, time)
+        assert self._writer is not None
+        await self._writer.check_no_conflict()
+        await self._context.wait_majority()
+        if self.state is RecipientState.APPLYING:
+            await self._enter(RecipientState.STRICT_CONSISTENCY)
+
+    def progress(self) -> dict[str, Any]:
+        """Its numbers, with MongoDB's names."""
+        pulled = [each.progress for each in self._pulls.values()]
+        elapsed = int((trio.current_time() - self._phase_began) * 1000)
+        copied, applied = (sum(getattr(each, name) for each in pulled) for name in ("bytes", "changes"))
+        queued = [each.queued for each in self._pulls.values()]
+        is_cloning = not has_reached(self.state, RecipientState.APPLYING)
+        remaining = None
+        if pulled and (is_cloning or not any(each is None for each in queued)):
+            remaining = remaining_millis(
+                elapsed_millis=elapsed,
+                copied=copied,
+                to_copy=max(self.bytes_to_copy, copied + 1) if is_cloning else 0,
+                applied=applied,
+                fetched=applied + sum(each or 0 for each in queued),
+            )
+        return {
+            "recipientState": str(self.state),
+            "elapsedMillis": Int64(elapsed),
+            "remainingMillis": remaining,
+            "documentsCopied": Int64(sum(each.documents for each in pulled)),
+            "bytesCopied": Int64(copied),
+            "oplogEntriesFetched": Int64(applied + sum(each or 0 for each in queued)),
+            "oplogEntriesApplied": Int64(applied),
+        }
+
+    async def _try_to_receive(self) -> CommandError:
+        """Receive until cancelled, or until it fails; returns the error."""
+        try:
+            return await self._receive()
+        except (CommandError, BackendError) as error:
+            return as_command_error(error)
+
+    async def _receive(self) -> CommandError:
+        participation = self.part.participation
+        if self.state is RecipientState.AWAITING_FETCH_TIMESTAMP:
+            await self._enter(RecipientState.CREATING_COLLECTION)
+        await self._context.fail_points.hang_while(RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING)
+        await create_temporary(self._context, participation)
+        _, ownership = await read_ownership(self._context, participation)
+        self._writer = RecipientWriter(self._context, participation, ownership)
+        await self._writer.open()
+        await self._open_pulls(self._writer)
+        self._is_pulling.set()
+        if self.state is RecipientState.CREATING_COLLECTION:
+            await self._enter(RecipientState.CLONING)
+        return await self._pull()
+
+    async def _open_pulls(self, writer: RecipientWriter) -> None:
+        participation = self.part.participation
+        documents = ConfigCollection(self._context.mongod, PROGRESS)
+        me = self._context.require_identity().shard_name
+        self._pulls = {}
+        for donor in participation.donors:
+            progress = PullProgress(donor)
+            document = progress.to_document(participation.id)
+            stored = await documents.get(document["_id"])
+            if stored is None:
+                await documents.save(document)
+            else:
+                progress = PullProgress.from_document(stored)
+            history = None if donor == me else ReshardingHistory(self._history_table, participation)
+            self._pulls[donor] = DonorPull(self._context, participation, writer, progress, history)
+
+    async def _pull(self) -> CommandError:
+        """Pull from all donors; returns the first failure, which ends it."""
+        failures: list[CommandError] = []
+
+        async def run(work: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await work()
+            except (CommandError, BackendError) as error:
+                failures.append(as_command_error(error))
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, self._wait_cloned)
+            for pull in self._pulls.values():
+                nursery.start_soon(run, pull.run)
+        return failures[0]
+
+    async def _wait_cloned(self) -> None:
+        for pull in self._pulls.values():
+            await pull.cloned.wait()
+        if self.state is RecipientState.CLONING:
+            await self._enter(RecipientState.APPLYING)
+
+    async def _enter(self, state: RecipientState) -> None:
+        async with self._changing:
+            await self.part.save(state=state)
+        self._phase_began = trio.current_time()
+        self._changed.unpark_all()
+
+    async def _until_saved(self, failure: CommandError) -> None:
+        backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
+        while True:
+            try:
+                async with self._changing:
+                    await self.part.save(state=RecipientState.ERROR, error=failure)
+            except (CommandError, BackendError) as error:
+                logger.warning("Could not persist a failure", error=str(error))
+            else:
+                self._changed.unpark_all()
+                return
+            await backoff.pause()
+
+    def shown(self) -> dict[str, Any]:
+        """What ``currentOp`` shows of it."""
+        progress = self.progress()
+        remaining = progress.pop("remainingMillis")
+        progress.pop("elapsedMillis")
+        shown = {} if remaining is None else {"remainingOperationTimeEstimatedSecs": Int64(remaining // 1000)}
+        return {**progress, **shown, "totalOperationTimeElapsedSecs": Int64(trio.current_time() - self.began)}

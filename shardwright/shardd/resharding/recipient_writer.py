@@ -1,0 +1,165 @@
+"""Writing to the temporary collection, to the conflict stashes, and how far a donor has been pulled.
+
+A batch is written by ``applyOps`` in the mode in which mongod executes its operations one after the other. (To execute
+them as one, it would block everything else, and wait for every open transaction.) The progress comes last. A batch of
+which only a part was written before a crash comes again, and can be repeated, because it has states of documents and
+not changes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import trio
+from bson.binary import Binary
+
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.cursors import all_documents
+from shardwright.shardd.resharding.local_documents import PROGRESS
+from shardwright.shardd.resharding.pull_progress import PullProgress
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.resharding.conflict_rules import KnownDocuments, Write, identity_key, identity_of
+from shardwright.sharding.resharding.names import stash_namespace
+from shardwright.sharding.resharding.ownership import Ownership
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import raw_document
+
+_WRITES_MAX: Final = 500
+_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Limits of one command."""
+
+STASH_NOT_EMPTY: Final = 5356800
+"""MongoDB's number for two documents of the same ``_id`` that would be on one shard."""
+
+_LOOKED_UP: Final = 1_000
+_VALUE_AT: Final = 5
+"""Offset of the value in an ``_id`` element: it follows the type, the name and a zero byte."""
+
+
+class RecipientWriter:
+    """Writes what all donors hand over. One batch is written after the other, since each depends on what is there.
+
+    Args:
+        context: this shard daemon's context.
+        participation: the operation.
+        ownership: who owns documents before and after.
+    """
+
+    def __init__(self, context: ShardContext, participation: Participation, ownership: Ownership) -> None:
+        self._mongod = context.mongod
+        self._participation = participation
+        self._ownership = ownership
+        self._stashes = {donor: stash_namespace(participation.source_uuid, donor) for donor in participation.donors}
+        self._used_stashes: set[str] = set()
+        self._lock = trio.Lock()
+
+    async def open(self) -> None:
+        """Create the stashes, find out which of them have documents, and complete what a crash has interrupted.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        for donor, namespace in self._stashes.items():
+            await local_collections.create(self._mongod, namespace)
+            if not await local_collections.is_empty(self._mongod, namespace):
+                self._used_stashes.add(donor)
+        for donor in sorted(self._used_stashes):
+            stashed = await all_documents(self._mongod, self._stashes[donor], {})
+            known = await self._look_up([identity_of(each) for each in stashed])
+            known.heal()
+            for part in _parts(known.writes):
+                await self._execute(part)
+
+    async def apply(
+        self, donor: str, gone: Sequence[bytes], documents: Sequence[bytes], progress: PullProgress
+    ) -> None:
+        """Write what a donor reports, and how far it has come by that.
+
+        Args:
+            donor: the donor.
+            gone: raw ``{_id}`` of documents that it does not hand over.
+            documents: raw documents that it hands over.
+            progress: is persisted together with them.
+
+        Raises:
+            CommandError: DuplicateKey, a unique index does not allow a document; mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        async with self._lock:
+            known = await self._look_up([*gone, *map(identity_of, documents)])
+            known.apply(donor, gone, documents)
+            self._used_stashes |= {each.place for each in known.writes if each.place is not None}
+            parts = list(_parts(known.writes))
+            for part in parts[:-1]:
+                await self._execute(part)
+            await self._execute(parts[-1] if parts else [], progress)
+
+    async def check_no_conflict(self) -> None:
+        """Check that no two documents have the same ``_id``.
+
+        Raises:
+            CommandError: 5356800, two have.
+        """
+        for donor in sorted(self._used_stashes):
+            if not await local_collections.is_empty(self._mongod, self._stashes[donor]):
+                raise CommandError(
+                    STASH_NOT_EMPTY, f"Documents of shard {donor} have the same _id as those of another shard"
+                )
+            self._used_stashes.discard(donor)
+
+    async def _look_up(self, identities: Sequence[bytes]) -> KnownDocuments:
+        known = KnownDocuments()
+        for start in range(0, len(identities), _LOOKED_UP):
+            some = identities[start : start + _LOOKED_UP]
+            for document in await self._find(self._participation.temporary, some):
+                known.collection[identity_key(document)] = (self._ownership.donor_of(document), document)
+            for donor in self._used_stashes:
+                stash = known.stashes.setdefault(donor, {})
+                stash |= {identity_key(each): each for each in await self._find(self._stashes[donor], some)}
+        return known
+
+    async def _find(self, namespace: Namespace, identities: Sequence[bytes]) -> list[bytes]:
+        values = b"".join(
+            each[4:5] + b"%d\0" % position + each[4 + _VALUE_AT : -1] for position, each in enumerate(identities)
+        )
+        wanted = rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(values), b"$in")
+        query = raw_document(rawbson.wrap_value(rawbson.OBJECT, wanted, b"_id"))
+        return await all_documents(self._mongod, namespace, {"filter": query})
+
+    async def _execute(self, writes: Sequence[Write], progress: PullProgress | None = None) -> None:
+        operations = [self._operation(each) for each in writes]
+        if progress is not None:
+            document = progress.to_document(self._participation.id)
+            operations.append({"op": "i", "ns": f"config.{PROGRESS}", "o": document})
+        if operations:
+            apply = {"applyOps": operations, "allowAtomic": False, "bypassDocumentValidation": True}
+            await self._mongod.write("admin", apply)
+
+    def _operation(self, write: Write) -> Mapping[str, Any]:
+        """A write as an operation of the oplog; an insert replaces the document with the same ``_id``."""
+        if write.place is None:
+            place: dict[str, Any] = {
+                "ns": str(self._participation.temporary),
+                "ui": Binary.from_uuid(self._participation.id),
+            }
+        else:
+            place = {"ns": str(self._stashes[write.place])}
+        if write.document is None:
+            return {"op": "d", **place, "o": raw_document(write.identity)}
+        return {"op": "i", **place, "o": raw_document(write.document)}
+
+
+def _parts(writes: Sequence[Write]) -> Iterator[list[Write]]:
+    part: list[Write] = []
+    size = 0
+    for each in writes:
+        part.append(each)
+        size += len(each.document or each.identity)
+        if len(part) == _WRITES_MAX or size >= _BYTES_MAX:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -1,0 +1,252 @@
+"""The resharding operations in which this shard takes part: at most one at a time, in one part or in both."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import trio
+from bson.binary import Binary
+
+from shardwright.shardd.context.fail_point_names import (
+    RESHARDING_PAUSE_AFTER_COMMIT,
+    RESHARDING_PAUSE_BEFORE_COMMIT,
+    RESHARDING_PAUSE_BEFORE_HOLD,
+)
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.resharding.donor import ReshardingDonor
+from shardwright.shardd.resharding.local_documents import (
+    DONOR,
+    RECIPIENT,
+    LocalOperation,
+    LocalOperations,
+    LocalPart,
+    no_operation,
+)
+from shardwright.shardd.resharding.recipient import ReshardingRecipient
+from shardwright.shardd.resharding.resharding_operation import resharding_operation
+from shardwright.shardd.resharding.section import ReshardingSection
+from shardwright.shardd.resharding.temporary_collection import remove_remains, replace_source
+from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.states import DECIDED, DonorState, RecipientState
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("shardd.resharding")
+
+
+class ReshardingService:
+    """This shard's parts in resharding operations.
+
+    Args:
+        context: this shard daemon's context.
+        history_table: stores the history of retryable writes that this shard receives.
+
+    Attributes:
+        donors: the operations in which this shard is a donor, by id.
+        recipients: those in which it is a recipient, by id.
+    """
+
+    def __init__(self, context: ShardContext, history_table: HistoryTable) -> None:
+        self.donors: dict[UUID, ReshardingDonor] = {}
+        self.recipients: dict[UUID, ReshardingRecipient] = {}
+        self._context = context
+        self._history_table = history_table
+        self._as_donor = LocalOperations(context.mongod, DONOR)
+        self._as_recipient = LocalOperations(context.mongod, RECIPIENT)
+        self._term_nursery: trio.Nursery | None = None
+
+    @property
+    def _nursery(self) -> trio.Nursery:
+        if self._term_nursery is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        return self._term_nursery
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Continue what the former primary has left; critical sections are on when this returns.
+
+        Raises:
+            CommandError: the persisted state cannot be read.
+            BackendError: mongod does not answer.
+        """
+        self.end_term()
+        donors, recipients = await self._as_donor.all(), await self._as_recipient.all()
+        for operation in (*donors, *recipients):
+            if operation.blocks_operations:
+                await ReshardingSection(self._context, operation.participation).restore()
+        self._term_nursery = nursery
+        for operation in donors:
+            self._add_donor(operation)
+        for operation in recipients:
+            self._add_recipient(operation)
+
+    def end_term(self) -> None:
+        """Forget the operations, whose tasks were cancelled with their nursery; the next primary continues."""
+        self._term_nursery = None
+        for donor in self.donors.values():
+            self._context.namespace(str(donor.part.participation.namespace)).is_resharding = False
+        self.donors.clear()
+        self.recipients.clear()
+
+    # Commands of the coordinator
+
+    async def donate(self, participation: Participation) -> ReshardingDonor:
+        """Take part as a donor, if this is not so already.
+
+        Raises:
+            CommandError: NoSuchReshardCollection, the operation has ended; mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        async with self._changing(participation.id):
+            if participation.id not in self.donors:
+                await self._check_undecided(participation.id)
+                operation = LocalOperation(participation, DonorState.PREPARING_TO_DONATE)
+                await self._as_donor.save(operation)
+                self._add_donor(operation)
+            return self.donors[participation.id]
+
+    async def receive(self, participation: Participation) -> ReshardingRecipient:
+        """Take part as a recipient, if this is not so already; errors as for `donate`."""
+        async with self._changing(participation.id):
+            if participation.id not in self.recipients:
+                await self._check_undecided(participation.id)
+                operation = LocalOperation(participation, RecipientState.AWAITING_FETCH_TIMESTAMP)
+                await self._as_recipient.save(operation)
+                self._add_recipient(operation)
+            return self.recipients[participation.id]
+
+    async def hold(self, participation: Participation) -> None:
+        """Block reads and writes until commit or abort.
+
+        Raises:
+            CommandError: NoSuchReshardCollection, this shard does not take part; mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_HOLD)
+        async with self._changing(participation.id):
+            parts = self._parts(participation.id)
+            if not parts:
+                raise no_operation(participation.id)
+            for part in parts:
+                if not part.operation.is_holding:
+                    await part.save(is_holding=True)
+            await ReshardingSection(self._context, participation).block_all()
+
+    async def commit(self, participation: Participation) -> None:
+        """Put the collection that was assembled in the place of the former one, and let operations go on.
+
+        Raises:
+            CommandError: mongod refuses, or the catalog cannot be read.
+            BackendError: mongod does not answer.
+        """
+        async with self._changing(participation.id):
+            if not self._parts(participation.id):
+                return
+            await self._end_tasks(participation.id)
+            section = ReshardingSection(self._context, participation)
+            await section.block_all()
+            is_recipient = self._me in participation.recipients
+            await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_COMMIT)
+            await replace_source(self._context, participation, is_recipient=is_recipient)
+            await self._context.fail_points.hang_while(RESHARDING_PAUSE_AFTER_COMMIT)
+            await self._finish(participation, section)
+
+    async def abort(self, participation: Participation) -> None:
+        """Remove everything of the operation, and let operations go on; errors as for `commit`."""
+        async with self._changing(participation.id):
+            if not self._parts(participation.id):
+                return
+            await self._end_tasks(participation.id)
+            if participation.id in self.donors:
+                self.donors[participation.id].is_aborted = True
+            await self._finish(participation, ReshardingSection(self._context, participation))
+
+    def donor(self, operation_id: UUID) -> ReshardingDonor:
+        """The donor of an operation.
+
+        Raises:
+            CommandError: NotYetInitialized, this shard is not (yet) a donor of it.
+        """
+        if operation_id not in self.donors:
+            raise CommandError(ErrorCode.NotYetInitialized, f"Not a donor of the resharding operation {operation_id}")
+        return self.donors[operation_id]
+
+    def recipient_of(self, namespace: str) -> ReshardingRecipient | None:
+        """The recipient of a collection that is being resharded."""
+        found = (each for each in self.recipients.values() if str(each.part.participation.namespace) == namespace)
+        return next(found, None)
+
+    def operations(self) -> list[dict[str, Any]]:
+        """What ``currentOp`` shows of the parts."""
+        address = self._context.options.address
+        donors = [resharding_operation("Donor", each.part, address, each.shown()) for each in self.donors.values()]
+        recipients = [
+            resharding_operation("Recipient", each.part, address, each.shown()) for each in self.recipients.values()
+        ]
+        return donors + recipients
+
+    async def _finish(self, participation: Participation, section: ReshardingSection) -> None:
+        await self._refresh(participation)
+        await remove_remains(self._context, participation)
+        for part in self._parts(participation.id):
+            await part.remove()
+        self._context.namespace(str(participation.namespace)).is_resharding = False
+        self.donors.pop(participation.id, None)
+        self.recipients.pop(participation.id, None)
+        section.leave()
+
+    async def _refresh(self, participation: Participation) -> None:
+        """Learn the placement after the decision, and persist it for secondaries."""
+        await self._context.config_times.wait_durable()
+        state = self._context.namespace(str(participation.namespace))
+        state.forget()
+        await self._context.refresher.refresh_collection(state)
+        await self._context.writer.wait_collection_saved(state.namespace)
+        self._context.views.forget()
+
+    async def _end_tasks(self, operation_id: UUID) -> None:
+        if operation_id in self.recipients:
+            await self.recipients[operation_id].end()
+        if operation_id in self.donors:
+            self.donors[operation_id].close()
+
+    async def _check_undecided(self, operation_id: UUID) -> None:
+        """Check that the operation is under way: a command that arrives late must not begin anything.
+
+        Raises:
+            CommandError: NoSuchReshardCollection, it is not.
+        """
+        found = await (await self._context.catalog()).find(
+            "reshardingOperations", {"_id": Binary.from_uuid(operation_id), "state": {"$nin": sorted(DECIDED)}}
+        )
+        if not found:
+            raise no_operation(operation_id)
+
+    def _add_donor(self, operation: LocalOperation) -> None:
+        section = ReshardingSection(self._context, operation.participation)
+        part = LocalPart(self._as_donor, operation)
+        self._context.namespace(str(operation.participation.namespace)).is_resharding = True
+        self.donors[operation.participation.id] = ReshardingDonor(self._context, part, section, self._nursery)
+
+    def _add_recipient(self, operation: LocalOperation) -> None:
+        part = LocalPart(self._as_recipient, operation)
+        recipient = ReshardingRecipient(self._context, part, self._history_table)
+        self.recipients[operation.participation.id] = recipient
+        self._nursery.start_soon(recipient.run)
+
+    def _parts(self, operation_id: UUID) -> list[LocalPart]:
+        found = (self.donors.get(operation_id), self.recipients.get(operation_id))
+        return [each.part for each in found if each is not None]
+
+    @asynccontextmanager
+    async def _changing(self, operation_id: UUID) -> AsyncIterator[None]:
+        """Run the coordinator's commands about one operation one after the other."""
+        assert self._nursery is not None
+        async with self._context.ddl_locks.hold(f"resharding {operation_id}"):
+            yield
+
+    @property
+    def _me(self) -> str:
+        return self._context.require_identity().shard_name

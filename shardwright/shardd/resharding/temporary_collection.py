@@ -1,0 +1,116 @@
+"""The collection in which a recipient assembles its documents, and what becomes of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bson.binary import Binary
+
+from shardwright.daemon.backoff import Backoff
+from shardwright.shardd.context.other_shards import send_to_shard
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.shard_key_index import has_supporting_index, index_specification
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.resharding.local_documents import PROGRESS
+from shardwright.sharding.resharding.names import stash_namespace
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_MAX_TIME: Final = {"maxTimeMS": 100}
+"""How long operations may wait at a time for the creation of a collection, which itself waits for transactions."""
+
+
+async def create_temporary(context: ShardContext, participation: Participation) -> None:
+    """Create the collection with the options and indexes that it has on a donor, and an index for the new key.
+
+    Raises:
+        CommandError: NamespaceNotFound, the donor does not have the collection; InvalidOptions, a unique index does not
+            begin with the new key; an index cannot be created.
+        BackendError: mongod does not answer.
+    """
+    namespace, temporary = participation.namespace, participation.temporary
+    listing = {"listCollections": 1, "filter": {"name": namespace.collection}}
+    donor = participation.donors[0]
+    found = (await send_to_shard(context, donor, namespace.db, listing))["cursor"]["firstBatch"]
+    if not found:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"donor shard has no collection {namespace}")
+    options = {name: value for name, value in found[0]["options"].items() if name != "uuid"}
+    reply = await send_to_shard(context, donor, namespace.db, {"listIndexes": namespace.collection})
+    indexes = _with_key_index(participation, reply["cursor"]["firstBatch"], has_collation="collation" in options)
+    await _create_between_transactions(context, participation, options, found[0].get("idIndex"))
+    await local_collections.create_indexes(context.mongod, temporary, indexes)
+
+
+async def _create_between_transactions(
+    context: ShardContext, participation: Participation, options: Mapping[str, Any], id_index: Mapping[str, Any] | None
+) -> None:
+    """Create the collection when no transaction is open, without making others wait long for that."""
+    backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
+    while True:
+        try:
+            await local_collections.create_with_uuid(
+                context.mongod, participation.temporary, participation.id, options, id_index, max_time=_MAX_TIME
+            )
+        except CommandError as error:
+            if error.code != ErrorCode.MaxTimeMSExpired:
+                raise
+        else:
+            return
+        await backoff.pause()
+
+
+def _with_key_index(
+    participation: Participation, indexes: Sequence[dict[str, Any]], *, has_collation: bool
+) -> list[dict[str, Any]]:
+    wanted = [each for each in indexes if each["name"] != "_id_" and not each.get("clustered")]
+    if has_collation:
+        # A specification without a collation means the simple one, but createIndexes would apply the collection's.
+        wanted = [{"collation": {"locale": "simple"}, **each} for each in wanted]
+    if not has_supporting_index(participation.namespace, participation.key, indexes, unique=False):
+        wanted.append(index_specification(participation.key, unique=False, has_default_collation=has_collation))
+    return wanted
+
+
+async def replace_source(context: ShardContext, participation: Participation, *, is_recipient: bool) -> None:
+    """Put the assembled collection in the place of the former one, which a shard that received nothing just drops.
+
+    May be repeated.
+
+    Raises:
+        CommandError: NamespaceNotFound, the assembled collection is missing; mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    namespace, temporary, mongod = participation.namespace, participation.temporary, context.mongod
+    present = await local_collections.describe(mongod, namespace)
+    if present is not None and present.uuid == participation.id:
+        return
+    if not is_recipient:
+        await local_collections.drop(mongod, namespace)
+        return
+    assembled = await local_collections.describe(mongod, temporary)
+    if assembled is None or assembled.uuid != participation.id:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"This shard has no collection {temporary}")
+    replaced = Binary.from_uuid(present.uuid) if present is not None and present.uuid is not None else False
+    rename = {
+        "renameCollection": str(temporary),
+        "to": str(namespace),
+        "dropTarget": replaced,
+        "collectionUUID": Binary.from_uuid(participation.id),
+        "writeConcern": MAJORITY,
+    }
+    await mongod.command("admin", rename)
+
+
+async def remove_remains(context: ShardContext, participation: Participation) -> None:
+    """Drop what only the operation needs: the temporary collection, if it is still there, stashes and progress.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    stashes = [stash_namespace(participation.source_uuid, donor) for donor in participation.donors]
+    for namespace in (participation.temporary, *stashes):
+        await local_collections.drop(context.mongod, namespace)
+    progress = {"q": {"_id.reshardingUUID": Binary.from_uuid(participation.id)}, "limit": 0}
+    await context.mongod.write("config", {"delete": PROGRESS, "deletes": [progress], "writeConcern": MAJORITY})
