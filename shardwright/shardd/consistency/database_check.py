@@ -1,0 +1,97 @@
+"""Checking a database, or one collection of it (``_shardsvrCheckMetadataConsistency`` on its primary shard).
+
+No DDL operation of the database runs meanwhile. Chunks may move: whatever may be caused by that is not reported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from bson.binary import Binary
+
+from shardwright.shardd.consistency.index_differences import index_differences
+from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shards
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.reads import find_in_snapshot
+from shardwright.sharding.consistent_ranges import RangeCheck
+from shardwright.sharding.inconsistencies import namespace_of
+from shardwright.wire.rawbson import decode_document, raw_document
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A sharded collection whose entries in the catalog were checked."""
+
+    entry: CollectionEntry
+    owners: frozenset[str]
+    has_routing_table: bool
+    found: list[dict[str, Any]]
+
+    def for_participants(self) -> dict[str, Any]:
+        """What participants compare their local collections with."""
+        entry = self.entry
+        return {
+            "ns": str(entry.namespace),
+            "uuid": Binary.from_uuid(entry.uuid),
+            "key": raw_document(entry.key.document),
+            "owners": sorted(self.owners),
+            "hasRoutingTable": self.has_routing_table,
+        }
+
+
+async def check_database(context: ShardContext, db: str, collection: str, *, indexes: bool) -> list[dict[str, Any]]:
+    """The inconsistencies of a database, sorted by namespace.
+
+    Args:
+        context: the context of the database's primary shard, which is this one.
+        db: the database.
+        collection: the only collection to check; empty for all.
+        indexes: whether to compare the indexes of the shards that own chunks.
+
+    Raises:
+        CommandError: LockBusy, a DDL operation takes too long; or a shard or the config servers could not be reached.
+    """
+    async with context.ddl_locks.hold_all([db]):
+        checked = [await _check_catalog(context, entry) for entry in await _sharded(context, db, collection)]
+        participate: dict[str, Any] = {
+            "_shardsvrCheckMetadataConsistencyParticipant": collection or 1,
+            "primaryShardId": context.require_identity().shard_name,
+            "collections": [each.for_participants() for each in checked],
+        }
+        replies = await send_to_shards(context, await all_shard_ids(context), db, participate)
+    found = list(chain.from_iterable(each.found for each in checked))
+    found += chain.from_iterable(reply["inconsistencies"] for reply in replies.values())
+    if indexes:
+        found += _compare_indexes(checked, replies)
+    return sorted(found, key=namespace_of)
+
+
+async def _sharded(context: ShardContext, db: str, collection: str) -> list[CollectionEntry]:
+    # The slash is the character after the dot, so this is the end of all names with the prefix.
+    names = f"{db}.{collection}" if collection else {"$gte": f"{db}.", "$lt": f"{db}/"}
+    found = await (await context.catalog()).find("collections", {"_id": names}, sort={"_id": 1})
+    decoded: list[dict[str, Any]] = [decode_document(document) for document in found]
+    return [CollectionEntry.from_document(document) for document in decoded]
+
+
+async def _check_catalog(context: ShardContext, entry: CollectionEntry) -> _Checked:
+    catalog = await context.catalog()
+    check = RangeCheck(str(entry.namespace), entry.uuid, entry.key)
+    about, by_bound = {"uuid": Binary.from_uuid(entry.uuid)}, {"min": 1}
+    raw_chunks = await catalog.read(find_in_snapshot("chunks", about, sort=by_bound))
+    chunks: list[Mapping[str, Any]] = [decode_document(document) for document in raw_chunks]
+    raw_zones = await catalog.find("tags", {"ns": str(entry.namespace)}, sort=by_bound)
+    zones: list[Mapping[str, Any]] = [decode_document(document) for document in raw_zones]
+    owners = frozenset(str(chunk["shard"]) for chunk in chunks if "shard" in chunk)
+    found = list(check.chunks(chunks))
+    return _Checked(entry, owners, not found, [*found, *check.zones(zones)])
+
+
+def _compare_indexes(checked: list[_Checked], replies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for name in (str(each.entry.namespace) for each in checked):
+        of_shards = {shard: reply["indexes"][name] for shard, reply in replies.items() if name in reply["indexes"]}
+        found += index_differences(name, of_shards)
+    return found

@@ -1,0 +1,120 @@
+"""Comparing the collections of one shard with the catalog (``_shardsvrCheckMetadataConsistencyParticipant``)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.shardd.consistency.orphan_check import orphans_without_task
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.sharding.inconsistencies import Inconsistency
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.transport.cursor import DecodedCursor
+
+_NOT_COMPARED: Final = frozenset({"system.profile"})
+"""Collections that every shard has for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCollection:
+    """A sharded collection as the catalog has it.
+
+    Attributes:
+        owners: the shards that own chunks.
+        has_routing_table: whether its chunks are undamaged.
+    """
+
+    namespace: Namespace
+    uuid: UUID
+    pattern: ShardKeyPattern
+    owners: frozenset[str]
+    has_routing_table: bool
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "ExpectedCollection":
+        """Read what the primary shard of the database sends."""
+        return cls(
+            Namespace.parse(document["ns"]),
+            UUID(bytes=bytes(document["uuid"])),
+            ShardKeyPattern.from_mapping(document["key"]),
+            frozenset(document["owners"]),
+            bool(document["hasRoutingTable"]),
+        )
+
+
+class LocalCheck:
+    """A check of this shard's part of a database.
+
+    Args:
+        context: this shard daemon's context.
+        db: the database.
+
+    Attributes:
+        found: the inconsistencies.
+        indexes: the indexes of the sharded collections of which this shard owns chunks, by namespace.
+    """
+
+    def __init__(self, context: ShardContext, db: str) -> None:
+        self._context = context
+        self._db = db
+        self._me = context.require_identity().shard_name
+        self.found: list[dict[str, Any]] = []
+        self.indexes: dict[str, list[dict[str, Any]]] = {}
+
+    async def run(self, expected: Sequence[ExpectedCollection], collection: str, primary_shard: str) -> None:
+        """Compare the local collections with the catalog.
+
+        Args:
+            expected: the sharded collections of the database, or the one to check.
+            collection: the only collection to check; empty for all.
+            primary_shard: the database's primary shard, which has its unsharded collections.
+
+        Raises:
+            CommandError: mongod refuses, or the config servers could not be reached.
+            BackendError: mongod does not answer.
+        """
+        local = await self._local_collections(collection)
+        for each in expected:
+            await self._check_sharded(each, local.get(each.namespace.collection))
+        sharded = {each.namespace.collection for each in expected}
+        if self._me != primary_shard:
+            for name in sorted(set(local) - sharded - _NOT_COMPARED):
+                about = {"shard": self._me, "localUUID": Binary.from_uuid(local[name])}
+                self.found.append(Inconsistency.MisplacedCollection.document(f"{self._db}.{name}", **about))
+
+    async def _local_collections(self, collection: str) -> dict[str, UUID]:
+        wanted: dict[str, Any] = {"type": "collection", **({"name": collection} if collection else {})}
+        listing = {"listCollections": 1, "filter": wanted}
+        entries = await DecodedCursor(self._context.mongod.command, self._db, listing).all_documents()
+        return {entry["name"]: UUID(bytes=bytes(entry["info"]["uuid"])) for entry in entries}
+
+    async def _check_sharded(self, expected: ExpectedCollection, local: UUID | None) -> None:
+        if local is None:
+            if self._me in expected.owners:
+                self._report(Inconsistency.MissingLocalCollection, expected)
+            return
+        if local != expected.uuid:
+            uuids = {"localUUID": Binary.from_uuid(local), "UUID": Binary.from_uuid(expected.uuid)}
+            self.found.append(
+                Inconsistency.CollectionUUIDMismatch.document(str(expected.namespace), shard=self._me, **uuids)
+            )
+            return
+        indexes = await local_collections.list_indexes(self._context.mongod, expected.namespace)
+        is_supported = any(expected.pattern.is_supported_by_index(index) for index in indexes)
+        if self._me in expected.owners:
+            self.indexes[str(expected.namespace)] = indexes
+            if not is_supported:
+                key = decode_document(expected.pattern.document)
+                self._report(Inconsistency.MissingShardKeyIndex, expected, shardKeyPattern=key)
+        if is_supported and expected.has_routing_table:
+            for part in await orphans_without_task(self._context, expected.namespace, expected.uuid):
+                self._report(Inconsistency.OrphanedDocuments, expected, range=part.to_document())
+
+    def _report(self, kind: Inconsistency, expected: ExpectedCollection, **details: object) -> None:
+        about = {"collectionUUID": Binary.from_uuid(expected.uuid), "shard": self._me}
+        self.found.append(kind.document(str(expected.namespace), **about, **details))

@@ -1,0 +1,80 @@
+"""Documents that this shard should not have: it neither owns their range nor has a range deletion for it.
+
+Nothing hides them from reads that are not pinned to a shard key, and nothing will delete them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod.range_contents import is_range_empty
+from shardwright.shardd.orphans.orphan_ranges import merged, range_of
+from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+ATTEMPTS_MAX: Final = 10
+"""How often a collection is examined whose chunks move meanwhile."""
+
+
+async def orphans_without_task(context: ShardContext, namespace: Namespace, uuid: UUID) -> Sequence[ChunkRange]:
+    """The ranges, each between two owned ones or range deletions, in which the local mongod has such documents.
+
+    A migration registers its range before it writes the first document, and removes it only after the placement has
+    changed. So if the placement is the same before and after the search, whatever was found outside of all ranges
+    registered before or after it does not belong to a migration.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, the placement kept changing; or it cannot be read.
+        BackendError: mongod does not answer.
+    """
+    name = str(namespace)
+    for _ in range(ATTEMPTS_MAX):
+        before = context.range_deletion_tasks.of(name)
+        table = await _table(context, name, uuid)
+        if table is None:
+            return ()
+        found = [
+            part
+            for part in unowned(table, context.require_identity().shard_name, before)
+            if not await is_range_empty(context.mongod, namespace, table.key_pattern, part)
+        ]
+        after = await _table(context, name, uuid)
+        if after is not None and after.collection_version == table.collection_version:
+            tasks = [range_of(task, table.key_pattern) for task in context.range_deletion_tasks.of(name)]
+            return [part for part in found if not any(part.overlaps(each) for each in tasks)]
+    raise CommandError(ErrorCode.ConflictingOperationInProgress, f"the chunks of {name} kept moving")
+
+
+def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask]) -> list[ChunkRange]:
+    """The ranges of a collection that a shard neither owns nor has a range deletion for, sorted and merged."""
+    pattern = table.key_pattern
+    excluded = [range_of(task, pattern) for task in tasks if task.collection_uuid == table.collection.uuid]
+    excluded += [
+        ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key)
+        for chunk in table.chunks()
+        if chunk.shard == shard
+    ]
+    gaps = []
+    low, low_key = pattern.global_min(), pattern.global_min_bytes()
+    for each in merged(excluded):
+        if low_key < each.min_key:
+            gaps.append(ChunkRange(low, each.min, low_key, each.min_key))
+        low, low_key = each.max, each.max_key
+    if low_key < pattern.global_max_bytes():
+        gaps.append(ChunkRange(low, pattern.global_max(), low_key, pattern.global_max_bytes()))
+    return gaps
+
+
+async def _table(context: ShardContext, namespace: str, uuid: UUID) -> RoutingTable | None:
+    """The routing table as the config servers have it; None if the collection is another one now."""
+    state = context.namespace(namespace)
+    await context.refresher.reread_collection(state)
+    while not state.is_known:  # it was forgotten at once
+        await context.refresher.reread_collection(state)
+    table = state.table
+    return table if table is not None and table.collection.uuid == uuid else None
