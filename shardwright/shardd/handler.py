@@ -20,6 +20,7 @@ from shardwright.shardd.exchange.term_exchange import TermExchange, is_lineariza
 from shardwright.shardd.local_mongod.raw_replies import is_ok
 from shardwright.shardd.metadata.causal_reads import CausalReads
 from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.renamed import is_renamed
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace_of
@@ -27,6 +28,7 @@ from shardwright.shardd.operations.current_op import with_daemon_operations
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
+from shardwright.shardd.operations.moving_databases import REFUSED_DURING_MOVES, check_not_moving
 from shardwright.shardd.operations.retried_writes import answer_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
@@ -42,6 +44,7 @@ from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
 from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.session_kills import KILLS
 from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
@@ -66,7 +69,12 @@ if TYPE_CHECKING:
 
 logger = get_logger("shardd.operations")
 
-_BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
+_BEGIN_IN_REACTOR: Final = frozenset(
+    {
+        *("abortTransaction", "aggregate", "commitTransaction", "count", "delete", "distinct", "find", "findAndModify"),
+        *("findandmodify", "getMore", "insert", "update"),
+    }
+)
 """Commands that hardly ever wait for anything but mongod; where they do, they call `in_own_task`."""
 
 REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
@@ -105,6 +113,8 @@ class ShardHandler(SidecarHandler):
         """Handle a request according to its kind (see `SidecarHandler.dispatch`)."""
         if request.name not in _BEGIN_IN_REACTOR:
             await in_own_task()
+            if request.name in REFUSED_DURING_MOVES:
+                check_not_moving(self._context, request)
         fields = request.fields
         command = COMMANDS.get(request.name)
         if command is not None:
@@ -171,6 +181,13 @@ class ShardHandler(SidecarHandler):
         flags = request.message.flags
         if request.name == "getMore":
             return await self._get_more(upstream, request)
+        if request.name in KILLS:
+            await in_own_task()
+            reply = await upstream.forward(request.message.frame, flags)
+            if reply is not None and is_ok(response_body(reply)):
+                await in_own_task()
+                await self._shard.transactions.note_kill(request)
+            return reply
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()
             return with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
@@ -204,16 +221,8 @@ class ShardHandler(SidecarHandler):
         elif not is_write:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
-            # The wait for a time precedes the comparison of versions, as on a genuine shard: the placement known here
-            # has to be at least as new as that time.
             must_report_term = must_report_term or is_linearizable(request)
-            await self._context.sidecar.prepare(request)
-            if not self._context.is_primary:
-                for name in (namespace_of(request), *named_namespaces(request)):
-                    await self._causal_reads.prepare(request, self._context.namespace(name))
-            if is_snapshot_read(request):
-                await in_own_task()
-                await self._snapshot_reads.wait_decided(request, (namespace_of(request), *named_namespaces(request)))
+            await self._wait_for_read_concern(request)
         if TXN_NUMBER in request.fields and transaction is None and len(self._shard.transactions.open):
             await self._shard.transactions.statements.end_older(upstream, request)
         admission = self._admission
@@ -245,8 +254,11 @@ class ShardHandler(SidecarHandler):
                 if reply is not None:
                     return reply
             reply = await self._run_admitted(exchange, state, orphans, request)
-            if operations.is_superseded and reply is not None and table is not None:
-                reply = await self._read_again(exchange, state.namespace, table, request, reply)
+            if table is not None:
+                if is_write:
+                    self._shard.auto_splitter.observe(request, reply, state, table)
+                elif operations.is_superseded and reply is not None:
+                    reply = await self._read_again(exchange, state.namespace, table, request, reply)
             if involved:
                 self._involved_cursors.observe(reply, involved)
             return reply
@@ -256,6 +268,25 @@ class ShardHandler(SidecarHandler):
                 entry.leave()
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
+
+    @may_run_in_reactor
+    async def _wait_for_read_concern(self, request: Request) -> None:
+        """Wait until this shard can read what a read concern asks for.
+
+        This precedes the comparison of versions, as on a genuine shard: the placement known here has to be at least as
+        new as the time that the read is after.
+        """
+        await self._context.sidecar.prepare(request)
+        is_primary, is_snapshot = self._context.is_primary, is_snapshot_read(request)
+        if is_primary and not is_snapshot:
+            return
+        namespaces = (namespace_of(request), *named_namespaces(request))
+        if not is_primary:
+            for name in namespaces:
+                await self._causal_reads.prepare(request, self._context.namespace(name))
+        if is_snapshot:
+            await in_own_task()
+            await self._snapshot_reads.wait_decided(request, namespaces)
 
     @may_run_in_reactor
     async def _prepare_statement(
@@ -279,6 +310,8 @@ class ShardHandler(SidecarHandler):
     ) -> bytes | None:
         """Repeat a read with a filter, because a range may have been received while it was under way.
 
+        If the collection was renamed meanwhile, the router has to send it again, to all shards.
+
         The filter hides everything that the shard did not own when the read was admitted, so one repetition is enough.
         """
         await in_own_task()
@@ -293,6 +326,12 @@ class ShardHandler(SidecarHandler):
             return frame  # the shards that have the documents see to that
         namespace = Namespace.parse(name)
         await close_cursor(self._context.mongod, namespace, body)
+        state = self._context.namespace(name)
+        if is_renamed(state, table):
+            error = state.stale(table.shard_version(state.shard), f"the collection {name} was renamed meanwhile")
+            return reply_document(
+                request.message.request_id, stale_reply(request, error, self._context.config_times.gossip())
+            )
         logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)
         ownership = unowned_filter(table, self._context.require_identity().shard_name)
         if ownership is None:

@@ -36,7 +36,7 @@ class ShardService(ShardHandler):
         self._server: Server | None = None
         self._shard = ShardServer(options, self.metrics, nursery, self._close_clients)
         for name, value in options.parameters.items():
-            set_parameter(self._shard.migrations.parameters, name, value)
+            set_parameter(self._shard.components.parameters, name, value)
         stale_errors = self.metrics.labelled_counter(
             "stale_errors", "Operations rejected because of a stale routing version", "error"
         )

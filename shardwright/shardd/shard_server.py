@@ -1,7 +1,9 @@
 """The assembled shard daemon: its context is created first, each component after those that it uses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from random import Random
+from typing import Any
 
 import trio
 
@@ -9,16 +11,21 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.commands.server_parameters import ServerParameters
 from shardwright.shardd.context.shard_context import ShardContext, handshake
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
+from shardwright.shardd.ddl.rename_participants import RenameParticipants
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.metadata.cache_watch import CacheWatch
 from shardwright.shardd.migration.migrations import Migrations
 from shardwright.shardd.orphans.former_cursors import FormerCursors
 from shardwright.shardd.orphans.older_cursors import OlderCursors
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.resharding.service import ReshardingService
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
+from shardwright.shardd.splitting.auto_splitter import AutoSplitter
+from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
 from shardwright.shardd.transactions.transactions import Transactions
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
@@ -43,7 +50,10 @@ class ShardServer:
         history_table: retryable writes that former owners of ranges executed.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
+        auto_splitter: splits chunks as they grow.
+        resharding: this shard's parts in resharding operations.
         coordinators: DDL operations of several steps.
+        renames: this shard's part in renames of sharded collections.
         transaction_coordinators: commits of transactions on several shards.
         components: those components that have commands of their own.
     """
@@ -60,13 +70,24 @@ class ShardServer:
         self.former_cursors = FormerCursors(mongod)
         self.previews = UpdatePreviews(mongod)
         self.transactions = Transactions(context)
+        context.open_cursors.is_transaction_open = self.transactions.is_open
         self.history_table = HistoryTable(mongod)
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
         self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
+        self.auto_splitter = AutoSplitter(context, ChunkSplitter(context), Random())
+        self.resharding = ReshardingService(context, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
+        self.renames = RenameParticipants(context, self.migrations, self.range_deletions)
         self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
         self.components = ShardComponents(
-            context, self.range_deletions, self.migrations, self.coordinators, self.transaction_coordinators
+            context,
+            ServerParameters(self.migrations.parameters, self.auto_splitter.parameters),
+            self.range_deletions,
+            self.migrations,
+            self.coordinators,
+            self.renames,
+            self.transaction_coordinators,
+            self.resharding,
         )
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
@@ -74,6 +95,7 @@ class ShardServer:
             on_collection=self._on_cached_collection,
             on_database=self._on_cached_database,
             on_range_deletion=self.range_deletions.observe,
+            on_rename=self._on_rename,
             on_gap=self._on_missed_changes,
         )
         context.sidecar.certainty.catch_up_by(self._on_missed_changes)
@@ -88,10 +110,14 @@ class ShardServer:
                 self.range_deletions,
                 self.history_table,
                 self.migrations,
+                self.resharding,
                 TermRecovery(lambda _: self.previews.transactions.end_abandoned()),
+                self.renames,
+                TermRecovery(self.coordinators.restore_sections),
                 context.recovery_gate,
                 self.coordinators,
                 self.transaction_coordinators,
+                self.auto_splitter,
             ),
         )
         self._nursery = nursery
@@ -114,6 +140,10 @@ class ShardServer:
         state = self.context.databases.find(db)
         if state is not None:
             state.forget()
+
+    def _on_rename(self, document: Mapping[str, Any]) -> None:
+        for namespace in (document["_id"], document["to"]):
+            self._on_cached_collection(namespace)
 
     async def _on_missed_changes(self) -> None:
         await self.range_deletions.observe_gap()

@@ -8,6 +8,7 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.term_fence import TermFence
+from shardwright.daemon.until_done import until_done
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -118,12 +119,13 @@ class Terms:
 
     async def _until_done(self, term: int, step: Callable[[], Awaitable[None]]) -> None:
         """Retry a step until it is done, or the term is over."""
-        backoff = Backoff(first_seconds=0.2, seconds_max=1.0)
-        while True:
-            try:
-                await step()
-            except (BackendError, CommandError) as error:
-                logger.warning("Could not recover the operations of earlier terms", term=term, error=str(error))
-                await backoff.pause()
-            else:
-                return
+        await until_done(step, Backoff(first_seconds=0.2, seconds_max=1.0), partial(_log_failure, term))
+
+
+def _log_failure(term: int, error: BackendError | CommandError, retry_seconds: float) -> None:
+    logger.warning(
+        "Could not recover the operations of earlier terms",
+        term=term,
+        error=str(error),
+        retry_seconds=round(retry_seconds, 3),
+    )

@@ -7,6 +7,7 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.shardd.cluster.config_times import ConfigTimes
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
@@ -70,7 +71,11 @@ class Catalog(CatalogClient):
         note = {"appendOplogNote": 1, "data": {"msg": "new collection timestamp"}, "writeConcern": write_concern}
         if cluster_time is not None:
             note["$clusterTime"] = cluster_time
-        reply = await self.command(note)
+
+        async def run(_: str, command: Mapping[str, Any]) -> dict[str, Any]:
+            return await self.command(command)
+
+        reply = await append_oplog_note(run, note)
         now: Timestamp = reply["operationTime"]
         return now
 

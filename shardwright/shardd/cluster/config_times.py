@@ -1,8 +1,8 @@
 """The newest config time that this shard has seen, which survives a change of its primary.
 
-A shard that gave a range away must never mistake an older catalog for the present one, whichever member is primary. So
-the time is persisted in ``config.vectorClock``, on a majority, after the catalog has changed and before anything relies
-on that; a new primary reads it before it admits operations.
+A shard that gave a range away must never mistake an older catalog for the current one, no matter which member is
+primary. So the time is persisted in ``config.vectorClock``, on a majority, after the catalog has changed and before
+anything relies on that; a new primary reads it before it admits operations.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ class ConfigTimes:
             self.clock.advance(self._durable)
 
     async def wait_durable(self) -> None:
-        """Return when a majority of the set has the present config time.
+        """Return when a majority of the set has the current config time.
 
         Raises:
             CommandError: mongod refuses, or the majority did not confirm in time.

@@ -46,7 +46,7 @@ class ShardIdentity:
         """The config servers.
 
         Raises:
-            CommandError: FailedToParse; UnsupportedFormat, they are no replica set.
+            CommandError: FailedToParse; UnsupportedFormat, they are not a replica set.
         """
         parsed = ConnectionString.parse(self.config_string)
         if not parsed.set_name:

@@ -1,8 +1,8 @@
 """The shard daemon's own commands, with one module for each or for a small family.
 
 Owns their arguments and replies, and running them; importing the package registers all of them.
-May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`, `operations`,
-`range_deleter` and `two_phase_commit`.
+May import `cluster`, `consistency`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`,
+`operations`, `range_deleter`, `resharding`, `splitting` and `two_phase_commit`.
 """
 
 from shardwright.shardd.commands import (
@@ -10,6 +10,8 @@ from shardwright.shardd.commands import (
     chunk_commands,
     cleanup_orphaned_command,
     commit_commands,
+    consistency_commands,
+    database_move_commands,
     ddl_commands,
     fail_point_commands,
     identity_commands,
@@ -19,6 +21,7 @@ from shardwright.shardd.commands import (
     operation_commands,
     parameter_commands,
     participant_commands,
+    resharding_commands,
     session_mods_command,
     version_commands,
 )
@@ -28,6 +31,8 @@ __all__ = [
     "chunk_commands",
     "cleanup_orphaned_command",
     "commit_commands",
+    "consistency_commands",
+    "database_move_commands",
     "ddl_commands",
     "fail_point_commands",
     "identity_commands",
@@ -37,6 +42,7 @@ __all__ = [
     "operation_commands",
     "parameter_commands",
     "participant_commands",
+    "resharding_commands",
     "session_mods_command",
     "version_commands",
 ]

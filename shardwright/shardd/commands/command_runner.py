@@ -12,6 +12,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.exchange.gossip import gossip
 from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.metadata.stale_errors import StaleError
+from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
@@ -49,7 +50,7 @@ async def _run(command: Command, shard: ShardComponents, request: Request) -> by
     if command.needs_identity:
         await context.load_identity()
     if command.is_ddl and not _is_about_sessions(request):
-        await check_database_version(context, request)
+        await check_database_version(context, request, full_namespace(request).db if command.admin_only else None)
     try:
         with trio.move_on_after(seconds_allowed(request)) as deadline:
             body = await command.handler(shard, request)
@@ -84,8 +85,13 @@ def _is_about_sessions(request: Request) -> bool:
     return request.name == "_shardsvrCreateCollection" and f"{request.db}.{request.collection}" == SESSIONS
 
 
-async def check_database_version(context: ShardContext, request: Request) -> None:
-    """Check that a DDL command was routed by the present version of its database, to the primary shard.
+async def check_database_version(context: ShardContext, request: Request, db: str | None = None) -> None:
+    """Check that a DDL command was routed by the current version of its database, to the primary shard.
+
+    Args:
+        context: this shard daemon's context.
+        request: the command.
+        db: the database that it changes, if that is not the one on which it is run.
 
     Raises:
         CommandError: IllegalOperation, it has no version, or this is not the primary shard; StaleDbVersion.
@@ -93,9 +99,10 @@ async def check_database_version(context: ShardContext, request: Request) -> Non
     span = request.fields.get(DATABASE_VERSION)
     if span is None:
         raise CommandError(ErrorCode.IllegalOperation, "Request sent without attaching database version")
+    db = db or request.db
     received = DatabaseVersion.from_span(request.body, span)
     raw = request.body[span[2] : span[3]]
-    state = context.database(request.db)
+    state = context.database(db)
     try:
         state.check(raw, received)
     except StaleError as error:
@@ -108,5 +115,5 @@ async def check_database_version(context: ShardContext, request: Request) -> Non
     if state.entry.primary != this:
         raise CommandError(
             ErrorCode.IllegalOperation,
-            f"This is not the primary shard for db {request.db} expected: {state.entry.primary} shardId: {this}",
+            f"This is not the primary shard for db {db} expected: {state.entry.primary} shardId: {this}",
         )

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any, Final
 
+from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
@@ -77,5 +78,5 @@ async def _wait_write_concern(mongod: LocalMongod, request: Request) -> dict[str
     if concern.get("w", 1) in _NO_MORE_THAN_A_MAJORITY:
         return None
     note = {"appendOplogNote": 1, "data": {"msg": _NAME}, "writeConcern": concern}
-    error: dict[str, Any] | None = (await mongod.command("admin", note)).get(_WRITE_CONCERN_ERROR)
+    error: dict[str, Any] | None = (await append_oplog_note(mongod.command, note)).get(_WRITE_CONCERN_ERROR)
     return error

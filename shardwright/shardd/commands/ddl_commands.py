@@ -3,16 +3,20 @@
 from typing import Any, Final
 
 from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.command_runner import check_database_version
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
 from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
 from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
 from shardwright.shardd.ddl.coordinators.modify_collection import ModifyCollection
+from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary
+from shardwright.shardd.ddl.coordinators.refine_collection_shard_key import RefineCollectionShardKey
 from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollection
+from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
-from shardwright.sharding.arguments import own_collection
+from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION
 from shardwright.wire.arguments import Arguments
@@ -29,6 +33,8 @@ _CREATE_ARGUMENTS: Final = (
     "implicitlyCreateIndex",
     "enforceUniquenessCheck",
 )
+
+_RESHARD_ARGUMENTS: Final = ("key", "unique", "collation", "numInitialChunks", "zones", "_presetReshardedChunks")
 
 
 @command("_shardsvrCreateCollection", is_ddl=True)
@@ -53,13 +59,28 @@ async def drop_database(shard: ShardComponents, request: Request) -> dict[str, A
 
 @command("_shardsvrRenameCollection", is_ddl=True)
 async def rename_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Rename an unsharded collection."""
+    """Rename a collection."""
     arguments = {
         "to": Arguments.of(request).string(b"to"),
         "dropTarget": bool(request.get(b"dropTarget", False)),
         "stayTemp": bool(request.get(b"stayTemp", False)),
     }
     return await shard.coordinators.run(RenameCollection, own_collection(request), arguments)
+
+
+@command("_shardsvrRefineCollectionShardKey", is_ddl=True)
+async def refine_collection_shard_key(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Add fields to the end of a collection's shard key."""
+    Arguments.of(request).raw(b"newShardKey")
+    arguments = Arguments.of(request).present(b"newShardKey", b"collectionUUID", b"enforceUniquenessCheck")
+    return await shard.coordinators.run(RefineCollectionShardKey, own_collection(request), arguments)
+
+
+@command("_shardsvrReshardCollection", is_ddl=True, admin_only=True)
+async def reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Give a sharded collection another shard key."""
+    arguments = {name: request.get(name.encode()) for name in _RESHARD_ARGUMENTS if name.encode() in request.fields}
+    return await shard.coordinators.run(ReshardCollection, full_namespace(request), arguments)
 
 
 @command("_shardsvrCollMod", is_ddl=True)
@@ -80,6 +101,15 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     return await drop_indexes_everywhere(
         shard.context, own_collection(request), Arguments.of(request).required_value(b"index")
     )
+
+
+@command("_shardsvrMovePrimary", admin_only=True)
+async def move_primary(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Make another shard the primary shard of a database."""
+    db = Arguments.of(request).string(request.name.encode())
+    await check_database_version(shard.context, request, db)
+    arguments = {"to": Arguments.of(request).string(b"to")}
+    return await shard.coordinators.run(MovePrimary, Namespace(db), arguments)
 
 
 @command("_shardsvrSetAllowMigrations", is_ddl=True)

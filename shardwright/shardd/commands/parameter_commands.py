@@ -27,7 +27,7 @@ async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, 
             await shard.transaction_coordinators.read_lifetime()
     for name, value in given.items():
         if name in PARAMETERS:
-            reply.setdefault("was", set_parameter(shard.migrations.parameters, name, value))
+            reply.setdefault("was", set_parameter(shard.parameters, name, value))
     return reply
 
 
@@ -46,7 +46,7 @@ async def get_parameters(shard: ShardComponents, request: Request) -> dict[str, 
     if of_mongod or wants_all or not given:
         reply = await shard.context.mongod.command("admin", {"getParameter": what, **of_mongod})
     for name in PARAMETERS if wants_all else [name for name in given if name in PARAMETERS]:
-        value = get_parameter(shard.migrations.parameters, name)
+        value = get_parameter(shard.parameters, name)
         details = {"value": value, "settableAtRuntime": True, "settableAtStartup": True}
         reply[name] = details if shows_details else value
     return reply

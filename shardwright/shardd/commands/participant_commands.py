@@ -7,6 +7,7 @@ from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.ddl.database_sections import database_closed
 from shardwright.shardd.ddl.dropping import drop_database_here, drop_here
 from shardwright.shardd.ddl.participant_sessions import execute_once
+from shardwright.shardd.ddl.rename_participants import LocalRename
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
@@ -108,6 +109,40 @@ async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict
 
     await execute_once(shard.context, request, str(namespace), modify)
     return {"result": result}
+
+
+@command("_shardsvrRenameCollectionParticipant")
+async def rename_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Rename the local part of a collection; operations on both names wait until the command that ends the rename.
+
+    Raises:
+        CommandError: TransactionTooOld, the command comes late; LockBusy, a write under way did not end.
+    """
+    arguments, source = Arguments.of(request), own_collection(request)
+    target = Namespace.parse(arguments.string(b"to"))
+    rename = LocalRename(source, target, arguments.uuid(b"sourceUUID"), arguments.boolean(b"stayTemp"))
+
+    async def work() -> None:
+        await shard.renames.rename(rename)
+
+    await execute_once(shard.context, request, str(source), work)
+    return {}
+
+
+@command("_shardsvrRenameCollectionParticipantUnblock")
+async def end_rename_of_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Admit operations on both names again, as the catalog has them now.
+
+    Raises:
+        CommandError: TransactionTooOld, the command comes late.
+    """
+    source, target = own_collection(request), Namespace.parse(Arguments.of(request).string(b"to"))
+
+    async def work() -> None:
+        await shard.renames.finish(source, target)
+
+    await execute_once(shard.context, request, str(source), work)
+    return {}
 
 
 async def _check_not_sharded(shard: ShardComponents, namespace: Namespace) -> None:

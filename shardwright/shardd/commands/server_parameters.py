@@ -6,8 +6,17 @@ from typing import Any, Final
 
 from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.shardd.migration.parameters import MigrationParameters
+from shardwright.shardd.splitting.parameters import SplitParameters
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParameters:
+    """The present values of all parameters, in groups."""
+
+    migration: MigrationParameters
+    splitting: SplitParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +24,13 @@ class Parameter:
     """One parameter.
 
     Attributes:
-        attribute: the attribute of `MigrationParameters` with its value.
+        group: the attribute of `ServerParameters` with its group.
+        attribute: the attribute of the group with its value.
         check: validates a client's value, and returns the value to store.
         parse: parses the text of a command line.
     """
 
+    group: str
     attribute: str
     check: Callable[[Any], Any]
     parse: Callable[[str], Any]
@@ -37,27 +48,37 @@ def _seconds(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
     return float(value)
 
 
+def _fraction(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise CommandError(ErrorCode.BadValue, f"expected a number above 0 and up to 1, got {value!r}")
+    return float(value)
+
+
 PARAMETERS: Final[Mapping[str, Parameter]] = {
-    "verifyMigrations": Parameter("verify", _boolean, parse_boolean),
-    "migrationCatchUpTimeoutSecs": Parameter("catch_up_seconds_max", _seconds, float),
+    "verifyMigrations": Parameter("migration", "verify", _boolean, parse_boolean),
+    "migrationCatchUpTimeoutSecs": Parameter("migration", "catch_up_seconds_max", _seconds, float),
+    "autoSplitChunks": Parameter("splitting", "is_enabled", _boolean, parse_boolean),
+    "autoSplitGrowthFraction": Parameter("splitting", "growth_fraction", _fraction, float),
 }
 """The parameters by name."""
 
 
-def get_parameter(parameters: MigrationParameters, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
+def get_parameter(parameters: ServerParameters, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
     """The value of a parameter."""
-    return getattr(parameters, PARAMETERS[name].attribute)
+    parameter = PARAMETERS[name]
+    return getattr(getattr(parameters, parameter.group), parameter.attribute)
 
 
-def set_parameter(parameters: MigrationParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - see above
+def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - see above
     """Change a parameter; returns its old value.
 
     Raises:
         CommandError: BadValue.
     """
     parameter = PARAMETERS[name]
-    old = getattr(parameters, parameter.attribute)
-    setattr(parameters, parameter.attribute, parameter.check(value))
+    group = getattr(parameters, parameter.group)
+    old = getattr(group, parameter.attribute)
+    setattr(group, parameter.attribute, parameter.check(value))
     return old
 
 

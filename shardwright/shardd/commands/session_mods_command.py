@@ -20,10 +20,14 @@ async def get_next_session_mods(shard: ShardComponents, request: Request) -> Raw
             session; BadValue, the number is neither that of the last batch nor the next.
     """
     session_id = migration_session_argument(request)
+    database = shard.migrations.databases.source(session_id)
     donor = shard.migrations.donor.migration
-    if donor is None:
+    if database is not None:
+        history = database.history
+    elif donor is not None:
+        history = await donor.wait_history(session_id)
+    else:
         raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
-    history = await donor.wait_history(session_id)
     number = request.get(b"number")
     batch = await history.next_batch(None if number is None else int(number))
     return RawReply([element(b"oplog", ARRAY, array_of_documents(batch))])

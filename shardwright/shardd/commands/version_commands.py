@@ -79,6 +79,9 @@ async def flush_routing_table_with_write_concern(shard: ShardComponents, request
 async def flush_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when a database's metadata is persisted, after a refresh unless ``syncFromConfig: false``."""
     state = shard.context.database(Arguments.of(request).string(request.name.encode()))
+    if Arguments.of(request).boolean(AFTER_SECTION.encode(), False):
+        while state.critical_section is not None:
+            await state.critical_section.wait_released()
     if Arguments.of(request).boolean(b"syncFromConfig", True):
         await shard.context.refresher.refresh_database(state)
     await shard.context.writer.wait_database_saved(state.name)

@@ -3,10 +3,17 @@
 They live in memory. After a failover, a coordinator that held one takes it again at step-up.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 
 import trio
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+LOCK_SECONDS_MAX: Final = 300.0
+"""How long a new change waits for others before LockBusy, as in MongoDB."""
 
 
 class DDLLocks:
@@ -29,6 +36,23 @@ class DDLLocks:
                 del self._locks[name]
             else:
                 self._locks[name] = (lock, users - 1)
+
+    @asynccontextmanager
+    async def hold_all(self, names: Iterable[str], seconds_max: float = LOCK_SECONDS_MAX) -> AsyncIterator[None]:
+        """Hold the locks of all ``names``, acquired in the given order, which is the same for all that hold several.
+
+        Raises:
+            CommandError: LockBusy, somebody else held one of them for too long.
+        """
+        async with AsyncExitStack() as locks:
+            with trio.move_on_after(seconds_max) as patience:
+                for name in names:
+                    await locks.enter_async_context(self.hold(name))
+            if patience.cancelled_caught:
+                raise CommandError(
+                    ErrorCode.LockBusy, f"timed out waiting for another DDL operation on {', '.join(names)}"
+                )
+            yield
 
     @asynccontextmanager
     async def chunk_change(self, namespace: str) -> AsyncIterator[None]:

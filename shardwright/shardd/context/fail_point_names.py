@@ -9,7 +9,7 @@ RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8
 """The recipient waits after the step with that number."""
 
 HANG_AFTER_BLOCKING_WRITES: Final = "hangAfterBlockingWrites"
-"""The donor waits at the beginning of its critical section, before the recipient is told to commit."""
+"""The donor waits at the beginning of its critical section, before it asks the recipient to commit."""
 
 HANG_BEFORE_LEAVING_CRITICAL_SECTION: Final = "hangBeforeLeavingCriticalSection"
 """The donor waits between the commit on the config servers and the end of its critical section."""
@@ -108,9 +108,57 @@ TWO_PHASE_COMMIT: Final = (
 )
 """A transaction's coordinator waits at the place that the name says."""
 
+RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING: Final = "reshardingPauseRecipientBeforeCloning"
+RESHARDING_PAUSE_RECIPIENT_DURING_CLONING: Final = "reshardingPauseRecipientDuringCloning"
+RESHARDING_PAUSE_RECIPIENT_DURING_OPLOG_APPLICATION: Final = "reshardingPauseRecipientDuringOplogApplication"
+"""A recipient waits before it creates the collection, before each batch of documents, before each batch of changes."""
+
+RESHARDING_PAUSE_BEFORE_BLOCKING_WRITES: Final = "reshardingPauseBeforeBlockingWrites"
+RESHARDING_PAUSE_BEFORE_HOLD: Final = "reshardingPauseBeforeHold"
+RESHARDING_PAUSE_BEFORE_COMMIT: Final = "reshardingPauseBeforeCommit"
+RESHARDING_PAUSE_AFTER_COMMIT: Final = "reshardingPauseAfterCommit"
+"""A participant waits before it blocks writes, before it blocks reads, and before and after it replaces its part."""
+
+RESHARDING: Final = (
+    RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING,
+    RESHARDING_PAUSE_RECIPIENT_DURING_CLONING,
+    RESHARDING_PAUSE_RECIPIENT_DURING_OPLOG_APPLICATION,
+    RESHARDING_PAUSE_BEFORE_BLOCKING_WRITES,
+    RESHARDING_PAUSE_BEFORE_HOLD,
+    RESHARDING_PAUSE_BEFORE_COMMIT,
+    RESHARDING_PAUSE_AFTER_COMMIT,
+)
+
+MOVE_PRIMARY_HANG_BEFORE_CLONE: Final = "movePrimaryHangBeforeClone"
+MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION: Final = "movePrimaryHangBeforeCriticalSection"
+MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION: Final = "movePrimaryHangInCriticalSection"
+"""The donor of a database waits: after the first write of its document; when the copy is steady; with writes blocked
+and the copy complete, before that is persisted."""
+
+MOVE_PRIMARY_HANG_BEFORE_COMMIT: Final = "movePrimaryHangBeforeCommit"
+MOVE_PRIMARY_HANG_AFTER_COMMIT: Final = "movePrimaryHangAfterCommit"
+MOVE_PRIMARY_HANG_BEFORE_DROPPING: Final = "movePrimaryHangBeforeDropping"
+MOVE_PRIMARY_HANG_BEFORE_ABORTING: Final = "movePrimaryHangBeforeAborting"
+"""The donor of a database waits: with the completion persisted; with the commit made, within the critical section;
+before it drops its former collections; before it has the copies dropped."""
+
+MOVE_PRIMARY_RECIPIENT_HANG_BEFORE_CLONE: Final = "movePrimaryRecipientHangBeforeClone"
+"""The recipient of a database waits before it clones the collections of a round."""
+
+MOVE_PRIMARY: Final = (
+    MOVE_PRIMARY_HANG_BEFORE_CLONE,
+    MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION,
+    MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION,
+    MOVE_PRIMARY_HANG_BEFORE_COMMIT,
+    MOVE_PRIMARY_HANG_AFTER_COMMIT,
+    MOVE_PRIMARY_HANG_BEFORE_DROPPING,
+    MOVE_PRIMARY_HANG_BEFORE_ABORTING,
+    MOVE_PRIMARY_RECIPIENT_HANG_BEFORE_CLONE,
+)
+
 FAIL_POINT_NAMES: Final = frozenset(
     (
         *(*DONOR, *COMMIT, *AFTER_COMMIT, *AFTER_ABORT, *RECIPIENT, *RECIPIENT_FAILURES, *RANGE_DELETER, *SOURCE),
-        *TWO_PHASE_COMMIT,
+        *(*TWO_PHASE_COMMIT, *RESHARDING, *MOVE_PRIMARY),
     )
 )

@@ -8,6 +8,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.shardd.cluster.catalog import Catalog
@@ -139,6 +140,7 @@ class ShardContext:
             state.release()
         for database in self.databases:
             database.forget()
+            database.release()
 
     # States
 
@@ -250,12 +252,12 @@ class ShardContext:
             CommandError: WriteConcernFailed, that took too long; or mongod is not primary.
         """
         note = {"appendOplogNote": 1, "data": {"msg": "wait for majority"}, "writeConcern": MAJORITY}
-        reply = await self.mongod.command("admin", note)
+        reply = await append_oplog_note(self.mongod.command, note)
         if "writeConcernError" in reply:
             raise CommandError.from_reply(reply["writeConcernError"])
 
     async def placement_time(self, other: Mapping[str, Any] | None = None) -> Timestamp:
-        """A time for a change of placement, later than the present times of this shard and of the config servers.
+        """A time for a change of placement, later than the current times of this shard and of the config servers.
 
         The config servers' time advances past that of every shard that asks, so that successive changes by different
         shards have ascending times.

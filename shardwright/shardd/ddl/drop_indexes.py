@@ -6,6 +6,7 @@ import trio
 
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.primary_shard import check_is_primary_shard
 from shardwright.shardd.local_mongod.local_collections import change
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
@@ -23,9 +24,10 @@ async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, i
         index: the argument of ``dropIndexes``: a name, a key, a list of names, or ``*``.
 
     Raises:
-        CommandError: IndexNotFound, no shard has them; or the error of a shard.
+        CommandError: IndexNotFound, no shard has them; LockBusy; or the error of a shard.
     """
-    async with context.ddl_locks.hold(namespace.db):
+    async with context.ddl_locks.hold_all([namespace.db, str(namespace)]):
+        await check_is_primary_shard(context, namespace)
         catalog = await context.catalog()
         table = await catalog.read(read_routing(str(namespace)))
         drop = {"dropIndexes": namespace.collection, "index": index}

@@ -9,7 +9,7 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 async def gossip(mongod: LocalMongod, known: int = 0) -> dict[str, Any]:
-    """mongod's present ``$clusterTime`` and ``operationTime``.
+    """mongod's current ``$clusterTime`` and ``operationTime``.
 
     Args:
         mongod: the local mongod.

@@ -1,6 +1,6 @@
 """Documents that an ``insert`` would change: mongod replaces a top-level ``Timestamp(0, 0)`` by the present.
 
-A document may contain one all the same, since updates can set it, and then its copy on another shard needs it, too.
+A document may contain one nevertheless, since updates can set it, and then its copy on another shard needs it too.
 (mongod does not replace it in ``_id`` or below the top level.)
 """
 

@@ -103,11 +103,21 @@ async def create_with_uuid(
     uuid: UUID,
     options: Mapping[str, Any],
     id_index: Mapping[str, Any] | None,
+    *,
+    max_time: Mapping[str, int] | None = None,
 ) -> None:
     """Create a collection with the UUID that it has on other shards, unless it exists.
 
+    Args:
+        mongod: the local mongod.
+        namespace: the collection.
+        uuid: its UUID.
+        options: its options.
+        id_index: the specification of its ``_id`` index; None for the default one.
+        max_time: ``maxTimeMS`` for the creation. It waits for all open transactions, and everything else for it.
+
     Raises:
-        CommandError: InvalidUUID, another collection of that name exists.
+        CommandError: InvalidUUID, another collection of that name exists; MaxTimeMSExpired.
     """
     existing = await describe(mongod, namespace)
     if existing is not None and existing.uuid != uuid and namespace.is_logical_sessions:
@@ -119,7 +129,7 @@ async def create_with_uuid(
         if id_index is not None:
             creation["idIndex"] = id_index
         operation = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid), "o": creation}
-        await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY})
+        await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY, **(max_time or {})})
         existing = await describe(mongod, namespace)
     if existing is None or existing.uuid != uuid:
         raise CommandError(

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import trio
 from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -30,7 +31,7 @@ from shardwright.shardd.local_mongod.reserved_transaction import Transaction
 from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_document, encode_document, raw_document
 
@@ -42,7 +43,6 @@ _FENCE: Final = Namespace("shardwright", "fence")
 """A collection that need not exist: an empty transaction reads it."""
 
 _NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
-_TRANSIENT: Final = "TransientTransactionError"
 _TRANSIENT_ATTEMPTS_MAX: Final = 10
 _ABORT_SECONDS_MAX: Final = 1.0
 
@@ -101,6 +101,23 @@ class ReservedSession:
         (reply,) = await self.run(namespace.db, [delete], write_concern=write_concern)
         return int(reply["n"])
 
+    async def write_alone(self, db: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a write command as a retryable write of the session, for collections that no transaction may write.
+
+        Its entries in the oplog have the id of the session too. It must not have statements with ``multi`` or
+        ``limit: 0``.
+
+        Raises:
+            CommandError: the command failed, or its first item that did.
+            BackendError: mongod does not answer.
+        """
+        self.is_settled = False
+        self._number = max(self._number + 1, time.time_ns() // 1_000)
+        session = {"lsid": self._lsid, "txnNumber": Int64(self._number)}
+        reply = await self._mongod.execute_write(db, {**body, **session})
+        self.is_settled = True
+        return reply
+
     async def run(
         self, db: str, bodies: Sequence[Mapping[str, Any]], *, write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN
     ) -> list[dict[str, Any]]:
@@ -145,7 +162,7 @@ class ReservedSession:
                 await self._end(transaction)
                 if error.code in _NUMBER_IS_TAKEN:
                     await self._learn_number(leap=1 << attempt)
-                elif _TRANSIENT not in error.labels:
+                elif TRANSIENT_TRANSACTION_ERROR not in error.labels:
                     raise
                 if attempt == _TRANSIENT_ATTEMPTS_MAX:
                     raise
@@ -157,7 +174,7 @@ class ReservedSession:
             attempt += 1
 
     async def settle(self) -> None:
-        """Return when no earlier transaction of this session is under way, whichever process began it.
+        """Return when no earlier transaction of this session is under way, no matter which process began it.
 
         Raises:
             CommandError: mongod is not primary.

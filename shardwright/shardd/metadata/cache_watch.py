@@ -21,6 +21,9 @@ from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("shardd.cache_watch")
 
+LOCAL_RENAMES: Final = "localRenameParticipants"
+"""The collection of ``config`` with the renames in which a shard takes part: ``_id`` is renamed to ``to``."""
+
 _AWAIT_MS: Final = 5_000
 
 
@@ -33,6 +36,7 @@ class CacheWatch:
         on_collection: called with a namespace whose cached entry changed.
         on_database: called with a database whose cached entry changed.
         on_range_deletion: called with an oplog entry of ``config.rangeDeletions``.
+        on_rename: called with the document of a rename that begins, before mongod has applied the rename itself.
         on_gap: called when changes may have been missed.
     """
 
@@ -44,6 +48,7 @@ class CacheWatch:
         on_collection: Callable[[str], None],
         on_database: Callable[[str], None],
         on_range_deletion: Callable[[Mapping[str, Any]], Awaitable[None]],
+        on_rename: Callable[[Mapping[str, Any]], None],
         on_gap: Callable[[], Awaitable[None]],
     ) -> None:
         self._mirror = mirror
@@ -55,10 +60,15 @@ class CacheWatch:
         async def note_database(entry: Mapping[str, Any]) -> None:
             on_database(_changed_id(entry))
 
+        async def note_rename(entry: Mapping[str, Any]) -> None:
+            if entry["op"] == "i":
+                on_rename(entry["o"])
+
         self._on_change: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[None]]] = {
             str(CACHE_COLLECTIONS): note_collection,
             str(CACHE_DATABASES): note_database,
             f"config.{RANGE_DELETIONS}": on_range_deletion,
+            f"config.{LOCAL_RENAMES}": note_rename,
         }
         self._on_gap = on_gap
         self._backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
@@ -89,7 +99,7 @@ class CacheWatch:
             await self._backoff.pause()
 
     async def _follow(self) -> None:
-        """Follow the oplog from its present end; returns when the cursor is dead."""
+        """Follow the oplog from its current end; returns when the cursor is dead."""
         connection = await self._open_connection()
         try:
             last = await connection.command(

@@ -37,6 +37,38 @@ async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> 
     Raises:
         CommandError: LockBusy, a write did not end in time.
     """
+    await _block_writes(state, reason)
+    with _closed(state):
+        yield
+
+
+async def enter_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> None:
+    """As `held_exclusively`, until `leave`, for a coordinator that ends the critical section by another command.
+
+    If the section with this reason is on already, nothing changes.
+
+    Raises:
+        CommandError: LockBusy, a write did not end in time.
+    """
+    section = state.critical_section
+    if section is None or section.reason != reason or not section.blocks_reads:
+        await _block_writes(state, reason)
+        state.block_reads()
+
+
+async def restore(state: NamespaceState, reason: Mapping[str, Any]) -> None:
+    """Enter a critical section that an earlier primary has entered; no operation has been admitted since."""
+    await state.enter_section(reason)
+    state.block_reads()
+
+
+def leave(state: NamespaceState, reason: Mapping[str, Any]) -> None:
+    """End the critical section with a reason, if it is on."""
+    if state.critical_section is not None and state.critical_section.reason == reason:
+        state.release()
+
+
+async def _block_writes(state: NamespaceState, reason: Mapping[str, Any]) -> None:
     backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
         while not await _try_block_writes(state, reason):
@@ -46,8 +78,6 @@ async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> 
             await backoff.pause()
     if patience.cancelled_caught:
         raise _busy(state)
-    with _closed(state):
-        yield
 
 
 @asynccontextmanager
@@ -83,7 +113,7 @@ async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any]) ->
 
 @contextmanager
 def _closed(state: NamespaceState) -> Iterator[None]:
-    """Make the present critical section block reads too, and end it after the block."""
+    """Make the current critical section block reads too, and end it after the block."""
     try:
         state.block_reads()
         generation = state.generation

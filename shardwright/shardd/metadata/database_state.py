@@ -20,10 +20,11 @@ class DatabaseState:
         entry: its entry in the catalog; None if it is unknown or does not exist.
         accepted: raw ``databaseVersion`` values that are known to match.
         critical_section: the one that is on, if any.
+        is_moving: whether its collections are being copied to another shard, so that none may be created.
         generation: incremented whenever the entry is forgotten, which shows whether a refresh began before that.
     """
 
-    __slots__ = ("__weakref__", "accepted", "critical_section", "entry", "generation", "name")
+    __slots__ = ("__weakref__", "accepted", "critical_section", "entry", "generation", "is_moving", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,11 +32,12 @@ class DatabaseState:
         self.accepted: set[bytes] = set()
         self.critical_section: CriticalSection | None = None
         self.generation = 0
+        self.is_moving = False
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is lost if the state is recreated."""
-        return self.entry is None and self.critical_section is None
+        return self.entry is None and self.critical_section is None and not self.is_moving
 
     def learn(self, entry: DatabaseEntry | None) -> None:
         """Set the entry that was read from the catalog; None if the database does not exist."""
@@ -61,3 +63,9 @@ class DatabaseState:
         if len(self.accepted) >= _ACCEPTED_MAX:
             self.accepted = {wanted.raw}
         self.accepted.add(raw)
+
+    def release(self) -> None:
+        """End the critical section, if one is on."""
+        section, self.critical_section = self.critical_section, None
+        if section is not None:
+            section.release()

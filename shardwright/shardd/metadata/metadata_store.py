@@ -24,6 +24,7 @@ from shardwright.sharding.catalog.cache import (
     read_cached_chunk,
 )
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.catalog.indexes import CACHE_CHUNKS_INDEXES
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.namespace import Namespace
@@ -105,7 +106,8 @@ class MetadataStore:
         if before is None:
             await self._drop(chunks)
             await self._command({"create": chunks})
-            await self._command({"createIndexes": chunks, "indexes": [{"key": {"lastmod": 1}, "name": "lastmod_1"}]})
+            indexes = [each.to_specification() for each in CACHE_CHUNKS_INDEXES]
+            await self._command({"createIndexes": chunks, "indexes": indexes})
         for batch in _batches(table.placements_since(before), _CHUNKS_PER_WRITE):
             if before is not None:
                 await self._delete_overlapping(chunks, batch)
@@ -118,6 +120,11 @@ class MetadataStore:
         """Change a collection's entry, if it exists, so that secondaries notice that its placement may change."""
         update = {"q": {"_id": namespace}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
         await self._write({"update": CACHE_COLLECTIONS.collection, "updates": [update], "writeConcern": {"w": 1}})
+
+    async def count_database_critical_section(self, db: str) -> None:
+        """Change a database's entry, if it exists, so that secondaries notice that its primary shard may change."""
+        update = {"q": {"_id": db}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
+        await self._write({"update": CACHE_DATABASES.collection, "updates": [update], "writeConcern": {"w": 1}})
 
     async def load_database(self, db: str, after: Timestamp | None = None) -> DatabaseEntry | None:
         """The persisted entry of a database, None if there is none."""

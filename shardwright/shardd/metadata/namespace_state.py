@@ -46,6 +46,7 @@ class NamespaceState:
         last_arrival: when a range last arrived from another shard, by the monotonic clock.
         last_deletion: when a range deletion last ended, by the monotonic clock.
         writers: number of writes under way and of `transactions`, for which a critical section waits.
+        is_resharding: whether this shard is a donor of a resharding operation, so that indexes must not change.
         transactions: number of open multi-document transactions with statements on the namespace.
     """
 
@@ -58,6 +59,7 @@ class NamespaceState:
         "critical_section",
         "generation",
         "is_known",
+        "is_resharding",
         "last_arrival",
         "last_deletion",
         "last_table",
@@ -74,7 +76,7 @@ class NamespaceState:
     def __init__(self, namespace: str, shard: str) -> None:
         self.namespace = namespace
         self.shard = shard
-        self.is_known = False
+        self.is_known = self.is_resharding = False
         self.table: RoutingTable | None = None
         self.last_table: RoutingTable | None = None
         self.mutable_key: ShardKeyPattern | None = None
@@ -252,6 +254,10 @@ class NamespaceState:
         wanted = self.wanted
         assert wanted is not None
         return {wanted.raw, IGNORED.raw}
+
+    def stale(self, received: ChunkVersion, message: str) -> StaleError:
+        """StaleConfig for an operation of this version, to be sent again once the shard has refreshed."""
+        return stale_config(self.namespace, received, None, self.shard, message, may_shard_be_stale=True)
 
     def _stale(self, received: ChunkVersion, message: str) -> StaleError:
         wanted = self.wanted

@@ -158,10 +158,10 @@ class MetadataRefresher:
                 catalog = await self._sources.catalog()
                 entry = await catalog.read(read_database(state.name))
                 if entry is not None:
-                    # Change streams tell by the time which database of that name an event is about.
+                    # From the time, change streams know which database of that name an event is about.
                     await self._advance_to(pack_timestamp(entry.version.timestamp))
             else:
-                after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name})
+                after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name, AFTER_SECTION: True})
                 entry = await self._store.load_database(state.name, after)
             if state.generation == generation and self._sources.term == term:
                 break

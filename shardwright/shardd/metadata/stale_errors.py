@@ -9,13 +9,11 @@ from typing import Any, Final
 
 from shardwright.sharding.versions import ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.request import Request
 
 WRITE_ITEMS: Final[Mapping[str, bytes]] = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
 """The write commands whose items fail one by one, and the argument with the items."""
-
-_TRANSIENT: Final = ("TransientTransactionError",)
 
 
 class StaleError(CommandError):
@@ -83,10 +81,11 @@ def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) 
         CommandError: the same error for all other requests, with the label that it needs in a transaction.
     """
     items = WRITE_ITEMS.get(request.name)
+    extra = {**error.extra, **gossip}
     if b"autocommit" in request.fields:
-        raise CommandError(error.code, error.message, labels=_TRANSIENT, extra={**error.extra, **gossip})
+        raise CommandError(error.code, error.message, labels=(TRANSIENT_TRANSACTION_ERROR,), extra=extra)
     if items is None:
-        raise CommandError(error.code, error.message, extra={**error.extra, **gossip})
+        raise CommandError(error.code, error.message, extra=extra)
     count = len(request.documents(items))
     if request.get(b"ordered", True):
         count = min(count, 1)

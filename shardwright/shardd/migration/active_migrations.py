@@ -126,11 +126,6 @@ class ActiveMigrations:
         self.donor: ActiveDonorMigration | None = None
         self._receiving: str | None = None
 
-    @property
-    def is_receiving(self) -> bool:
-        """Whether this shard is the recipient of a migration."""
-        return self._receiving is not None
-
     def join_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration | None:
         """The migration under way if it is the requested one, None if the shard is free to begin it.
 

@@ -8,6 +8,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.migration.active_migrations import ActiveMigrations
 from shardwright.shardd.migration.client_load import ClientLoad
+from shardwright.shardd.migration.database.database_moves import DatabaseMoves
 from shardwright.shardd.migration.donor.donor_operation import donor_operation
 from shardwright.shardd.migration.donor.donor_service import DonorService
 from shardwright.shardd.migration.parameters import MigrationParameters
@@ -36,6 +37,7 @@ class Migrations:
         parameters: the server parameters of migrations.
         donor: runs migrations from this shard.
         recipient: runs migrations to this shard.
+        databases: moves databases from this shard and to it.
         client_load: how busy clients keep this daemon.
     """
 
@@ -55,6 +57,7 @@ class Migrations:
         self.donor = DonorService(context, range_deletions, self._active, self.parameters)
         peers = RecipientPeers(range_deletions, sessions, history_table, self.client_load)
         self.recipient = RecipientService(context, peers, self._active)
+        self.databases = DatabaseMoves(context, peers)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Recover the last primary's unfinished migrations; their critical sections are on when this returns.
@@ -72,11 +75,13 @@ class Migrations:
         unfinished = await self.donor.load()
         await self.recipient.begin_term(nursery)
         await self.donor.recover(unfinished, nursery)
+        self.databases.begin_term(nursery)
 
     def end_term(self) -> None:
         """Forget the migrations, which were cancelled with their nursery; the next primary resumes them."""
         self.donor.end_term()
         self.recipient.end_term()
+        self.databases.end_term()
 
     async def move_range(self, request: "MoveRangeRequest") -> None:
         """Move a range to another shard, or wait for the end of the same migration if it is under way.
@@ -128,9 +133,10 @@ class Migrations:
         return False
 
     def progress(self) -> list[dict[str, Any]]:
-        """The ``currentOp`` entries of the migration under way: one or none."""
+        """The ``currentOp`` entries of the migration under way, if there is one, and of databases being received."""
         giving, receiving = self._active.donor, self.recipient.active
         address = self._context.options.address
+        databases = self.databases.progress()
         if giving is not None:
-            return [donor_operation(giving, self.donor.migration, address)]
-        return [] if receiving is None else [recipient_operation(receiving, address)]
+            return [donor_operation(giving, self.donor.migration, address), *databases]
+        return databases if receiving is None else [recipient_operation(receiving, address), *databases]

@@ -120,7 +120,7 @@ class Admission:
         refresher: refreshes states.
         gate: closed until the critical sections of former primaries have been recovered.
         involvements: finds out which further namespaces an operation involves.
-        certainty: whether the remembered state belongs to mongod's present role.
+        certainty: whether the remembered state belongs to mongod's current role.
     """
 
     def __init__(

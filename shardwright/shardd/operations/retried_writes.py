@@ -2,31 +2,35 @@
 
 mongod does not know about those statements. So for such sessions this does what mongod's session catalog does for all
 others: it refuses older transaction numbers, executes each statement of the newest one once, and lets newer ones pass.
+That applies to writes that a router executes in a transaction as well: its retry may come after the range has moved.
 """
 
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.exchange.gossip import gossip
+from shardwright.shardd.operations.numbered_statements import (
+    FIND_AND_MODIFY,
+    STATEMENTS,
+    beginning_of_transaction,
+    statement_ids,
+    with_statements,
+    write_of,
+)
 from shardwright.shardd.session_history.replies import batch_reply, find_and_modify_reply
-from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement, SessionWrite, session_of
+from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement, SessionWrite
 from shardwright.shardd.session_history.table import HistoryTable
-from shardwright.sharding.operation_session import TXN_NUMBER
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
-from shardwright.wire.rawbson import append, decode_document, encode_elements, index, raw_document, without
+from shardwright.wire.message import reply_document
+from shardwright.wire.rawbson import decode_document, index, raw_document
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client import decode_reply
-
-_STATEMENTS: Final = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
-_FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})
 
 Run = Callable[[Request], Awaitable[bytes | None]]
 
@@ -50,14 +54,15 @@ async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request
     executed = await table.lookup(write)
     if not executed:
         return None
-    if request.name in _FIND_AND_MODIFY:
+    if request.name in FIND_AND_MODIFY:
         statement = executed.get(int(request.get(b"stmtId", 0)))
         if statement is not None:
-            return await _answer(mongod, request, find_and_modify_reply(request.document, statement))
+            failed = await _begin_transaction(request, run)
+            return failed or await _answer(mongod, request, find_and_modify_reply(request.document, statement))
         _check_complete(write, executed)
         return None
-    statements = request.documents(_STATEMENTS[request.name])
-    ids = _statement_ids(request, len(statements))
+    statements = request.documents(STATEMENTS[request.name])
+    ids = statement_ids(request, len(statements))
     if ids is None:
         return None  # malformed, which mongod reports
     known = {position: executed[each] for position, each in enumerate(ids) if each in executed}
@@ -68,11 +73,13 @@ async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request
         return None
     rest: Mapping[str, Any] | None = None
     if positions:
-        frame = await run(_only(request, statements, ids, positions))
+        frame = await run(with_statements(request, statements, ids, positions))
         assert frame is not None
         rest = decode_reply(frame)
         if not rest.get("ok"):
             return frame
+    elif (failed := await _begin_transaction(request, run)) is not None:
+        return failed
     is_ordered = bool(request.get(b"ordered", True))
     return await _answer(mongod, request, batch_reply(request.name, ids, known, positions, rest, is_ordered=is_ordered))
 
@@ -83,23 +90,30 @@ def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None
     Raises:
         CommandError: TransactionTooOld, it is older.
     """
-    fields = request.fields
-    if request.name not in _STATEMENTS and request.name not in _FIND_AND_MODIFY:
-        return None
-    if b"lsid" not in fields or b"autocommit" in fields or request.message.flags & MORE_TO_COME:
-        return None
-    session = session_of(request.body, fields[b"lsid"])
-    newest = None if session is None else table.sessions.get(session)
-    number = request.get(TXN_NUMBER)
-    if session is None or newest is None or not isinstance(number, Int64) or number > newest or number < 0:
+    write = write_of(request)
+    newest = None if write is None else table.sessions.get(write.lsid)
+    if write is None or newest is None or write.txn_number > newest or write.txn_number < 0:
         return None  # mongod refuses negative numbers
-    if number < newest:
+    if write.txn_number < newest:
         raise CommandError(
             ErrorCode.TransactionTooOld,
-            f"Retryable write with txnNumber {number} is prohibited on session {_session_text(session)} because a "
-            f"newer retryable write with txnNumber {newest} has already started on this session.",
+            f"Retryable write with txnNumber {write.txn_number} is prohibited on session {_session_text(write.lsid)} "
+            f"because a newer retryable write with txnNumber {newest} has already started on this session.",
         )
-    return SessionWrite(session, number)
+    return write
+
+
+async def _begin_transaction(request: Request, run: Run) -> bytes | None:
+    """Have mongod begin the transaction of a statement that is answered without it; the reply if it fails.
+
+    The commit follows, and mongod would not know the transaction.
+    """
+    beginning = beginning_of_transaction(request)
+    if beginning is None:
+        return None
+    frame = await run(beginning)
+    assert frame is not None
+    return None if decode_reply(frame).get("ok") else frame
 
 
 async def _has_newer_write(mongod: LocalMongod, write: SessionWrite) -> bool:
@@ -121,27 +135,6 @@ def _check_complete(write: SessionWrite, executed: Mapping[int, ExecutedStatemen
             ErrorCode.IncompleteTransactionHistory,
             f"Incomplete history detected for transaction {write.txn_number} on session {_session_text(write.lsid)}",
         )
-
-
-def _statement_ids(request: Request, count: int) -> list[int] | None:
-    """The id of each statement; None if the client's ids are inconsistent."""
-    explicit, first = request.get(b"stmtIds"), request.get(b"stmtId")
-    if explicit is None:
-        return list(range(first or 0, (first or 0) + count)) if isinstance(first, int | None) else None
-    if first is not None or not isinstance(explicit, list) or len(explicit) != count:
-        return None
-    return explicit if all(isinstance(each, int) for each in explicit) else None
-
-
-def _only(request: Request, statements: list[bytes], ids: list[int], positions: list[int]) -> Request:
-    """The request with only the statements at some positions, which keep their ids."""
-    field = _STATEMENTS[request.name]
-    body = append(
-        without(request.body, {field, b"stmtId", b"stmtIds"}),
-        encode_elements({"stmtIds": [ids[position] for position in positions]}),
-    )
-    sections = encode_sequence(field, [statements[position] for position in positions])
-    return Request(OpMsg(op_msg(body, request_id=request.message.request_id, sections=sections)))
 
 
 async def _answer(mongod: LocalMongod, request: Request, reply: dict[str, Any]) -> bytes:

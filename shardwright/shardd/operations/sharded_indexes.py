@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from shardwright.shardd.exchange.term_exchange import TermExchange
+from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -14,6 +15,18 @@ from shardwright.wire.rawbson import append, decode_document, encode_document, e
 from shardwright.wire.request import Request
 
 _REPLACED: Final = VERSION_FIELDS | {b"index"}
+
+
+def check_not_resharding(state: NamespaceState) -> None:
+    """Refuse to change indexes while the documents are copied to a collection that has the present ones.
+
+    Raises:
+        CommandError: ReshardCollectionInProgress.
+    """
+    if state.is_resharding:
+        raise CommandError(
+            ErrorCode.ReshardCollectionInProgress, f"reshardCollection is in progress for {state.namespace}"
+        )
 
 
 def check_created_indexes(request: Request, table: RoutingTable) -> None:

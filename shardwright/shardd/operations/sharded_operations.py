@@ -14,6 +14,7 @@ from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.operations.sharded_indexes import (
     check_created_indexes,
     check_dropped_indexes,
+    check_not_resharding,
     drop_all_but_needed,
 )
 from shardwright.shardd.shard_key_updates.detection import is_collated, may_change_shard_key
@@ -88,6 +89,7 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
 async def create_indexes(operation: ShardedOperation) -> bytes | None:
     """Refuse unique indexes that do not begin with the shard key."""
     assert operation.state.table is not None
+    check_not_resharding(operation.state)
     check_created_indexes(operation.request, operation.state.table)
     return None
 
@@ -97,6 +99,7 @@ async def drop_indexes(operation: ShardedOperation) -> bytes | None:
     """Keep an index that supports the shard key."""
     table = operation.state.table
     assert table is not None
+    check_not_resharding(operation.state)
     await in_own_task()
     if operation.request.get(b"index") == "*":
         return await drop_all_but_needed(operation.upstream, operation.request, operation.namespace, table)

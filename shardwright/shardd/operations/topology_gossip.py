@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding.clock import TOPOLOGY_TIME, VectorTime, topology_time_element
 from shardwright.sharding.versions import IGNORED, SHARD_VERSION
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, with_body
 from shardwright.wire.rawbson import append
 from shardwright.wire.request import Request
 
@@ -47,6 +47,4 @@ async def run_with_topology_time(
     # The time after the run counts: documents that left while the request waited were not changed by it.
     if reply is None or catalog.topology_time <= known:
         return reply
-    message = OpMsg(reply)
-    body = append(message.body, topology_time_element(catalog.topology_time))
-    return op_msg(body, request_id=message.request_id, response_to=message.response_to)
+    return with_body(reply, append(OpMsg(reply).body, topology_time_element(catalog.topology_time)))

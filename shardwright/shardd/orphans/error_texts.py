@@ -13,8 +13,8 @@ import bson
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import Header, next_request_id
-from shardwright.wire.message import op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg, with_body
 from shardwright.wire.rawbson import (
     OBJECT,
     VALUE_CODEC,
@@ -72,8 +72,7 @@ async def without_filter_in_errors(
         document["errmsg"] = await _text(mongod, request, None, document["errmsg"])
     for entry in document.get("writeErrors", ()):
         entry["errmsg"] = await _text(mongod, request, entry["index"], entry.get("errmsg", ""))
-    header = Header(frame)
-    return op_msg(bson.encode(document), request_id=header.request_id, response_to=header.response_to)
+    return with_body(frame, bson.encode(document))
 
 
 async def _text(mongod: LocalMongod, request: Request, position: int | None, text: str) -> str:

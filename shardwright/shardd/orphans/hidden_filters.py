@@ -10,8 +10,7 @@ from typing import Final
 from shardwright.daemon.first_stage import first_stage_names
 from shardwright.shardd.orphans.filtered_pipelines import NOT_RESERVED
 from shardwright.shardd.orphans.ownership_filter import KEY_VARIABLE
-from shardwright.wire.frames import Header
-from shardwright.wire.message import op_msg
+from shardwright.wire.message import with_body
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
@@ -51,10 +50,7 @@ def without_filters(frame: bytes | None) -> bytes | None:
     """
     if frame is None or not _is_marked(frame):
         return frame
-    header = Header(frame)
-    return op_msg(
-        document_without_filters(response_body(frame)), request_id=header.request_id, response_to=header.response_to
-    )
+    return with_body(frame, document_without_filters(response_body(frame)))
 
 
 def document_without_filters(document: bytes) -> bytes:

@@ -20,7 +20,7 @@ from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import reply
+from shardwright.wire.message import with_body
 from shardwright.wire.transport.client import response_body
 
 logger = get_logger("shardd.orphans")
@@ -109,8 +109,7 @@ class OlderCursors:
         if len(kept) == len(documents):
             return frame, False
         value = rawbson.with_value(value, batch, rawbson.array_of_documents(kept))
-        filtered = reply(int.from_bytes(frame[8:12], "little"), rawbson.with_value(body, cursor, value))
-        return filtered, not kept and not is_over
+        return with_body(frame, rawbson.with_value(body, cursor, value)), not kept and not is_over
 
     async def _end(self, namespace: str, cursors: Sequence[OpenCursor]) -> None:
         self._ended.update((_pack_id(each.id), namespace) for each in cursors)

@@ -1,8 +1,10 @@
 """Finding the cursors that were open when a range was given away or received, and so may return its documents."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
+
+from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -24,6 +26,7 @@ class OpenCursor(NamedTuple):
         command: the command that opened it.
         is_begun: its pipeline has been executed in part at least: with ``batchSize: 0`` that begins with the first
             ``getMore``.
+        transaction: the ``lsid`` and number of the transaction that it belongs to, if any.
     """
 
     id: int
@@ -31,6 +34,7 @@ class OpenCursor(NamedTuple):
     is_older: bool
     command: Mapping[str, Any]
     is_begun: bool = True
+    transaction: tuple[Mapping[str, Any], int] | None = None
 
 
 class OpenCursors:
@@ -38,10 +42,12 @@ class OpenCursors:
 
     Attributes:
         in_use: those from which a batch is being read.
+        is_transaction_open: whether a transaction, given by its ``lsid`` and number, is open on this shard.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
         self.in_use = CursorsInUse()
+        self.is_transaction_open: Callable[[Mapping[str, Any], int], bool] = lambda _lsid, _number: True
         self._mongod = mongod
 
     async def wait_closed(self, namespace: str, *, opened_until: datetime) -> None:
@@ -59,7 +65,10 @@ class OpenCursors:
         """
         backoff = Backoff(first_seconds=0.05, seconds_max=1.0)
         # Only when none is left to be seen is it worth holding readers back to be certain.
-        while await self._visible(namespace, opened_until) or await self.older(namespace, opened_until=opened_until):
+        while (found := await self._visible(namespace, opened_until)) or await self.older(
+            namespace, opened_until=opened_until
+        ):
+            await self._end_useless(namespace, found)
             await backoff.pause()
 
     async def older(self, namespace: str, *, opened_until: datetime) -> list[OpenCursor]:
@@ -81,6 +90,17 @@ class OpenCursors:
                 return [each for each in found if each.is_older]
             await backoff.pause()
 
+    async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
+        """End cursors of transactions that have ended: nobody can read them, but mongod keeps them."""
+        useless = [
+            Int64(each.id)
+            for each in cursors
+            if each.transaction is not None and not self.is_transaction_open(*each.transaction)
+        ]
+        if useless:
+            db, _, collection = namespace.partition(".")
+            await self._mongod.command(db, {"killCursors": collection, "cursors": useless})
+
     async def _visible(self, namespace: str, opened_until: datetime) -> list[OpenCursor]:
         return await _listed(self._mongod, _older_on(namespace, opened_until))
 
@@ -96,7 +116,7 @@ async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list
         opened_until: the time.
 
     Raises:
-        CommandError: mongod does not tell.
+        CommandError: mongod does not say which are open.
         BackendError: mongod does not answer.
     """
     is_internal = {"$regexMatch": {"input": "$ns", "regex": r"^(local|config|admin)\."}}
@@ -143,4 +163,8 @@ def _open_cursor(namespace: str, is_older: bool, cursor: Mapping[str, Any]) -> O
     options = command.get("cursor", {})
     is_deferred = isinstance(options, Mapping) and options.get("batchSize") == 0
     is_begun = not is_deferred or bool(cursor.get("nDocsReturned"))
-    return OpenCursor(cursor["cursorId"], namespace, is_older, command, is_begun)
+    return OpenCursor(cursor["cursorId"], namespace, is_older, command, is_begun, _transaction_of(command))
+
+
+def _transaction_of(command: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | None:
+    return (command["lsid"], int(command["txnNumber"])) if "autocommit" in command else None

@@ -12,12 +12,19 @@ from bson.timestamp import Timestamp
 from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.key_order import encode_key
+from shardwright.sharding.refined_key import extend_bound
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
 
 
-def range_of(task: RangeDeletionTask) -> ChunkRange:
-    """The range of a range deletion, with encoded keys for comparisons."""
-    low, high = task.range.min, task.range.max
+def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
+    """The range of a range deletion, with encoded keys for comparisons.
+
+    Args:
+        task: the range deletion. If the shard key was refined since, its bounds lack the added fields.
+        pattern: the collection's present shard key.
+    """
+    low, high = extend_bound(task.range.min, pattern), extend_bound(task.range.max, pattern)
     return ChunkRange(low, high, encode_key(low), encode_key(high))
 
 
@@ -40,7 +47,7 @@ def orphan_ranges(
         part
         for task in tasks
         if task.collection_uuid == uuid
-        for part, chunk in chunks_within(table, range_of(task))
+        for part, chunk in chunks_within(table, range_of(task, table.key_pattern))
         if (chunk.shard if time is None else table.shard_for_key_at(chunk.min_key, time)) != shard
     )
 

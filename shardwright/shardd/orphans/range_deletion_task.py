@@ -9,6 +9,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.wire.rawbson import encode_document, raw_document
 
@@ -38,6 +39,9 @@ class KeyRange:
     def to_document(self) -> dict[str, Any]:
         """``{min, max}``."""
         return {"min": raw_document(self.min), "max": raw_document(self.max)}
+
+    def __str__(self) -> str:
+        return f"[{document_text(self.min)}, {document_text(self.max)})"
 
 
 @dataclass(frozen=True, slots=True)

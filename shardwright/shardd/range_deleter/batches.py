@@ -45,11 +45,11 @@ def delete_statement(
         default_collation: the collection's default collation.
     """
     outside = OwnershipFilter(pattern, (wanted,), default_collation).query(default_collation)
-    query = {"_id": rawbson.raw_document(_in(found)), "$nor": [rawbson.raw_document(outside)]}
+    query = {"_id": rawbson.raw_document(one_of(found)), "$nor": [rawbson.raw_document(outside)]}
     return {"q": query, "limit": 0}
 
 
-def _in(found: Sequence[bytes]) -> bytes:
+def one_of(found: Sequence[bytes]) -> bytes:
     """``{$in: [<_id>, …]}`` with the ids of the documents."""
     ids = []
     for position, document in enumerate(found):

@@ -10,6 +10,7 @@ from shardwright.shardd.orphans.orphan_ranges import range_of
 from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import Logger, get_logger
 
@@ -21,13 +22,11 @@ class KnownDeletion:
 
     Attributes:
         task: the task as it was last persisted or replicated.
-        range: its range, with encoded keys.
         is_running: whether the deletion has been started in this term.
     """
 
     def __init__(self, task: RangeDeletionTask) -> None:
         self.task = task
-        self.range = range_of(task)
         self.is_running = False
         self._ended = trio.Event()
         self._error: CommandError | None = None
@@ -97,7 +96,10 @@ class KnownDeletions:
         elif known.has_ended:
             known = self._all[task.id] = KnownDeletion(task)
         else:
-            known.task = task
+            before, known.task = known.task.namespace, task
+            if before != task.namespace:
+                self._publish(before)
+                self._publish(task.namespace)
         return known
 
     def forget(self, migration_id: UUID) -> None:
@@ -132,7 +134,13 @@ class KnownDeletions:
     # Waits
 
     async def wait_no_overlap(
-        self, namespace: str, collection_uuid: UUID, range: ChunkRange, *, ignoring: UUID | None = None
+        self,
+        namespace: str,
+        collection_uuid: UUID,
+        range: ChunkRange,
+        pattern: ShardKeyPattern,
+        *,
+        ignoring: UUID | None = None,
     ) -> None:
         """Return when no registered range overlaps the given one.
 
@@ -140,6 +148,7 @@ class KnownDeletions:
             namespace: the collection.
             collection_uuid: its UUID.
             range: the given range.
+            pattern: the shard key.
             ignoring: a migration whose range does not count.
 
         Raises:
@@ -152,7 +161,7 @@ class KnownDeletions:
                 if each.task.id != ignoring
                 and each.task.namespace == namespace
                 and each.task.collection_uuid == collection_uuid
-                and each.range.overlaps(range)
+                and range_of(each.task, pattern).overlaps(range)
             ]
             if not overlapping:
                 return
@@ -188,6 +197,6 @@ def logger_of(task: RangeDeletionTask) -> Logger:
     return logger.bind(
         namespace=task.namespace,
         migration=str(task.id),
-        range=str(range_of(task)),
+        range=str(task.range),
         orphans=task.orphans,
     )

@@ -34,7 +34,7 @@ class RangeDeleterParameters:
 
     @classmethod
     async def read(cls, mongod: LocalMongod) -> "RangeDeleterParameters":
-        """The present parameters of mongod.
+        """The current parameters of mongod.
 
         Raises:
             CommandError: mongod refuses.

@@ -21,6 +21,7 @@ from shardwright.shardd.orphans.open_cursors import now
 from shardwright.shardd.orphans.orphan_ranges import chunks_within, range_of
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
 from shardwright.shardd.range_deleter.batches import delete_statement, next_batch
+from shardwright.shardd.range_deleter.known_deletions import KnownDeletion
 from shardwright.shardd.range_deleter.parameters import RangeDeleterParameters
 from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
 from shardwright.sharding.bson_text import document_text
@@ -63,8 +64,10 @@ class RangeDeleter:
             "range_deleter_failures", "Range deletion attempts that failed and are retried"
         )
 
-    async def delete(self, task: RangeDeletionTask) -> None:
+    async def delete(self, deletion: KnownDeletion) -> None:
         """Wait until a range may be deleted, then delete its documents and finally its task.
+
+        Every attempt takes the task as it is now: its collection may have been renamed since the last one.
 
         Failed attempts are repeated until the term ends: a half-deleted range does no harm, a forgotten one does.
 
@@ -73,6 +76,7 @@ class RangeDeleter:
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
         while True:
+            task = deletion.task
             try:
                 await self._wait_allowed(task)
                 await self._delete_documents(task)
@@ -119,7 +123,7 @@ class RangeDeleter:
         if table is None:
             return True
         return await is_range_empty(
-            self._context.mongod, Namespace.parse(task.namespace), table.key_pattern, range_of(task)
+            self._context.mongod, Namespace.parse(task.namespace), table.key_pattern, range_of(task, table.key_pattern)
         )
 
     async def _delete_documents(self, task: RangeDeletionTask) -> None:
@@ -131,9 +135,7 @@ class RangeDeleter:
         context, total = self._context, 0
         table = await self.authoritative_table(task)
         if table is None:
-            logger.info(
-                "The collection of a range deletion was dropped", namespace=task.namespace, migration=str(task.id)
-            )
+            await self._check_dropped(task)
             return
         await context.fail_points.hang_while(HANG_BEFORE_DOING_DELETION)
         while True:
@@ -145,7 +147,7 @@ class RangeDeleter:
                 except CommandError as error:
                     if error.code not in _GONE:
                         raise
-                    logger.info("The collection was dropped", namespace=task.namespace, migration=str(task.id))
+                    await self._check_dropped(task)
                     return
                 if not deleted:
                     break
@@ -168,25 +170,38 @@ class RangeDeleter:
         table = state.table
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
 
+    async def _check_dropped(self, task: RangeDeletionTask) -> None:
+        """Check that a collection that does not exist under its name any more has not just been renamed.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, it has been, or is being renamed: the task will have its new
+                name too.
+        """
+        catalog = await self._context.catalog()
+        if await catalog.find("collections", {"uuid": Binary.from_uuid(task.collection_uuid)}):
+            raise CommandError(ErrorCode.ConflictingOperationInProgress, f"{task.namespace} is being renamed")
+        logger.info("The collection of a range deletion was dropped", namespace=task.namespace, migration=str(task.id))
+
     def _refuse_owned(self, task: RangeDeletionTask, table: RoutingTable) -> None:
         this = self._context.require_identity().shard_name
-        for _, chunk in chunks_within(table, range_of(task)):
+        for _, chunk in chunks_within(table, range_of(task, table.key_pattern)):
             if chunk.shard == this:
                 raise OwnedRangeError(
                     ErrorCode.IllegalOperation,
-                    f"refusing to delete the range {range_of(task)} of {task.namespace}: this shard owns the chunk "
+                    f"refusing to delete the range {task.range} of {task.namespace}: this shard owns the chunk "
                     f"[{document_text(chunk.min)}, {document_text(chunk.max)})",
                 )
 
     async def _delete_batch(self, task: RangeDeletionTask, table: RoutingTable, size: int) -> int:
         """Delete up to ``size`` documents of the range; returns how many, 0 when there are none left."""
         namespace, pattern = Namespace.parse(task.namespace), table.key_pattern
-        found = await next_batch(self._context.mongod, namespace, pattern, range_of(task), size)
+        wanted = range_of(task, pattern)
+        found = await next_batch(self._context.mongod, namespace, pattern, wanted, size)
         if not found:
             return 0
         delete: dict[str, Any] = {
             "delete": namespace.collection,
-            "deletes": [delete_statement(found, pattern, range_of(task), table.collection.default_collation)],
+            "deletes": [delete_statement(found, pattern, wanted, table.collection.default_collation)],
             "collectionUUID": Binary.from_uuid(task.collection_uuid),
         }
         async with self._sessions.session() as session:

@@ -8,6 +8,7 @@ overlap the range, and the parts of it that this shard does not own are hidden f
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -108,7 +109,7 @@ class RangeDeletions:
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
         """Persist on a majority that a range may be deleted, and start the deletion.
 
-        That waits for the present operations and cursors. A range that is no longer known has been deleted already.
+        That waits for the current operations and cursors. A range that is no longer known has been deleted already.
 
         Args:
             migration_id: the migration whose range it is.
@@ -141,6 +142,19 @@ class RangeDeletions:
             raise CommandError(ErrorCode.IllegalOperation, f"the range of migration {migration_id} is being deleted")
         await self._store.delete(migration_id)
         self.known.forget(migration_id)
+
+    async def rename(self, collection_uuid: UUID, target: str) -> None:
+        """Record, on a majority, that a collection has another name; deletions under way go on under that name.
+
+        Raises:
+            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
+            BackendError: mongod does not answer.
+        """
+        self._require_term()
+        await self._store.rename(collection_uuid, target)
+        for deletion in self.known:
+            if deletion.task.collection_uuid == collection_uuid:
+                self.known.adopt(replace(deletion.task, namespace=target))
 
     async def add_orphan_count(self, migration_id: UUID, count: int) -> None:
         """Add to the number of orphans that is recorded for a range; a negative number subtracts.
@@ -183,7 +197,7 @@ class RangeDeletions:
     async def observe(self, entry: Mapping[str, Any]) -> None:
         """Follow an oplog entry of ``config.rangeDeletions`` that a secondary's mongod has applied.
 
-        Updates do not matter here: they never change a task's range.
+        Updates never change a task's range; one that renames its collection changes the whole document.
 
         Raises:
             CommandError: mongod refuses.
@@ -193,6 +207,8 @@ class RangeDeletions:
             task = RangeDeletionTask.from_document(entry["o"])
             self.known.adopt(task)
             await self._hide_on_secondary(task)
+        elif entry["op"] == "u" and "nss" in entry["o"].get("diff", {}).get("u", entry["o"]):
+            await self.reload()
         elif entry["op"] == "d":
             self.known.forget(entry["o"]["_id"].as_uuid())
 
@@ -211,7 +227,7 @@ class RangeDeletions:
     async def _delete(self, deletion: KnownDeletion) -> None:
         task = deletion.task
         try:
-            await self._deleter.delete(task)
+            await self._deleter.delete(deletion)
             self.known.forget(task.id)
         except CommandError as error:
             # The range stays hidden and blocks migrations until somebody looks at it or the next primary tries again.
@@ -228,7 +244,7 @@ class RangeDeletions:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
 
     async def _now(self) -> Timestamp:
-        """The present time as the local mongod's ``operationTime``."""
+        """The current time as the local mongod's ``operationTime``."""
         pong = await self._context.mongod.command("admin", {"ping": 1})
         time: Timestamp = pong["operationTime"]
         return time

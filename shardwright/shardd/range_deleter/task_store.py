@@ -11,14 +11,11 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS, RangeDeletionTask
+from shardwright.sharding.catalog.indexes import RANGE_DELETIONS_INDEXES
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _CONFIG: Final = "config"
-_INDEX: Final = {
-    "key": {"collectionUuid": 1, "range.min": 1, "range.max": 1},
-    "name": "collectionUuid_1_range.min_1_range.max_1",
-}
 
 
 class RangeDeletionStore:
@@ -35,7 +32,8 @@ class RangeDeletionStore:
             CommandError: mongod is not primary.
             BackendError: mongod does not answer.
         """
-        await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": [_INDEX]})
+        indexes = [each.to_specification() for each in RANGE_DELETIONS_INDEXES]
+        await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": indexes})
 
     async def load(self) -> list[RangeDeletionTask]:
         """All tasks that the local mongod has, whatever its role.
@@ -94,6 +92,20 @@ class RangeDeletionStore:
         if document is None:
             document = await self._documents.get(Binary.from_uuid(migration_id))
         return None if document is None else RangeDeletionTask.from_document(document)
+
+    async def rename(self, collection_uuid: UUID, target: str) -> None:
+        """Record, on a majority, that the collection of some tasks has another name.
+
+        Raises:
+            CommandError: it could not be written.
+            BackendError: mongod does not answer.
+        """
+        for task in await self.load():
+            if task.collection_uuid == collection_uuid:
+                # One by one, so that mongod can refuse them if they arrive in a later term.
+                renaming = {"q": {"_id": Binary.from_uuid(task.id)}, "u": {"$set": {"nss": target}}}
+                update = {"update": RANGE_DELETIONS, "updates": [renaming], "writeConcern": MAJORITY}
+                await self._mongod.write(_CONFIG, update)
 
     async def delete(self, migration_id: UUID) -> None:
         """Remove a task, on a majority, if it exists.

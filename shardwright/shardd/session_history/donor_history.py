@@ -12,11 +12,9 @@ Batches are numbered like those of the documents: repeating the last number give
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Final
 
 import trio
-from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.cursors import find_cursor
@@ -25,9 +23,6 @@ from shardwright.shardd.session_history.oplog_history import HistoryEntry, Histo
 from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG, SessionChains
 from shardwright.shardd.session_history.statement import ExecutedStatement
 from shardwright.shardd.session_history.table import HISTORY
-from shardwright.sharding.chunks import ChunkRange
-from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -65,10 +60,7 @@ class DonorHistory:
 
     Args:
         mongod: the donor's local mongod, which is primary.
-        namespace: the collection.
-        collection_uuid: its UUID.
-        pattern: its shard key.
-        range: the range that moves.
+        reader: selects and interprets the entries.
         kept_bytes_max: limit for the memory used for observed entries.
 
     Attributes:
@@ -78,18 +70,14 @@ class DonorHistory:
     def __init__(
         self,
         mongod: LocalMongod,
-        namespace: Namespace,
-        collection_uuid: UUID,
-        pattern: ShardKeyPattern,
-        range: ChunkRange,
+        reader: HistoryReader,
         *,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self.statements_sent = 0
         self._mongod = mongod
-        self._reader = HistoryReader(namespace, collection_uuid.bytes, pattern, range)
-        self._namespace = namespace
-        inherited = _find_inherited(namespace, collection_uuid)
+        self._reader = reader
+        inherited = {"filter": reader.inherited_filter(), "readConcern": {"level": "majority"}}
         self._inherited = find_cursor(mongod, HISTORY, inherited, options=_READ_OPTIONS)
         self._chains = SessionChains(mongod, self._reader)
         self._kept_bytes_max = kept_bytes_max
@@ -181,7 +169,7 @@ class DonorHistory:
             return await self._statements.next_statements()
         if not self._inherited.is_exhausted:
             inherited = map(ExecutedStatement.from_bson, await self._inherited.next_documents())
-            return [statement for statement in inherited if self._reader.concerns(statement)]
+            return [self._reader.inherited(each) for each in inherited if self._reader.concerns(each)]
         self._statements = StatementsWithImages(self._mongod, await self._next_entries())
         return []
 
@@ -226,13 +214,12 @@ class DonorHistory:
                 return
             low, high = map(unpack_timestamp, self._skipped)
             self._skipped = None
-            name = str(self._namespace)
-            logger.info("Rereading session history from the oplog", namespace=name, since=str(low))
+            logger.info("Rereading session history from the oplog", namespace=self._reader.namespace, since=str(low))
             find = {
                 "filter": {
                     "ts": {"$gte": low, "$lte": high},
                     "txnNumber": {"$exists": True},
-                    "$or": [{"ns": name}, {"o.applyOps.ns": name}],
+                    **self._reader.entries_filter(),
                 },
                 "readConcern": {"level": "majority"},
             }
@@ -249,12 +236,3 @@ class DonorHistory:
 def _bytes_of(entry: HistoryEntry) -> int:
     image = entry.statements[0].image
     return _ENTRY_BYTES + (0 if image is None else len(image))
-
-
-def _find_inherited(namespace: Namespace, collection_uuid: UUID) -> dict[str, Any]:
-    """Arguments of a ``find`` for the statements received about the collection, and for incomplete histories."""
-    of_collection = {"nss": str(namespace), "ui": Binary(collection_uuid.bytes)}
-    return {
-        "filter": {"$or": [of_collection, {"_id.stmtId": -1}]},
-        "readConcern": {"level": "majority"},
-    }

@@ -11,12 +11,15 @@ point at a no-op entry whose ``o`` is the image. A transaction is a command entr
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from bson.binary import Binary
 
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.session_history.child_sessions import ChildTransaction, numbered_operations
 from shardwright.shardd.session_history.statement import (
     DELETE,
+    INCOMPLETE_HISTORY,
     INSERT,
     POST_IMAGE,
     PRE_IMAGE,
@@ -130,14 +133,14 @@ class HistoryReader:
             return None
         write = SessionWrite(session, unpack_int64(raw, number[2])[0])
         time = _unpack_uint64(raw, fields[b"ts"][2])[0]
-        op = _text(raw, fields[b"op"])
+        op = text_of(raw, fields[b"op"])
         previous = _previous_time(raw, fields)
         if b"stmtId" not in fields:
             statements: tuple[ExecutedStatement, ...] = ()
             if op == "c":
                 statements = (incomplete_history(write, unpack_int64(raw, fields[b"wall"][2])[0]),)
             return HistoryEntry(write, time, previous, statements)
-        if op not in _OPERATIONS or _text(raw, fields[b"ns"]) != self.namespace:
+        if op not in _OPERATIONS or not self._is_about(text_of(raw, fields[b"ns"])):
             return HistoryEntry(write, time, previous, ())
         executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         statements = self._statements(raw, fields, write, executed_at, is_alone=not previous)
@@ -148,10 +151,10 @@ class HistoryReader:
         executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         statements: list[ExecutedStatement] = []
         image = None
-        if _text(raw, fields[b"op"]) == "c":
+        if text_of(raw, fields[b"op"]) == "c":
             for operation, found in numbered_operations(raw, fields):
-                is_here = _text(operation, found[b"op"]) in _OPERATIONS
-                if is_here and _text(operation, found[b"ns"]) == self.namespace:
+                is_here = text_of(operation, found[b"op"]) in _OPERATIONS
+                if is_here and self._is_about(text_of(operation, found[b"ns"])):
                     # The write was routed by another shard key: the one that its document had, or was to have.
                     statements += self._statements(
                         operation, found, child.write, executed_at, is_alone=True, has_left=True
@@ -166,6 +169,19 @@ class HistoryReader:
             is_child=True,
             is_prepared=find(raw, b"prepare", fields[b"o"][2]) is not None,
         )
+
+    def inherited_filter(self) -> dict[str, Any]:
+        """A query for the statements received in earlier migrations that may concern this one."""
+        of_collection = {"nss": self.namespace, "ui": Binary(self.collection_uuid)}
+        return {"$or": [of_collection, {"_id.stmtId": INCOMPLETE_HISTORY}]}
+
+    def entries_filter(self) -> dict[str, Any]:
+        """A query for the oplog entries of the collection's writes."""
+        return {"$or": [{"ns": self.namespace}, {"o.applyOps.ns": self.namespace}]}
+
+    def inherited(self, statement: ExecutedStatement) -> ExecutedStatement:
+        """A statement received in an earlier migration, as the recipient is to store it."""
+        return statement
 
     def concerns(self, statement: ExecutedStatement) -> bool:
         """Whether a statement received in an earlier migration may be retried on the recipient of this one."""
@@ -185,7 +201,7 @@ class HistoryReader:
         is_alone: bool,
         has_left: bool = False,
     ) -> tuple[ExecutedStatement, ...]:
-        op = _text(raw, fields[b"op"])
+        op = text_of(raw, fields[b"op"])
         subject = fields[b"o2" if op == UPDATE else b"o"]
         document = raw[subject[2] : subject[3]]
         key = None
@@ -196,18 +212,49 @@ class HistoryReader:
                 key = self._pattern.extract_from_document(document)
             except CommandError:
                 key = None  # no valid shard key, as it was written before the collection was sharded
-        inserted_id = image = None
-        if op == INSERT:
-            inserted_id = _id_alone(document)
-            image = document if is_alone else None
         collection = (self.namespace, self.collection_uuid)
-        return tuple(
-            ExecutedStatement(write, each, op, *collection, executed_at, inserted_id, key, image)
-            for each in _statement_ids(raw, fields[b"stmtId"])
-        )
+        return executed_statements(raw, fields, write, executed_at, collection, key=key, is_alone=is_alone)
+
+    def _is_about(self, namespace: str) -> bool:
+        return namespace == self.namespace
 
 
-def _text(raw: bytes, span: Span) -> str:
+def executed_statements(
+    raw: bytes,
+    fields: Mapping[bytes, Span],
+    write: SessionWrite,
+    executed_at: int,
+    collection: tuple[str, bytes],
+    *,
+    key: bytes | None,
+    is_alone: bool,
+) -> tuple[ExecutedStatement, ...]:
+    """The statements of one insert, update or delete in the oplog, one for each statement id.
+
+    Args:
+        raw: the entry, or the operation in it.
+        fields: its top-level elements.
+        write: the retryable write.
+        executed_at: when it was executed, in milliseconds since 1970.
+        collection: name and UUID of the collection under which the recipient is to find them.
+        key: the shard key document of the changed document, if it is known.
+        is_alone: whether the write has no earlier statements.
+    """
+    op = text_of(raw, fields[b"op"])
+    inserted_id = image = None
+    if op == INSERT:
+        subject = fields[b"o"]
+        document = raw[subject[2] : subject[3]]
+        inserted_id = _id_alone(document)
+        image = document if is_alone else None
+    return tuple(
+        ExecutedStatement(write, each, op, *collection, executed_at, inserted_id, key, image)
+        for each in _statement_ids(raw, fields[b"stmtId"])
+    )
+
+
+def text_of(raw: bytes, span: Span) -> str:
+    """The text of a string."""
     return raw[span[2] + 4 : span[3] - 1].decode()
 
 

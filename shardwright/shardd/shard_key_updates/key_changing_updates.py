@@ -20,12 +20,12 @@ from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, previewed_statement
 from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
 from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
-from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY, TRANSIENT_TRANSACTION_ERROR
+from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
 from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import Category, has_category
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import OBJECT, append, decode_document, element, encode_elements, raw_document, without

@@ -13,7 +13,7 @@ from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransaction, PreviewTransactions
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.rawbson import (
     EMPTY_DOCUMENT,
     OBJECT,
@@ -28,7 +28,6 @@ from shardwright.wire.rawbson import (
 _CONFLICT_SECONDS_MAX: Final = 60.0
 """mongod's limit for the lifetime of a transaction (``transactionLifetimeLimitSeconds``)."""
 
-TRANSIENT_TRANSACTION_ERROR: Final = "TransientTransactionError"
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 """The prefix that mongod gives to the errors of a ``findAndModify`` but not to those of an ``update``."""
 

@@ -7,13 +7,12 @@ is prepared only when no command that might end it is still on its way.
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import bson
-
 from shardwright.shardd.transactions.guards import check_abort, check_commit, check_prepare, is_from_coordinator
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import as_for_mongod, transaction_of
 from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.rawbson import decode_value, index
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -84,9 +83,9 @@ class TransactionEndings:
         return reply
 
     def _observe(self, transaction: OpenTransaction, command: str, reply: bytes) -> None:
-        answer = bson.decode(reply)
-        if not answer.get("ok"):
-            if answer.get("code") in _NOT_PREPARED:
+        fields = index(reply)
+        if not decode_value(reply, fields[b"ok"]):
+            if b"code" in fields and decode_value(reply, fields[b"code"]) in _NOT_PREPARED:
                 self._transactions.end(transaction)
         elif command == PREPARE:
             transaction.is_doubtful = False

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import bson
-from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -103,8 +102,3 @@ def session_of_document(lsid: Mapping[str, Any]) -> bytes:
     session = session_key(raw, (OBJECT, 0, 0, len(raw)))
     assert session is not None
     return session
-
-
-def number_of(transaction: LiveTransaction) -> Int64:
-    """Its transaction number, for commands."""
-    return Int64(transaction.number)

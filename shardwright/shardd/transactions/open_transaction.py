@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.transactions.session_keys import retryable_write_of
 
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
@@ -22,11 +23,14 @@ class OpenTransaction:
     Attributes:
         session: see `session_keys.session_key`.
         number: its transaction number.
+        retryable_write: what it has in common with other transactions that execute the same retryable write; None if
+            it executes none.
         has_begun: whether mongod has executed a statement of it.
         has_written: whether one of its statements has changed something on this shard.
         has_ended: whether it has been committed or aborted.
         is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is under way.
         snapshot_time: the cluster time at which it reads; None if it reads what was current when it began.
+        is_killed: whether its session was killed while one of its statements was under way.
         is_doubtful: whether something failed that may have ended it.
         quiet_since: when the last of its commands was answered (`trio.current_time`); None if one is under way.
     """
@@ -41,9 +45,11 @@ class OpenTransaction:
         "has_ended",
         "has_written",
         "is_doubtful",
+        "is_killed",
         "is_prepared",
         "number",
         "quiet_since",
+        "retryable_write",
         "session",
         "snapshot_time",
     )
@@ -51,10 +57,12 @@ class OpenTransaction:
     def __init__(self, session: bytes, number: int) -> None:
         self.session = session
         self.number = number
+        self.retryable_write = retryable_write_of(session)
         self.has_begun = False
         self.has_written = False
         self.has_ended = False
         self.is_prepared = False
+        self.is_killed = False
         self.is_doubtful = False
         self.snapshot_time: Timestamp | None = None
         self._began: float | None = None

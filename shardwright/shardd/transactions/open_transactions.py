@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import trio
 
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.session_keys import retryable_write_of
 
 
 class OpenTransactions:
@@ -37,19 +36,18 @@ class OpenTransactions:
         """An open transaction; None if it is not known."""
         return self._all.get((session, number))
 
-    def of_same_write(self, session: bytes) -> OpenTransaction | None:
-        """The open transaction of another child session that executes the same retryable write."""
-        write = retryable_write_of(session)
+    def of_same_write(self, transaction: OpenTransaction) -> OpenTransaction | None:
+        """The open transaction of another child session that executes the same retryable write as a new one."""
+        write = transaction.retryable_write
         found = None if write is None else self._by_retryable_write.get(write)
-        return None if found is None or found.session == session else found
+        return None if found is None or found.session == transaction.session else found
 
     def add(self, transaction: OpenTransaction) -> None:
         """Add a transaction that is the latest one of its session."""
         self._all[transaction.session, transaction.number] = transaction
         self._latest[transaction.session] = transaction
-        write = retryable_write_of(transaction.session)
-        if write is not None:
-            self._by_retryable_write[write] = transaction
+        if transaction.retryable_write is not None:
+            self._by_retryable_write[transaction.retryable_write] = transaction
         self._added.set()
 
     def end(self, transaction: OpenTransaction) -> None:
@@ -59,7 +57,7 @@ class OpenTransactions:
             del self._all[transaction.session, transaction.number]
         if self._latest.get(transaction.session) is transaction:
             del self._latest[transaction.session]
-        write = retryable_write_of(transaction.session)
+        write = transaction.retryable_write
         if write is not None and self._by_retryable_write.get(write) is transaction:
             del self._by_retryable_write[write]
 

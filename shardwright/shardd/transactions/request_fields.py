@@ -7,7 +7,6 @@ from bson.int64 import Int64
 from shardwright.shardd.transactions.session_keys import session_key
 from shardwright.sharding.commit_protocol import COORDINATED_BY, COORDINATOR
 from shardwright.sharding.operation_session import TXN_NUMBER
-from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 
 _LSID: Final = b"lsid"
@@ -34,6 +33,4 @@ def session_fields(request: Request) -> dict[str, Any]:
 
 def as_for_mongod(request: Request) -> Request:
     """A command of a transaction without the fields that mongod must not see; the same one if it has none of them."""
-    if request.fields.keys().isdisjoint(_NOT_FOR_MONGOD):
-        return request
-    return request.with_body(without(request.body, _NOT_FOR_MONGOD))
+    return request.without(_NOT_FOR_MONGOD)

@@ -36,6 +36,8 @@ def retryable_write_of(session: bytes) -> bytes | None:
     Args:
         session: a key (`session_key`).
     """
+    if b"txnUUID" not in session:
+        return None  # nearly every session
     fields = index(session)
     if b"txnNumber" not in fields or b"txnUUID" not in fields:
         return None

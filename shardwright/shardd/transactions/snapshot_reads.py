@@ -24,7 +24,10 @@ from shardwright.wire.rawbson import OBJECT, STRING, decode_value, find
 from shardwright.wire.request import Request
 
 _POLL_SECONDS: Final = 0.02
+"""The longest pause before a secondary looks again for transactions that are prepared; it doubles each time."""
+
 _POLL_SECONDS_MAX: Final = 1.0
+"""The longest pause. The whole wait ends with the time limit of the read, or when its client disconnects."""
 
 
 def is_snapshot_read(request: Request) -> bool:

@@ -14,18 +14,18 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.transactions.changes import has_changed
-from shardwright.shardd.transactions.labels import TRANSIENT_TRANSACTION_ERROR, label_error
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import as_for_mongod, session_fields, transaction_of
 from shardwright.sharding.operation_session import START_TRANSACTION
+from shardwright.sharding.transient_errors import label_transient
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.message import op_msg
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
+from shardwright.wire.message import with_body
 from shardwright.wire.rawbson import BOOL, append, element
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _FAILED: Final = b"\x01ok\0" + bytes(8)
 _BODY_ELEMENTS_AT: Final = 25
@@ -72,13 +72,30 @@ class TransactionStatements:
             with transaction.command_under_way():
                 reply = await self._run_labelled(request, transaction, run)
         except CommandError as error:
-            if error.code != ErrorCode.WouldChangeOwningShard:
+            if error.code != ErrorCode.WouldChangeOwningShard or transaction.is_killed:
                 await self._abort(upstream, session_fields(request), transaction)
                 raise
             self._observe(transaction, has_failed=False)
             error.extra = {**error.extra, "readOnly": not transaction.has_written}
             raise
+        if transaction.is_killed:
+            return await self._after_kill(upstream, transaction, request, reply)
         return None if reply is None else await self._answer(upstream, transaction, request, reply)
+
+    @may_run_in_reactor
+    async def _after_kill(
+        self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes | None
+    ) -> bytes | None:
+        """Abort a transaction whose session was killed before this statement got to mongod.
+
+        Raises:
+            CommandError: Interrupted, unless the statement has failed anyway.
+        """
+        await in_own_task()
+        await self._abort(upstream, session_fields(request), transaction)
+        if reply is None or reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+            return reply
+        raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
 
     @may_run_in_reactor
     async def end_older(self, upstream: Upstream, request: Request) -> None:
@@ -112,7 +129,8 @@ class TransactionStatements:
             await self._end_forgotten(upstream, request)
             return None
         await self.end_older(upstream, request)
-        other = self._transactions.of_same_write(identity[0])
+        transaction = OpenTransaction(*identity)
+        other = self._transactions.of_same_write(transaction)
         if other is not None:
             other.is_doubtful = True  # a retry at the level of the session aborts it unnoticed
             raise CommandError(
@@ -120,7 +138,6 @@ class TransactionStatements:
                 "the same retryable write is being executed in another transaction",
                 labels=(TRANSIENT_TRANSACTION_ERROR,),
             )
-        transaction = OpenTransaction(*identity)
         latest = self._transactions.latest(transaction.session)
         if latest is not None and latest.number > transaction.number:
             return None  # mongod refuses it
@@ -132,7 +149,7 @@ class TransactionStatements:
         try:
             return await run(request, transaction)
         except CommandError as error:
-            label_error(error)
+            label_transient(error, is_ending=False)
             raise
 
     @may_run_in_reactor
@@ -147,7 +164,7 @@ class TransactionStatements:
             return reply  # reading on changes nothing, and a long reply has been passed on already
         if not transaction.has_written and has_changed(request.name, response_body(reply)):
             transaction.has_written = True
-        return with_elements(reply, _READ_ONLY[not transaction.has_written])
+        return with_body(reply, append(response_body(reply), _READ_ONLY[not transaction.has_written]))
 
     @may_run_in_reactor
     async def _end_forgotten(self, upstream: Upstream, request: Request) -> None:
@@ -176,9 +193,3 @@ class TransactionStatements:
         with transaction.command_under_way(), suppress(CommandError):  # perhaps it has never begun, or has ended
             await upstream.command("admin", {"abortTransaction": 1, **fields})
         self._transactions.end(transaction)
-
-
-def with_elements(frame: bytes, elements: bytes) -> bytes:
-    """A reply with elements added to its body."""
-    request_id, response_to = (int.from_bytes(frame[at : at + 4], "little") for at in (4, 8))
-    return op_msg(append(response_body(frame), elements), request_id=request_id, response_to=response_to)

@@ -4,25 +4,29 @@ mongod may end a transaction without this daemon noticing: after ``transactionLi
 or by an error that says nothing about it. So those that are quiet are looked up from time to time.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import trio
+from bson.int64 import Int64
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.transactions.endings import TransactionEndings
 from shardwright.shardd.transactions.live_transactions import (
     live_transactions,
-    number_of,
     prepared_transactions,
+    session_of_document,
     still_prepared,
 )
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
+from shardwright.shardd.transactions.session_kills import is_killed_by
 from shardwright.shardd.transactions.statements import TransactionStatements
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.request import Request
 
 logger = get_logger("shardd.transactions")
 
@@ -81,6 +85,35 @@ class Transactions:
         self.gate.close()
         self.open.clear()
 
+    def is_open(self, lsid: Mapping[str, Any], number: int) -> bool:
+        """Whether a transaction is open on this shard.
+
+        Args:
+            lsid: its session, as a command names it.
+            number: its transaction number.
+        """
+        return self.open.find(session_of_document(lsid), number) is not None
+
+    async def note_kill(self, request: Request) -> None:
+        """Forget the transactions that mongod has ended because of a command that kills sessions.
+
+        A statement may be on its way, and begin one of them only now; such a transaction is aborted after it.
+
+        Args:
+            request: the command (`KILLS`), which mongod has executed.
+
+        Raises:
+            CommandError: mongod refuses to list the open transactions.
+            BackendError: mongod does not answer.
+        """
+        is_killed = is_killed_by(request)
+        killed = [each for each in self.open if not each.is_prepared and is_killed(each.session)]
+        for transaction in killed:
+            transaction.is_killed = transaction.quiet_since is None
+        quiet = [each for each in killed if each.quiet_since is not None]
+        if quiet:
+            await self._look_up(quiet)
+
     async def _abort_abandoned(self) -> None:
         """Abort what was admitted earlier and has been forgotten, so that no critical section would wait for it.
 
@@ -91,7 +124,7 @@ class Transactions:
             if each.is_prepared or self.open.find(each.session, each.number) is not None:
                 continue
             logger.info("Aborting a transaction that was left open", number=each.number)
-            abort = {"abortTransaction": 1, "lsid": each.lsid, "txnNumber": number_of(each), "autocommit": False}
+            abort = {"abortTransaction": 1, "lsid": each.lsid, "txnNumber": Int64(each.number), "autocommit": False}
             try:
                 await self._mongod.command("admin", abort)
             except CommandError as error:

@@ -34,7 +34,7 @@ class CommitState:
 
     Attributes:
         participants: see above.
-        step: the present step.
+        step: the current step.
         votes: the votes so far, by shard.
         decision: what was decided; None before that.
         unacknowledged: the participants that have not acknowledged the decision.
@@ -50,7 +50,7 @@ class CommitState:
 
     @classmethod
     def recovered(cls, document: Mapping[str, Any]) -> Self:
-        """The state in which the coordinator of a document continues, whoever wrote the document.
+        """The state in which a coordinator continues from a document, which a former primary may have written.
 
         Raises:
             KeyError: the document is of no known form.

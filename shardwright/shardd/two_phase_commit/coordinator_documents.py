@@ -45,7 +45,7 @@ class CoordinatorDocuments:
     async def remove(self, identity: TransactionId) -> None:
         """Remove the document of a commit that has ended.
 
-        No majority is needed: whoever finds the document again sends the decision again, which changes nothing.
+        No majority is needed: a primary that finds the document again sends the decision again, which changes nothing.
         """
         await self._collection.remove(identity.to_document(), write_concern=LOCAL_WRITE_CONCERN)
 

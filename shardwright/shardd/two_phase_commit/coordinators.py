@@ -11,13 +11,13 @@ from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.two_phase_commit.commit_state import CommitState
 from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
 from shardwright.shardd.two_phase_commit.decision import Abort
-from shardwright.shardd.two_phase_commit.local_participant import TRANSIENT, recover_outcome
+from shardwright.shardd.two_phase_commit.local_participant import recover_outcome
 from shardwright.shardd.two_phase_commit.statistics import CommitStatistics
 from shardwright.shardd.two_phase_commit.transaction_coordinator import TransactionCoordinator, logger
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.shardd.two_phase_commit.unbegun_commits import UnbegunCommits
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 
 LIFETIME_LIMIT: Final = "transactionLifetimeLimitSeconds"
 """The server parameter of mongod with the time limit for a transaction."""
@@ -55,7 +55,7 @@ class TransactionCoordinators:
             term: the term that begins.
             nursery: the term's nursery, in which coordinators run until step-down.
         """
-        # Nothing may be told to participants that this primary knows but a majority does not.
+        # Participants must not learn anything that this primary knows but a majority does not.
         await self._context.wait_majority()
         await self.read_lifetime()
         for document in await self._documents.all():
@@ -116,7 +116,7 @@ class TransactionCoordinators:
         await coordinator.ended.wait()
         decision = coordinator.state.decision
         if isinstance(decision, Abort):
-            labels = TRANSIENT if decision.code == ErrorCode.NoSuchTransaction else ()
+            labels = (TRANSIENT_TRANSACTION_ERROR,) if decision.code == ErrorCode.NoSuchTransaction else ()
             message = f"Transaction was aborted :: caused by :: {decision.message}"
             raise CommandError(decision.code, message, labels=labels)
         return {}

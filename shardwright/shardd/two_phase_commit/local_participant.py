@@ -13,14 +13,15 @@ from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.transactions.statements import BEFORE_ALL_PREPARED
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-
-TRANSIENT: Final = ("TransientTransactionError",)
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 
 _ABORTED: Final = "Recovering the transaction's outcome found the transaction aborted"
 
 _PAUSE_SECONDS: Final = 0.02
+"""The longest pause before mongod is asked again; it doubles each time."""
+
 _PAUSE_SECONDS_MAX: Final = 1.0
+"""The longest pause. There is no limit to the whole wait, which is for the coordinator's decision, as in MongoDB."""
 
 
 async def recover_outcome(mongod: LocalMongod, identity: TransactionId) -> dict[str, Any]:
@@ -69,4 +70,4 @@ def _aborted(error: CommandError) -> CommandError:
     """The error for the router; a primary that a majority does not confirm may not know the outcome."""
     if "writeConcernError" in error.extra:
         return CommandError(error.code, _ABORTED, extra=error.extra)
-    return CommandError(error.code, _ABORTED, labels=TRANSIENT)
+    return CommandError(error.code, _ABORTED, labels=(TRANSIENT_TRANSACTION_ERROR,))

@@ -17,17 +17,23 @@ from shardwright.wire.errors import CommandError
 
 _WRITE_CONCERN_ERROR: Final = "writeConcernError"
 
-_IS_OVER: Final = frozenset(
-    {
-        ErrorCode.TransactionTooOld,
-        ErrorCode.NoSuchTransaction,
-        ErrorCode.OperationNotSupportedInTransaction,
-        ErrorCode.ReadConcernMajorityNotEnabled,
-        ErrorCode.APIMismatchError,
-        ErrorCode.TxnRetryCounterTooOld,
-    }
-)
-"""After these errors a participant has no transaction of that number, and never will."""
+_IS_OVER: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.NoSuchTransaction, ErrorCode.TxnRetryCounterTooOld})
+"""After these errors a participant has no open transaction of that number, and never will."""
+
+_VOTES_TO_ABORT: Final = _IS_OVER | {
+    ErrorCode.APIMismatchError,
+    ErrorCode.OperationNotSupportedInTransaction,
+    ErrorCode.ReadConcernMajorityNotEnabled,
+    ErrorCode.ShardNotFound,
+    ErrorCode.TransactionCommitted,
+}
+"""After these errors a participant cannot prepare. Not all of them say that its transaction has ended: MongoDB counts
+most as acknowledgements, too, which could leave a prepared transaction without a coordinator."""
+
+_HAS_NOTHING_TO_ABORT: Final = frozenset({ErrorCode.ShardNotFound, ErrorCode.TransactionCommitted})
+"""A shard that has been removed cannot have gone with something to commit, because a prepared transaction holds its
+collections, and draining moves all of them away. A transaction that has been committed was never prepared for this
+coordinator."""
 
 _CANNOT_PREPARE: Final = frozenset({ErrorCode.CommandNotFound, ErrorCode.NoShardingEnabled})
 """What a mongod without test commands answers to ``prepareTransaction``."""
@@ -66,7 +72,7 @@ def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None
         if answer.code in _CANNOT_PREPARE:
             code: int = ErrorCode.OperationNotSupportedInTransaction
             return Abort(code, f"{_from(shard)}{WITHOUT_TEST_COMMANDS}: {answer.message}")
-        if answer.code in _IS_OVER or answer.code == ErrorCode.ShardNotFound:
+        if answer.code in _VOTES_TO_ABORT:
             return Abort(answer.code, f"{_from(shard)}{answer.message}")
         return None
     timestamp = answer.get("prepareTimestamp")
@@ -86,9 +92,7 @@ def is_acknowledged(decision: Decision, answer: Mapping[str, Any] | CommandError
         return False
     if not isinstance(answer, CommandError):
         return True
-    # A shard that has been removed has nothing to abort. It cannot have gone with something to commit, because a
-    # prepared transaction holds its collections, and draining moves all of them away.
-    return answer.code in _IS_OVER or (isinstance(decision, Abort) and answer.code == ErrorCode.ShardNotFound)
+    return answer.code in _IS_OVER or (isinstance(decision, Abort) and answer.code in _HAS_NOTHING_TO_ABORT)
 
 
 def _is_unconfirmed(answer: Mapping[str, Any] | CommandError) -> bool:

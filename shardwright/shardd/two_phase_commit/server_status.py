@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.wire.frames import Header
-from shardwright.wire.message import op_msg
+from shardwright.wire.message import with_body
 from shardwright.wire.rawbson import OBJECT, append, element, encode_document, find, without
 from shardwright.wire.transport.client import response_body
 
@@ -25,6 +24,4 @@ def with_commit_statistics(frame: bytes | None, section: Mapping[str, Any]) -> b
     body = response_body(frame)
     if find(body, _SECTION) is None:
         return frame
-    header = Header(frame)
-    body = append(without(body, {_SECTION}), element(_SECTION, OBJECT, encode_document(section)))
-    return op_msg(body, request_id=header.request_id, response_to=header.response_to)
+    return with_body(frame, append(without(body, {_SECTION}), element(_SECTION, OBJECT, encode_document(section))))

@@ -1,4 +1,4 @@
-"""The fields of a two-phase commit in statements and in commands to participants, which mongod does not know."""
+"""The field ``coordinator`` of a transaction's first statement on the shard that is to coordinate its commit."""
 
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId

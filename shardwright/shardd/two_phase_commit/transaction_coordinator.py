@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.until_done import until_done
 from shardwright.shardd.context import fail_point_names as places
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.two_phase_commit.commit_state import CommitState, Step
@@ -71,7 +72,7 @@ class TransactionCoordinator:
 
     async def _write_participant_list(self) -> None:
         await self._hang(places.HANG_BEFORE_WRITING_PARTICIPANT_LIST)
-        # Shards that were added lately must be known to the next primary, which may have to tell them the decision.
+        # Shards that were added recently must be known to the next primary, which may have to send them the decision.
         await self._until_done(self._context.config_times.wait_durable)
         await self._until_done(self._save(places.HANG_BEFORE_WAITING_FOR_PARTICIPANT_LIST_WRITE_CONCERN))
         self.state.participant_list_written()
@@ -129,22 +130,15 @@ class TransactionCoordinator:
         await self._context.fail_points.hang_while(place)
 
     async def _until_done(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write until it has succeeded: one that failed may have been executed all the same."""
-        backoff = Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX)
-        while True:
-            try:
-                await action()
-            except (BackendError, CommandError) as error:
-                pause = backoff.next_seconds()
-                self._logger.warning(
-                    "Repeating a write of a two-phase commit",
-                    step=self.state.step.value,
-                    error=str(error),
-                    retry_seconds=round(pause, 3),
-                )
-                await trio.sleep(pause)
-            else:
-                return
+        await until_done(action, Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX), self._log_failure)
+
+    def _log_failure(self, error: BackendError | CommandError, retry_seconds: float) -> None:
+        self._logger.warning(
+            "Repeating a write of a two-phase commit",
+            step=self.state.step.value,
+            error=str(error),
+            retry_seconds=round(retry_seconds, 3),
+        )
 
     def _log_end(self) -> None:
         is_slow = self.times.total_seconds * 1000 >= self._context.options.slow_ms

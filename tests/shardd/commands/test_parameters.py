@@ -53,12 +53,20 @@ def test_invalid_values_are_refused_by_the_daemon_and_by_mongod(daemon: Client, 
 
 def test_on_the_command_line() -> None:
     assert parse_parameter("verifyMigrations=true") == ("verifyMigrations", True)
+    assert parse_parameter("autoSplitChunks=false") == ("autoSplitChunks", False)
     assert parse_parameter("migrationCatchUpTimeoutSecs=2.5") == ("migrationCatchUpTimeoutSecs", 2.5)
 
 
 @pytest.mark.parametrize(
-    "text", ["verifyMigrations", "verifyMigrations=perhaps", "migrationCatchUpTimeoutSecs=-1", "unknown=1"]
+    "text",
+    [
+        "verifyMigrations",
+        "verifyMigrations=perhaps",
+        "migrationCatchUpTimeoutSecs=-1",
+        "unknown=1",
+        "autoSplitGrowthFraction=1.5",
+    ],
 )
 def test_refused_on_the_command_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"NAME=VALUE|true nor false|number of seconds"):
+    with pytest.raises(ValueError, match=r"NAME=VALUE|true nor false|number of seconds|up to 1"):
         parse_parameter(text)

@@ -3,17 +3,25 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
+from uuid import uuid4
 
 import pytest
 import trio
 import trio.testing
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
 
+from shardwright.shardd.cluster.identity import ShardIdentity
 from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
 from shardwright.shardd.ddl.coordinators.retries import RETRY_SECONDS, RETRY_SECONDS_MAX
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
+from shardwright.shardd.ddl.moved_database import DatabaseMoves
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
@@ -28,6 +36,11 @@ UNREACHABLE = CommandError(ErrorCode.HostUnreachable, "no answer")
 class NoMigrations:
     """A shard without migrations."""
 
+    @property
+    def databases(self) -> DatabaseMoves:
+        """There are none."""
+        raise NotImplementedError
+
     async def end_all(self, namespace: str, reason: str) -> None:
         """Do nothing: there are none."""
 
@@ -39,6 +52,16 @@ class FakeShard:
         self.mongod = self
         self.ddl_locks = DDLLocks()
         self.documents = list(documents)
+
+    def database(self, name: str) -> DatabaseState:
+        """A database whose primary shard this is."""
+        state = DatabaseState(name)
+        state.learn(DatabaseEntry(name, "this", DatabaseVersion(uuid4(), Timestamp(1, 1), 1)))
+        return state
+
+    def require_identity(self) -> ShardIdentity:
+        """This shard."""
+        return ShardIdentity("this", ObjectId(), "config/localhost:1")
 
     async def command(self, _db: str, _command: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -164,8 +164,12 @@ def test_the_changelog_records_it(mini: MiniCluster, db: str) -> None:
     with mini.config_client() as config:
         entries = list(config.config.changelog.find({"ns": sharded.namespace}).sort("time", 1))
     assert [entry["what"] for entry in entries] == ["shardCollection.start", "shardCollection.end"]
-    assert entries[0]["details"] == {"shardKey": {"a": "hashed"}, "collection": sharded.namespace, "primary": "sh0"}
-    assert entries[1]["details"]["numChunks"] == 4
+    begun, done = (entry["details"] for entry in entries)
+    assert begun["markedAfter"] < done["markedUntil"], "between them is the mark for change streams"
+    key = {"shardKey": {"a": "hashed"}}
+    own = {"markedAfter": begun["markedAfter"], "request": key}
+    assert begun == {**key, "collection": sharded.namespace, "primary": "sh0", **own}
+    assert done["numChunks"] == 4
 
 
 def test_only_the_primary_shard_accepts_the_command(mini: MiniCluster, db: str) -> None:

@@ -1,6 +1,6 @@
 """Which cursors of a real mongod are listed as open, and which of them end with an earlier process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -80,6 +80,31 @@ def test_listing(lone: LoneMongod, documents: Documents) -> None:
                 if each.namespace.startswith(f"{documents.database.name}.")
             ]
             assert {each.id for each in found} == {*mine, elsewhere, cloning}
+
+    lone.run(check)
+
+
+def test_cursors_of_ended_transactions_hold_nothing_back(
+    lone: LoneMongod, client: MongoClient[dict[str, Any]], documents: Documents
+) -> None:
+    asked: list[tuple[object, int]] = []
+
+    async def check(mongod: LocalMongod) -> None:
+        cursors = OpenCursors(mongod)
+
+        def is_open(lsid: Mapping[str, Any], number: int) -> bool:
+            asked.append((lsid["id"], number))
+            return len(asked) == 1
+
+        cursors.is_transaction_open = is_open
+        with client.start_session() as session:
+            session.start_transaction()
+            documents.database.command({"find": documents.name, "batchSize": 1}, session=session)
+            session.commit_transaction()
+            until = now()
+            await trio.sleep(CLOCK_SECONDS)
+            await cursors.wait_closed(documents.full_name, opened_until=until)
+            assert [lsid for lsid, _ in asked] == [session.session_id["id"]] * 2
 
     lone.run(check)
 

@@ -21,6 +21,7 @@ from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.rawbson import encode_document
 
 UUID_NOW = uuid4()
+KEY = ShardKeyPattern.from_mapping({"a": 1})
 
 
 def bound(value: object) -> bytes:
@@ -30,9 +31,7 @@ def bound(value: object) -> bytes:
 def table(*owners: str, uuid: UUID = UUID_NOW) -> RoutingTable:
     """A table whose chunks, split at 0, 10, 20, …, belong to these shards."""
     bounds: list[Any] = [MinKey(), *(10 * number for number in range(len(owners) - 1)), MaxKey()]
-    collection = ShardedCollection(
-        Namespace("d", "c"), uuid, ObjectId(), Timestamp(1, 1), ShardKeyPattern.from_mapping({"a": 1})
-    )
+    collection = ShardedCollection(Namespace("d", "c"), uuid, ObjectId(), Timestamp(1, 1), KEY)
     return RoutingTable.build(
         collection,
         [
@@ -130,5 +129,13 @@ def test_a_range_deletion_without_a_time_waits_for_the_whole_delay() -> None:
 
 
 def test_the_range_of_a_deletion_has_encoded_keys() -> None:
-    assert range_of(deletion(0, 10)).overlaps(range_of(deletion(9.5, 11)))
-    assert not range_of(deletion(0, 10)).overlaps(range_of(deletion(10, 11)))
+    first, second, third = (range_of(deletion(low, high), KEY) for low, high in ((0, 10), (9.5, 11), (10, 11)))
+    assert first.overlaps(second)
+    assert not first.overlaps(third)
+
+
+def test_the_range_of_a_deletion_older_than_the_refined_key_is_extended() -> None:
+    refined = ShardKeyPattern.from_mapping({"a": 1, "b": 1})
+    first, last = (range_of(deletion(low, high), refined) for low, high in ((0, 10), (10, MaxKey())))
+    assert first.max_key == last.min_key
+    assert last.max_key == refined.global_max_bytes()

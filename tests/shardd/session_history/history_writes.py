@@ -10,9 +10,11 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.session_history.donor_history import DonorHistory
+from shardwright.shardd.session_history.oplog_history import HistoryReader
 from shardwright.shardd.session_history.statement import ExecutedStatement
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.session_cache import NO_USER
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
@@ -28,10 +30,17 @@ class Session:
 
     def __init__(self) -> None:
         self.id = uuid4()
+        self._unique = uuid4()
 
     def write(self, number: int, command: Mapping[str, Any]) -> dict[str, Any]:
         """A command as a retryable write."""
         return {**command, "lsid": {"id": Binary.from_uuid(self.id)}, "txnNumber": Int64(number)}
+
+    def child(self, number: int) -> dict[str, Any]:
+        """The session fields of the transaction that executes a retryable write."""
+        parent = {"id": Binary.from_uuid(self.id), "uid": Binary(NO_USER)}
+        lsid = {**parent, "txnNumber": Int64(number), "txnUUID": Binary.from_uuid(self._unique)}
+        return {"lsid": lsid, "txnNumber": Int64(0), "autocommit": False}
 
 
 async def reply_to(server: Pool | Connection, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +74,7 @@ async def donor_history(
     pattern = ShardKeyPattern.from_mapping(dict.fromkeys(low, direction))
     chunk_range = ChunkRange.of(pattern, encode_document(low), encode_document(high))
     uuid = await collection_uuid(mongod, namespace)
-    return DonorHistory(mongod, namespace, uuid, pattern, chunk_range, **options)
+    return DonorHistory(mongod, HistoryReader(namespace, uuid.bytes, pattern, chunk_range), **options)
 
 
 async def drained(history: DonorHistory) -> list[bytes]:

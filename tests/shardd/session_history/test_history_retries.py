@@ -138,7 +138,14 @@ MISFITS = {
 # Sessions that go on after the move, each in a test of its own.
 GO_ON = {"goes on with a newer number": Case(insert(10)), "goes on with more statements": Case(update(add(0)))}
 
-EXECUTED = {**CASES, **MISFITS, **GO_ON}
+# Writes that are retried in a transaction of a router, because they might change the owner of a document.
+IN_TRANSACTION = {
+    "update in a transaction": Case(update(add(0), stmtIds=[3])),
+    "upsert in a transaction": Case(update(add(10, **UPSERT), stmtIds=[0])),
+    "findAndModify in a transaction": Case(modify(10, update=SET, **UPSERT, new=True, stmtId=0)),
+}
+
+EXECUTED = {**CASES, **MISFITS, **GO_ON, **IN_TRANSACTION}
 
 LOST = Session()
 """A session whose history is no longer complete when it is moved."""
@@ -174,6 +181,11 @@ class Moved:
             expected = await reply_to(donor, NAMESPACE.db, command)
             versioned = {**command, "shardVersion": dict(self.version)}
             return expected, await reply_to(recipient, NAMESPACE.db, versioned)
+
+    def in_transaction(self, session: Session, number: int, command: Command, *, begins: bool = True) -> Command:
+        """A command for the recipient as part of a transaction that executes a retryable write."""
+        start = {"startTransaction": True} if begins else {}
+        return {**command, **session.child(number), **start, "shardVersion": dict(self.version)}
 
     async def documents(self, first: int) -> tuple[list[Command], list[Command]]:
         """The documents of a case on donor and recipient."""
@@ -327,5 +339,42 @@ def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tu
             ]:
                 versioned = {**session.write(5, renumbered(command, first)), "shardVersion": dict(moved.version)}
                 assert await reply_to(recipient, NAMESPACE.db, versioned) == reply
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("name", IN_TRANSACTION)
+def test_a_retry_in_a_transaction_executes_nothing(
+    moved: Moved, sessions: dict[str, tuple[Session, int]], name: str
+) -> None:
+    session, first = sessions[name]
+    command = renumbered(IN_TRANSACTION[name].original, first)
+
+    async def main() -> None:
+        async with connection(moved.recipient) as recipient:
+            retried = await reply_to(recipient, NAMESPACE.db, moved.in_transaction(session, 5, command))
+            assert retried.keys() & {"retriedStmtIds", "retriedStmtId"}, retried
+            inserted = moved.in_transaction(session, 5, renumbered(insert(60, stmtIds=[-1]), first), begins=False)
+            assert (await reply_to(recipient, NAMESPACE.db, inserted))["n"] == 1  # a statement without history
+            ending = {"commitTransaction": 1, **session.child(5)}
+            assert (await reply_to(recipient, "admin", ending))["ok"] == 1
+            directly = {**session.write(5, command), "shardVersion": dict(moved.version)}
+            expected = await reply_to(recipient, NAMESPACE.db, directly)
+            assert {**retried, "readOnly": None} == {**expected, "readOnly": None}
+        expected_documents, found_documents = await moved.documents(first)
+        added = [{"_id": first + 60, "a": 5}]
+        assert found_documents == expected_documents + added
+
+    trio.run(main)
+
+
+def test_an_older_write_in_a_transaction_is_refused(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+    session, first = sessions["insert"]
+    command = renumbered(update(add(0), stmtIds=[0]), first)
+
+    async def main() -> None:
+        async with connection(moved.recipient) as recipient:
+            reply = await reply_to(recipient, NAMESPACE.db, moved.in_transaction(session, 4, command))
+        assert reply["codeName"] == "TransactionTooOld"
 
     trio.run(main)

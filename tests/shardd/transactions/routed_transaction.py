@@ -24,6 +24,7 @@ class RoutedTransaction:
         number: the transaction number; a new one by default.
         shard: id of the shard.
         concern: the read concern.
+        member: the index of the shard's member.
 
     Attributes:
         sharded: see above.
@@ -40,11 +41,12 @@ class RoutedTransaction:
         *,
         shard: str = "sh0",
         concern: Mapping[str, Any] | None = None,
+        member: int = 0,
     ) -> None:
         self.lsid = dict(lsid or {"id": Binary(secrets.token_bytes(16), UUID_SUBTYPE)})
         self.number = Int64(next(transaction_numbers)) if number is None else number
         self.sharded = sharded
-        self._shard = shard
+        self._shard, self._member = shard, member
         self._concern = concern
         self._has_begun = False
         self.client = RawClient(self.address)
@@ -58,10 +60,15 @@ class RoutedTransaction:
         self.close()
         self.client = RawClient(self.address)
 
+    def go_on_at(self, member: int) -> None:
+        """Send the following commands to another member of the shard."""
+        self._member = member
+        self.reconnect()
+
     @property
     def address(self) -> str:
         """That of the shard."""
-        return self.sharded.cluster.shards[self._shard].members[0].address
+        return self.sharded.cluster.shards[self._shard].members[self._member].address
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -223,18 +223,34 @@ def test_a_recovered_state_writes_the_same_document() -> None:
     assert CommitState.recovered(state.to_fields()).to_fields() == state.to_fields() == decided
 
 
-ABORTING: Final = (225, 251, 263, 148, 347, 356)
+OVER: Final = (225, 251, 356)
+ABORTING: Final = (*OVER, 148, 256, 263, 347)
 
 
 @pytest.mark.parametrize("code", ABORTING)
-def test_a_transaction_that_is_over_is_a_vote_to_abort_and_an_acknowledgement(code: int) -> None:
-    error = CommandError(code, "text")
-    assert vote_of("sh0", error) == Abort(code, "from shard sh0 :: caused by :: text")
+def test_a_participant_that_cannot_prepare_votes_to_abort(code: int) -> None:
+    assert vote_of("sh0", CommandError(code, "text")) == Abort(code, "from shard sh0 :: caused by :: text")
+
+
+@pytest.mark.parametrize("code", OVER)
+def test_a_transaction_that_is_over_is_an_acknowledgement(code: int) -> None:
+    for decision in (Abort(251, ""), Commit(Timestamp(1, 1))):
+        assert is_acknowledged(decision, CommandError(code, "text"))
+
+
+@pytest.mark.parametrize("code", [148, 263, 347])
+def test_a_refusal_that_leaves_the_transaction_as_it_is_is_no_acknowledgement(code: int) -> None:
+    for decision in (Abort(251, ""), Commit(Timestamp(1, 1))):
+        assert not is_acknowledged(decision, CommandError(code, "text"))
+
+
+def test_a_committed_transaction_has_nothing_to_abort() -> None:
+    error = CommandError(ErrorCode.TransactionCommitted, "text")
     assert is_acknowledged(Abort(251, ""), error)
-    assert is_acknowledged(Commit(Timestamp(1, 1)), error)
+    assert not is_acknowledged(Commit(Timestamp(1, 1)), error)
 
 
-@pytest.mark.parametrize("code", [6, 50, 64, 72, 91, 189, 256, 10107, 11602])
+@pytest.mark.parametrize("code", [6, 50, 64, 72, 91, 189, 10107, 11602])
 def test_after_another_error_the_command_is_sent_again(code: int) -> None:
     error = CommandError(code, "text")
     assert vote_of("sh0", error) is None

@@ -15,6 +15,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.moved_database import DatabaseMoves
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -26,7 +27,11 @@ _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCod
 
 
 class LocalMigrations(Protocol):
-    """This shard's migrations, as far as changes to collections have to end them."""
+    """This shard's migrations, as far as changes to collections have to end them, and its moves of databases."""
+
+    @property
+    def databases(self) -> DatabaseMoves:
+        """Hands out databases whose primary shard changes."""
 
     async def end_all(self, namespace: str, reason: str) -> None:
         """End a collection's migration in either direction; it writes nothing more once this has returned.
@@ -78,8 +83,12 @@ class Coordinator(ABC):
 
     @property
     def locks(self) -> list[str]:
-        """The locks held from beginning to end (see `DDLLocks`), in an order that is the same for all coordinators."""
-        return [self.namespace.db]
+        """The locks held from beginning to end (see `DDLLocks`): databases first, then collections, both sorted.
+
+        The lock of a database is enough to keep other coordinators out; that of a collection keeps out what
+        locks only the collection.
+        """
+        return [self.namespace.db, *([str(self.namespace)] if self.namespace.collection else [])]
 
     @abstractmethod
     async def run(self) -> dict[str, Any]:
@@ -142,6 +151,6 @@ def coordinator_documents(context: ShardContext) -> ConfigCollection:
 
 
 def _may_be_done(code: int) -> bool:
-    """Whether a command that failed with this error may have been executed all the same."""
+    """Whether a command that failed with this error may have been executed nevertheless."""
     categories = (Category.RETRYABLE, Category.NETWORK_TIMEOUT, Category.EXCEEDED_TIME_LIMIT)
     return code in _NO_ANSWER or any(has_category(code, category) for category in categories)

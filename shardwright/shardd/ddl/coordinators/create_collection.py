@@ -17,6 +17,7 @@ from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.context.other_shards import send_to_shards
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.initial_placement import plan_initial_chunks
+from shardwright.shardd.ddl.sharding_mark import mark_sharded, present_time
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.local_collections import LocalCollection
 from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_index
@@ -33,6 +34,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 COMMIT = "commit"
+
+_NOT_SHOWN = frozenset({"session"})
+"""What a coordinator adds to the arguments of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class CreateCollection(Coordinator):
             self._check_same(table, pattern)
             if self.phase is not None:
                 await self._publish(table)
+                await self._log_end(table)
         return {"collectionUUID": Binary.from_uuid(table.collection.uuid), "collectionVersion": _version(table)}
 
     @property
@@ -81,7 +86,13 @@ class CreateCollection(Coordinator):
     async def _shard_collection(self, pattern: ShardKeyPattern) -> RoutingTable:
         context, namespace = self.context, self.namespace
         me = context.require_identity().shard_name
-        details = {"shardKey": self.arguments["shardKey"], "collection": str(namespace), "primary": me}
+        details = {
+            "shardKey": self.arguments["shardKey"],
+            "collection": str(namespace),
+            "primary": me,
+            "request": {name: value for name, value in self.arguments.items() if name not in _NOT_SHOWN},
+            "markedAfter": await present_time(context.mongod),
+        }
         await log_change(context, "shardCollection.start", str(namespace), details)
         state = context.namespace(str(namespace))
         async with held_exclusively(state, {"command": "createCollection", "ns": str(namespace)}):
@@ -97,10 +108,7 @@ class CreateCollection(Coordinator):
                     ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped concurrently"
                 )
             await self._publish(table)
-        uuid = Binary.from_uuid(prepared.uuid)
-        version, count = str(table.collection_version), table.chunk_count
-        end = {"uuid": uuid, "version": version, "empty": prepared.is_empty, "numChunks": count}
-        await log_change(context, "shardCollection.end", str(namespace), end)
+        await self._log_end(table, empty=prepared.is_empty)
         return table
 
     def _check_arguments(self, pattern: ShardKeyPattern) -> None:
@@ -220,6 +228,17 @@ class CreateCollection(Coordinator):
         others = set(table.shards) - {context.require_identity().shard_name}
         flush = {"_flushRoutingTableCacheUpdatesWithWriteConcern": name, "syncFromConfig": True}
         await send_to_shards(context, others, "admin", flush)
+        await mark_sharded(context.mongod, table.collection)
+
+    async def _log_end(self, table: RoutingTable, **more: object) -> None:
+        details = {
+            "uuid": Binary.from_uuid(table.collection.uuid),
+            "version": str(table.collection_version),
+            **more,
+            "numChunks": table.chunk_count,
+            "markedUntil": await present_time(self.context.mongod),
+        }
+        await log_change(self.context, "shardCollection.end", str(self.namespace), details)
 
     async def _read_routing(self) -> RoutingTable | None:
         catalog = await self.context.catalog()

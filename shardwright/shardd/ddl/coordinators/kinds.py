@@ -8,7 +8,10 @@ from shardwright.shardd.ddl.coordinators.create_collection import CreateCollecti
 from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
 from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
 from shardwright.shardd.ddl.coordinators.modify_collection import ModifyCollection
+from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary
+from shardwright.shardd.ddl.coordinators.refine_collection_shard_key import RefineCollectionShardKey
 from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollection
+from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 
 COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
@@ -18,7 +21,10 @@ COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
         DropCollection,
         DropDatabase,
         ModifyCollection,
+        RefineCollectionShardKey,
+        MovePrimary,
         RenameCollection,
+        ReshardCollection,
         SetAllowMigrations,
     )
 }

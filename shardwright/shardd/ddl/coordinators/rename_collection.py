@@ -1,32 +1,49 @@
-"""Renaming an unsharded collection (``_shardsvrRenameCollection``)."""
+"""Renaming a collection (``_shardsvrRenameCollection``), whether it or what has the new name is sharded or not.
+
+If neither is sharded, this shard alone has them, and its mongod renames in one step. Otherwise all shards rename, then
+the catalog is changed, and operations wait from the first to the last (`shardd.ddl.rename_participants`).
+"""
 
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from bson.binary import Binary
 
 from shardwright.shardd.context.changelog import log_change
+from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shards
+from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.rename_checks import check_rename
 from shardwright.shardd.local_mongod.local_collections import describe, uuid_argument
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.critical_sections import held_exclusively
-from shardwright.sharding.catalog.reads import read_database, read_routing
+from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import UNSHARDED
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+
+FREEZE_MIGRATIONS: Final = "freezeMigrations"
+FREEZE_TARGET: Final = "freezeTargetMigrations"
+RENAME: Final = "blockCRUDAndRename"
+RENAME_METADATA: Final = "renameMetadata"
+UNBLOCK: Final = "unblockCRUD"
 
 
 class RenameCollection(Coordinator):
     """The arguments are ``to`` (a full namespace), ``dropTarget`` and ``stayTemp``.
 
-    mongod renames in one step, so there is nothing to persist.
+    Once begun, ``sourceUUID`` is the collection's, ``sourceIsSharded`` says what it is, and ``targetUUID`` is that of a
+    sharded collection that has the new name.
     """
 
     operation_type: ClassVar[str] = "renameCollection"
 
     @property
     def locks(self) -> list[str]:
-        """The locks of both databases, in alphabetical order."""
-        return sorted({self.namespace.db, self._target.db})
+        """The locks of both databases, then those of both collections."""
+        names = (self.namespace, self._target)
+        return [*sorted({name.db for name in names}), *sorted({str(name) for name in names})]
 
     @property
     def _target(self) -> Namespace:
@@ -36,15 +53,91 @@ class RenameCollection(Coordinator):
         """Rename the collection.
 
         Raises:
-            CommandError: CommandFailed, the databases have different primary shards; CommandNotSupported, one of the
-                collections is sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
+            CommandError: CommandFailed, the databases have different primary shards, or differ though a collection is
+                sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
         """
-        context, source, target = self.context, self.namespace, self._target
-        target.check_creatable()
-        await self._check_placement()
-        await log_change(
-            context, "renameCollection.start", str(source), {"source": str(source), "destination": str(target)}
+        if self.phase is None:
+            self._target.check_creatable()
+            source, target = await self._table(self.namespace), await self._table(self._target)
+            drops = bool(self.arguments.get("dropTarget", False))
+            await check_rename(self.context, self.namespace, self._target, source, target, drops_target=drops)
+            await self._log("renameCollection.start")
+            if source is None and target is None:
+                await self._rename_here()
+                await self._log("renameCollection.end")
+                return {"collectionVersion": UNSHARDED.to_document()}
+            await self._begin(source, target)
+        # From here on migrations are forbidden, and only the whole change allows them again.
+        self.must_finish = True
+        await self._rename_everywhere()
+        await self._log("renameCollection.end")
+        table = await self._table(self._target)
+        return {"collectionVersion": (table.collection_version if table else UNSHARDED).to_document()}
+
+    async def _table(self, namespace: Namespace) -> RoutingTable | None:
+        return await (await self.context.catalog()).read(read_routing(str(namespace)))
+
+    async def _log(self, what: str) -> None:
+        source, target = str(self.namespace), str(self._target)
+        await log_change(self.context, what, source, {"source": source, "destination": target})
+
+    # Sharded
+
+    async def _begin(self, source: RoutingTable | None, target: RoutingTable | None) -> None:
+        local = await describe(self.context.mongod, self.namespace)
+        assert local is not None  # `check_rename` has seen it
+        assert local.uuid is not None
+        uuid = local.uuid if source is None else source.collection.uuid
+        replaced = {} if target is None else {"targetUUID": Binary.from_uuid(target.collection.uuid)}
+        sharded = {"sourceIsSharded": source is not None, "targetIsSharded": target is not None}
+        await self.enter_phase(FREEZE_MIGRATIONS, sourceUUID=Binary.from_uuid(uuid), **sharded, **replaced)
+
+    async def _rename_everywhere(self) -> None:
+        """Go on from the present phase to the end."""
+        if self.phase == FREEZE_MIGRATIONS:
+            if self.arguments["sourceIsSharded"]:
+                await self._forbid_migrations(self.namespace, "sourceUUID")
+            await self.enter_phase(FREEZE_TARGET)
+        if self.phase == FREEZE_TARGET:
+            if self.arguments["targetIsSharded"]:
+                await self._forbid_migrations(self._target, "targetUUID")
+            await self.enter_phase(RENAME)
+        if self.phase == RENAME:
+            await self._send_to_all("_shardsvrRenameCollectionParticipant")
+            await self.enter_phase(RENAME_METADATA)
+        if self.phase == RENAME_METADATA:
+            await self._rename_in_catalog()
+            await self.enter_phase(UNBLOCK)
+        await self._send_to_all("_shardsvrRenameCollectionParticipantUnblock")
+
+    async def _forbid_migrations(self, namespace: Namespace, uuid: str) -> None:
+        await allow_migrations(
+            self.context, namespace, UUID(bytes=bytes(self.arguments[uuid])), self.session, allow=False
         )
+
+    async def _send_to_all(self, participate: str) -> None:
+        command = {
+            participate: self.namespace.collection,
+            "to": str(self._target),
+            "sourceUUID": self.arguments["sourceUUID"],
+            "stayTemp": bool(self.arguments.get("stayTemp", False)),
+            **self.session,
+        }
+        await send_to_shards(self.context, await all_shard_ids(self.context), self.namespace.db, command)
+
+    async def _rename_in_catalog(self) -> None:
+        rename: dict[str, Any] = {"_configsvrRenameCollectionMetadata": str(self.namespace), "to": str(self._target)}
+        if self.arguments["sourceIsSharded"]:
+            rename["optFromCollection"] = {"uuid": self.arguments["sourceUUID"]}
+        if self.arguments["targetIsSharded"]:
+            rename["targetUUID"] = self.arguments["targetUUID"]
+        await (await self.context.catalog()).commit(rename)
+
+    # Unsharded
+
+    async def _rename_here(self) -> None:
+        """Rename a collection that only this shard has, over one that only this shard has, in one step."""
+        context, source, target = self.context, self.namespace, self._target
         async with AsyncExitStack() as sections:
             for name in sorted({str(source), str(target)}):
                 reason = {"command": "renameCollection", "ns": name}
@@ -61,10 +154,6 @@ class RenameCollection(Coordinator):
                 # not accept them between databases, where it copies the collection.
                 rename |= await self._uuids()
             await context.mongod.command("admin", rename)
-        await log_change(
-            context, "renameCollection.end", str(source), {"source": str(source), "destination": str(target)}
-        )
-        return {"collectionVersion": UNSHARDED.to_document()}
 
     async def _uuids(self) -> dict[str, Any]:
         """The arguments that identify the collection to rename, and the one to drop for it."""
@@ -75,20 +164,3 @@ class RenameCollection(Coordinator):
             uuid = uuid_argument(self._target, replaced).get("collectionUUID", True)
             uuids["dropTarget"] = replaced is not None and uuid
         return uuids
-
-    async def _check_placement(self) -> None:
-        catalog = await self.context.catalog()
-        for namespace in (self.namespace, self._target):
-            if await catalog.read(read_routing(str(namespace))) is not None:
-                raise CommandError(
-                    ErrorCode.CommandNotSupported,
-                    f"renaming from or to the sharded collection {namespace} is not supported",
-                )
-        if self._target.db != self.namespace.db:
-            entry = await catalog.read(read_database(self._target.db))
-            if entry is not None and entry.primary != self.context.require_identity().shard_name:
-                raise CommandError(
-                    ErrorCode.CommandFailed,
-                    "Source and destination collections must be on the same shard, but the primary shard of "
-                    f"{self._target.db} is {entry.primary}",
-                )

@@ -1,28 +1,39 @@
 """Running coordinators on a primary: those of new requests, and those that a former primary left behind."""
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from math import inf
 from typing import Any
 
 import trio
 
+from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations, coordinator_documents
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
+from shardwright.shardd.ddl.coordinators.move_primary import restore_section
 from shardwright.shardd.ddl.coordinators.retries import run_to_end
+from shardwright.shardd.ddl.coordinators.shown_coordinators import coordinator_operation
+from shardwright.shardd.ddl.primary_shard import check_is_primary_shard
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.rawbson import encode_document
 
 
 class _Run:
     """A coordinator under way, and its result for the requests that wait for it."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self.arguments = dict(coordinator.arguments)
+        self.coordinator = coordinator
         self.ended = trio.Event()
         self.reply: dict[str, Any] = {}
         self.error: CommandError | None = None
+        self._arguments = dict(coordinator.arguments)
+
+    def has_arguments(self, requested: Mapping[str, Any]) -> bool:
+        """Whether it makes the requested change; the order of fields in a shard key, for example, matters."""
+        own = {name: self._arguments.get(name) for name in requested}
+        return encode_document(own) == encode_document(requested)
 
 
 class CoordinatorService:
@@ -38,6 +49,16 @@ class CoordinatorService:
         self._migrations = migrations
         self._nursery: trio.Nursery | None = None
         self._runs: dict[tuple[str, str], _Run] = {}
+
+    async def restore_sections(self, term: int) -> None:
+        """Block operations on databases whose move may have been committed, before any are admitted in a term.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        for document in await coordinator_documents(self._context).all():
+            await restore_section(self._context, document)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Start the coordinators that were left behind, and then accept new requests.
@@ -55,6 +76,10 @@ class CoordinatorService:
     def end_term(self) -> None:
         """Refuse further requests. Coordinators were cancelled with their nursery; the next primary resumes them."""
         self._nursery = None
+
+    def operations(self) -> list[dict[str, Any]]:
+        """The coordinators under way, those that wait for locks included, as ``$currentOp`` shows them."""
+        return [coordinator_operation(run.coordinator) for run in self._runs.values()]
 
     async def run(self, kind: type[Coordinator], namespace: Namespace, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
@@ -74,7 +99,7 @@ class CoordinatorService:
         run = self._runs.get(_key(coordinator))
         if run is None:
             run = self._start(coordinator, self._nursery)
-        elif {name: run.arguments.get(name) for name in coordinator.arguments} != coordinator.arguments:
+        elif not run.has_arguments(coordinator.arguments):
             raise CommandError(
                 ErrorCode.ConflictingOperationInProgress,
                 f"Another {coordinator.operation_type} for namespace {coordinator.namespace} is being executed "
@@ -92,9 +117,11 @@ class CoordinatorService:
 
     async def _execute(self, coordinator: Coordinator, run: _Run) -> None:
         try:
-            async with AsyncExitStack() as locks:
-                for name in coordinator.locks:
-                    await locks.enter_async_context(self._context.ddl_locks.hold(name))
+            # One that was left behind waits for the others as long as it takes.
+            seconds_max = inf if coordinator.must_finish else LOCK_SECONDS_MAX
+            async with self._context.ddl_locks.hold_all(coordinator.locks, seconds_max):
+                if coordinator.phase is None:
+                    await check_is_primary_shard(self._context, coordinator.namespace)
                 run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error

@@ -5,12 +5,14 @@ ready, the other side's is removed, the recipient's critical section ends, and t
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import trio
 from bson.binary import Binary
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.until_done import until_done
 from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import AFTER_ABORT, AFTER_COMMIT
 from shardwright.shardd.context.other_shards import send_to_shard
@@ -36,14 +38,18 @@ async def decide(
     """Persist the decision, retrying until that succeeds; returns the coordinator document with it."""
     await context.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
     decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
-    store, backoff = DonorStore(context.mongod), Backoff(first_seconds=0.1, seconds_max=5.0)
-    while True:
-        try:
-            await store.save_coordinator(decided)
-            return decided
-        except (CommandError, BackendError) as error:
-            logger.warning("Could not persist a migration's decision", migration=str(coordinator.id), error=str(error))
-        await backoff.pause()
+
+    def log_failure(error: BackendError | CommandError, retry_seconds: float) -> None:
+        logger.warning(
+            "Could not persist a migration's decision",
+            migration=str(coordinator.id),
+            error=str(error),
+            retry_seconds=round(retry_seconds, 3),
+        )
+
+    save = partial(DonorStore(context.mongod).save_coordinator, decided)
+    await until_done(save, Backoff(first_seconds=0.1, seconds_max=5.0), log_failure)
+    return decided
 
 
 class Completion:

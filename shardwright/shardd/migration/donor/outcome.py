@@ -16,6 +16,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.plan import MovePlan
 from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.refined_key import extend_bound
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -98,5 +99,5 @@ async def _chunk_of_donor(catalog: Catalog, coordinator: MigrationCoordinatorDoc
     table: RoutingTable | None = await catalog.read(read_routing(coordinator.namespace))
     if table is None or table.collection.uuid != coordinator.collection_uuid:
         return False  # the collection was dropped, so no shard owns the range
-    chunk = table.chunk_for_key(table.key_pattern.key_bytes(coordinator.range.min))
+    chunk = table.chunk_for_key(table.key_pattern.key_bytes(extend_bound(coordinator.range.min, table.key_pattern)))
     return chunk if chunk.shard == coordinator.donor else True

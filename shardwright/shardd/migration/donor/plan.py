@@ -16,6 +16,7 @@ from shardwright.shardd.migration.donor.request import DO_NOT_FORCE_JUMBO, MoveR
 from shardwright.shardd.migration.source.clone_source import CloneSource
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
 from shardwright.shardd.session_history.donor_history import DonorHistory
+from shardwright.shardd.session_history.oplog_history import HistoryReader
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
@@ -66,7 +67,9 @@ class MovePlan:
     def new_history(self, context: ShardContext) -> DonorHistory:
         """The retryable writes in the range, for one attempt."""
         collection = self.table.collection
-        return DonorHistory(context.mongod, collection.namespace, collection.uuid, collection.key_pattern, self.range)
+        pattern = collection.key_pattern
+        reader = HistoryReader(collection.namespace, collection.uuid.bytes, pattern, self.range)
+        return DonorHistory(context.mongod, reader)
 
 
 async def plan_move(context: ShardContext, request: MoveRangeRequest) -> MovePlan | None:

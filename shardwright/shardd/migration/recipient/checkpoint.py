@@ -122,7 +122,7 @@ class MigrationCheckpoint:
     def with_progress(
         self, key: bytes | None, position: Timestamp | None, documents: int, size: int
     ) -> "MigrationCheckpoint":
-        """A copy with the present progress, in which the attempt under way has its share.
+        """A copy with the current progress, in which the attempt under way has its share.
 
         Args:
             key: the new ``cloned_up_to``.

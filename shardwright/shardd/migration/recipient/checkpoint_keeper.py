@@ -103,7 +103,7 @@ class CheckpointKeeper:
             await self.save()
 
     async def save(self) -> None:
-        """Save the present progress; everything it covers has been written before.
+        """Save the current progress; everything it covers has been written before.
 
         Raises:
             CommandError: mongod refuses.

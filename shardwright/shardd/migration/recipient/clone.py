@@ -8,18 +8,17 @@ While clients keep either shard busy, a writer rests after each piece for a mult
 clone otherwise uses all of the machine, and costs the clients most of their throughput.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.migration.client_load import ClientLoad
-from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink
+from shardwright.shardd.migration.recipient.donor_link import CloneBatch
 from shardwright.shardd.migration.recipient.range_writer import RangeWriter
-from shardwright.shardd.migration.recipient.status import ReceiveStatus
 from shardwright.shardd.migration.recipient.together import run_together
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import array_documents
@@ -103,30 +102,46 @@ class ClonedPrefix:
         return pattern.extract_from_document(self._last.documents[-1]), documents, size
 
 
+class CloneCounts(Protocol):
+    """Counts cloned documents.
+
+    Attributes:
+        cloned: their number.
+        cloned_bytes: their size in bytes.
+    """
+
+    cloned: int
+    cloned_bytes: int
+
+
 class Cloner:
     """The clone of one attempt.
 
     Args:
-        link: fetches batches from the donor.
+        fetch: fetches the batch with a number from the donor.
         sessions: the reserved sessions in which documents are written.
         writer: inserts them.
         status: counts them.
         prefix: records the committed pieces.
         load: how busy clients keep this shard.
+        writers: number of concurrent writers; with one, the documents keep their order.
     """
 
     def __init__(
         self,
-        link: DonorLink,
+        fetch: Callable[[int], Awaitable[CloneBatch]],
         sessions: ReservedSessions,
         writer: RangeWriter,
-        status: ReceiveStatus,
+        status: CloneCounts,
         prefix: ClonedPrefix,
         load: ClientLoad,
+        *,
+        writers: int = WRITERS,
     ) -> None:
+        self._writers = writers
         self._load = load
         self._is_donor_busy = False
-        self._link = link
+        self._fetch_batch = fetch
         self._sessions = sessions
         self._writer = writer
         self._status = status
@@ -144,7 +159,7 @@ class Cloner:
         """
         batches, fetched = trio.open_memory_channel[CloneBatch](0)
         pieces, waiting = trio.open_memory_channel[Piece](_PIECES_WAITING_MAX)
-        writers = [waiting.clone() for _ in range(WRITERS)]
+        writers = [waiting.clone() for _ in range(self._writers)]
         waiting.close()
         await run_together(
             lambda: self._fetch(first, batches),
@@ -159,7 +174,7 @@ class Cloner:
                     return
                 self._is_donor_busy = batch.is_donor_busy
                 await batches.send(batch)
-                batch = await self._link.clone_batch(number)
+                batch = await self._fetch_batch(number)
 
     async def _cut(self, fetched: trio.MemoryReceiveChannel[CloneBatch], pieces: trio.MemorySendChannel[Piece]) -> None:
         numbers = count()

@@ -6,7 +6,7 @@ ignore the numbers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import bson
 from bson.timestamp import Timestamp
@@ -15,6 +15,7 @@ from shardwright.shardd.cluster.network import repeated
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.raw_replies import check_reply, required_array
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.frames import next_request_id
@@ -69,15 +70,31 @@ class Modifications:
         return not self.deleted and not self.reload
 
 
+class Pulled(Protocol):
+    """What is pulled: from which shard, and for logs, of which collection and in which session."""
+
+    @property
+    def namespace(self) -> Namespace:
+        """The collection."""
+
+    @property
+    def donor(self) -> str:
+        """Id of the donor."""
+
+    @property
+    def session_id(self) -> str:
+        """The migration session id."""
+
+
 class DonorConnection:
     """One connection to the donor's primary, reopened when it breaks. Only one task may use it at a time.
 
     Args:
         context: this shard daemon's context.
-        request: the request to receive the range.
+        request: what is pulled.
     """
 
-    def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
+    def __init__(self, context: ShardContext, request: Pulled) -> None:
         self._context = context
         self._request = request
         self._connection: Connection | None = None

@@ -59,7 +59,9 @@ async def wait_range_free(
     parameters = await mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
     with trio.move_on_after(parameters[_WAIT_PARAMETER] / 1000):
         known = range_deletions.known
-        await known.wait_no_overlap(namespace, collection_uuid, request.range, ignoring=request.migration_id)
+        await known.wait_no_overlap(
+            namespace, collection_uuid, request.range, request.pattern, ignoring=request.migration_id
+        )
         return
     raise CommandError(
         ErrorCode.ExceededTimeLimit,

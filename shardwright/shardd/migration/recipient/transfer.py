@@ -171,7 +171,7 @@ class Transfer:
         """Insert the range's documents as they were when the clone began, or later."""
         self._status.enter(ReceiveState.CLONE)
         sessions, load = self._peers.sessions, self._peers.client_load
-        cloner = Cloner(self._link, sessions, writer, self._status, self._checkpoints.prefix, load)
+        cloner = Cloner(self._link.clone_batch, sessions, writer, self._status, self._checkpoints.prefix, load)
         await cloner.run(first)
         await self._checkpoints.save()
         await self._steps.finish(RecipientStep.CLONED)

@@ -1,6 +1,6 @@
 """Reading the current versions of documents, given their ids."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -9,9 +9,7 @@ from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.cursors import migration_cursor
-from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 
 _VALUE_AT: Final = 5
@@ -34,21 +32,26 @@ class Changes:
 
 
 class ChangedDocuments:
-    """Looks up documents of one collection by ``_id``, with majority read concern."""
+    """Looks up documents of one collection by ``_id``, with majority read concern.
+
+    Args:
+        mongod: the local mongod.
+        namespace: the collection.
+        collection_uuid: its UUID.
+        is_inside: whether a raw document is in the range.
+    """
 
     def __init__(
         self,
         mongod: LocalMongod,
         namespace: Namespace,
         collection_uuid: UUID,
-        pattern: ShardKeyPattern,
-        range: ChunkRange,
+        is_inside: Callable[[bytes], bool],
     ) -> None:
         self._mongod = mongod
         self._namespace = namespace
         self._collection_uuid = Binary.from_uuid(collection_uuid)
-        self._pattern = pattern
-        self._range = range
+        self._is_inside = is_inside
 
     async def read(self, elements: Collection[bytes]) -> Changes:
         """Look documents up.
@@ -89,8 +92,7 @@ class ChangedDocuments:
         }
 
     def _changes_of(self, elements: Collection[bytes], found: Mapping[bytes, bytes], *, is_complete: bool) -> Changes:
-        key_of, is_inside = self._pattern.key_bytes_of_document, self._range.contains_key
-        inside = {element: document for element, document in found.items() if is_inside(key_of(document))}
+        inside = {element: document for element, document in found.items() if self._is_inside(document)}
         if is_complete:
             unread: set[bytes] = set()
         else:

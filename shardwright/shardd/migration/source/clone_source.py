@@ -116,7 +116,7 @@ class CloneSource:
         self._touched = TouchedIds(queued_bytes_max)
         watched = WatchedCollection(namespace, collection_uuid, pattern, range, session_id)
         self._follower = OplogFollower(mongod, watched, self._touched, session_id, observe)
-        self._changes = ChangedDocuments(mongod, namespace, collection_uuid, pattern, range)
+        self._changes = ChangedDocuments(mongod, namespace, collection_uuid, self._is_inside)
         self._reader: DocumentReader | None = None
         self._clone_lock = trio.Lock()
         self._clone_numbers = BatchNumbers("clone")
@@ -255,6 +255,9 @@ class CloneSource:
             )
             self._failure = self._failure or error
             self._scope.cancel()
+
+    def _is_inside(self, document: bytes) -> bool:
+        return self._range.contains_key(self._pattern.key_bytes_of_document(document))
 
     async def _release(self) -> None:
         await self._follower.close()

@@ -23,7 +23,7 @@ The forms are those that mongod 6.0 writes (each was observed on 6.0.5):
 from dataclasses import dataclass
 from enum import Enum, auto
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from bson.binary import Binary
@@ -40,12 +40,14 @@ from shardwright.wire.rawbson import Span
 MARKER_FIELD: Final = "migrationFollower"
 """The field of a no-op that a follower writes to see how far it has followed; its value is the migration session id."""
 
-_UUID_SUBTYPE: Final = b"\x10\x00\x00\x00\x04"
+UUID_SUBTYPE: Final = b"\x10\x00\x00\x00\x04"
+"""What precedes the 16 bytes of a UUID in the value of its element."""
+
 _NO_TIME: Final = 0
-_OPERATION_AT: Final = 4
+OPERATION_AT: Final = 4
 """Offset of a string's text, which follows its length."""
 
-_unpack_uint64 = Struct("<Q").unpack_from
+unpack_uint64 = Struct("<Q").unpack_from
 
 _LOST_WITH: Final = frozenset({b"drop", b"renameCollection"})
 
@@ -87,6 +89,22 @@ class OplogEntry:
     previous: int
 
 
+class Watched(Protocol):
+    """What an oplog is followed for."""
+
+    def filter(self) -> dict[str, Any]:
+        """A query for the entries that may matter."""
+
+    def operations_filter(self) -> dict[str, Any]:
+        """A query for entries whose ``o.applyOps`` has writes that may matter."""
+
+    def read(self, raw: bytes) -> OplogEntry:
+        """Find out what an entry means."""
+
+    def touched_by(self, entry: OplogEntry) -> list[bytes]:
+        """What to queue for an entry of a write: the ids of changed documents."""
+
+
 class WatchedCollection:
     """The collection and the range whose changes are followed."""
 
@@ -96,7 +114,7 @@ class WatchedCollection:
         self._namespace = str(namespace)
         self._raw_namespace = self._namespace.encode()
         self._uuid = Binary.from_uuid(collection_uuid)
-        self._raw_uuid = _UUID_SUBTYPE + collection_uuid.bytes
+        self._raw_uuid = UUID_SUBTYPE + collection_uuid.bytes
         self._pattern = pattern
         self._range = range
         self._session_id = session_id
@@ -134,13 +152,13 @@ class WatchedCollection:
                 changed, as on genuine donors.
         """
         fields = rawbson.index(raw)
-        time = int(_unpack_uint64(raw, fields[b"ts"][2])[0])
-        operation = raw[fields[b"op"][2] + _OPERATION_AT]
+        time = int(unpack_uint64(raw, fields[b"ts"][2])[0])
+        operation = raw[fields[b"op"][2] + OPERATION_AT]
         if operation in b"iud":
             kind = EntryKind.WRITE if self._is_watched(raw, fields) else EntryKind.OTHER
             return OplogEntry(raw, fields, time, kind, _NO_TIME)
         if operation == ord("n"):
-            is_own = _text(raw, fields[b"ns"]) == self._raw_namespace
+            is_own = text_of(raw, fields[b"ns"]) == self._raw_namespace
             return OplogEntry(raw, fields, time, EntryKind.NOOP if is_own else EntryKind.OTHER, _NO_TIME)
         return self._read_command(raw, fields, time)
 
@@ -164,7 +182,7 @@ class WatchedCollection:
             fields = rawbson.index(operation)
             if not self._is_watched(operation, fields):
                 continue
-            if operation[fields[b"op"][2] + _OPERATION_AT] == ord("c"):
+            if operation[fields[b"op"][2] + OPERATION_AT] == ord("c"):
                 self._refuse(operation, fields)
             touched = self._touched(operation, fields)
             if touched is not None:
@@ -174,7 +192,7 @@ class WatchedCollection:
     def _read_command(self, raw: bytes, fields: dict[bytes, Span], time: int) -> OplogEntry:
         content = rawbson.index(raw, fields[b"o"][2])
         name = next(iter(content))
-        previous = _previous_time(raw, fields)
+        previous = previous_time(raw, fields)
         if name == b"commitTransaction":
             return OplogEntry(raw, fields, time, EntryKind.COMMIT, previous)
         if name == b"applyOps":
@@ -209,7 +227,7 @@ class WatchedCollection:
 
     def _touched(self, raw: bytes, fields: dict[bytes, Span]) -> bytes | None:
         """The id of a written document; None if it was inserted outside the range."""
-        operation = raw[fields[b"op"][2] + _OPERATION_AT]
+        operation = raw[fields[b"op"][2] + OPERATION_AT]
         _, _, start, end = fields[b"o2" if operation == ord("u") else b"o"]
         document = raw[start:end]
         if operation == ord("i") and not self._range.contains_key(self._pattern.key_bytes_of_document(document)):
@@ -219,11 +237,13 @@ class WatchedCollection:
         return document[identity[1] : identity[3]]
 
 
-def _previous_time(raw: bytes, fields: dict[bytes, Span]) -> int:
+def previous_time(raw: bytes, fields: dict[bytes, Span]) -> int:
+    """The time of the same transaction's previous entry, packed; 0 if there is none."""
     span = fields.get(b"prevOpTime")
     time = None if span is None else rawbson.find(raw, b"ts", span[2])
-    return _NO_TIME if time is None else int(_unpack_uint64(raw, time[2])[0])
+    return _NO_TIME if time is None else int(unpack_uint64(raw, time[2])[0])
 
 
-def _text(raw: bytes, span: Span) -> bytes:
+def text_of(raw: bytes, span: Span) -> bytes:
+    """The text of a string."""
     return raw[span[2] + 4 : span[3] - 1]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.cursors import migration_cursor
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.shardd.migration.source.oplog_entries import MARKER_FIELD, EntryKind, OplogEntry, WatchedCollection
+from shardwright.shardd.migration.source.oplog_entries import MARKER_FIELD, EntryKind, OplogEntry, Watched
 from shardwright.shardd.migration.source.touched_ids import TouchedIds
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
@@ -51,7 +52,7 @@ class OplogFollower:
     def __init__(
         self,
         mongod: LocalMongod,
-        watched: WatchedCollection,
+        watched: Watched,
         touched: TouchedIds,
         session_id: str,
         observe: Callable[[bytes], None],
@@ -139,7 +140,7 @@ class OplogFollower:
 
     async def _write_marker(self) -> Timestamp:
         note = {"appendOplogNote": 1, "data": {MARKER_FIELD: self._session_id}, "writeConcern": MAJORITY}
-        reply = await self._mongod.write("admin", note)
+        reply = await append_oplog_note(self._mongod.write, note)
         time: Timestamp = reply["operationTime"]
         return time
 
@@ -205,7 +206,7 @@ class OplogFollower:
 
 
 def _looked_up_to(batch: RawBatch) -> int:
-    """Up to which time, packed, mongod has looked for entries; 0 when it does not tell."""
+    """Up to which time, packed, mongod has looked for entries; 0 when it does not say."""
     token = batch.cursor.get(b"postBatchResumeToken")
     return 0 if token is None else pack_timestamp(decode_value(batch.frame, token).get("ts", Timestamp(0, 0)))
 

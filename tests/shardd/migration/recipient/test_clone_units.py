@@ -103,7 +103,7 @@ def test_writers_rest_while_clients_keep_a_shard_busy(
             operations.observe("find", OK, 0.001)
         donor = _Donor(2 * WRITERS, is_busy=is_donor_busy)
         prefix, status = ClonedPrefix(), ReceiveStatus(None)
-        cloner = Cloner(donor, _Sessions(), _Writer(), status, prefix, load)  # type: ignore[arg-type]
+        cloner = Cloner(donor.clone_batch, _Sessions(), _Writer(), status, prefix, load)  # type: ignore[arg-type]
         began = trio.current_time()
         await cloner.run(await donor.clone_batch(0))
         assert status.cloned == prefix.documents == 2 * WRITERS * PIECE_DOCUMENTS_MAX

@@ -1,0 +1,138 @@
+"""The commands between the donor and the recipient of a database whose primary shard changes. All are our own.
+
+The donor sends the recipient ``_shardsvrMovePrimaryReceive``, ``…Status``, ``…Finish`` and ``…End``, on the database;
+the recipient pulls with ``_shardsvrMovePrimaryClone``, ``…Mods`` and ``_getNextSessionMods``.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.shardd.commands.command_registry import RawReply, command
+from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
+from shardwright.shardd.migration.database.database_receipt import Round
+from shardwright.shardd.migration.database.database_source import CollectionChanges, DatabaseSource
+from shardwright.shardd.migration.database.moved_collections import MovedCollection
+from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
+from shardwright.shardd.migration.session_argument import migration_session_argument
+from shardwright.sharding.document_fields import required
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire import rawbson
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import array_of_documents, encode_document, encode_elements
+from shardwright.wire.request import Request
+
+
+@command("_shardsvrMovePrimaryReceive")
+async def receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Begin to receive a database, or a further round of collections. The request may be repeated.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, another attempt is under way; NotYetInitialized, the earlier
+            rounds have been lost, as after a failover.
+    """
+    document = request.document
+    wanted = Round(
+        number=required(document, "round", int),
+        collections=[MovedCollection.from_document(each) for each in document["collections"]],
+        gone=_collections(document["gone"]),
+        views=request.documents(b"views"),
+    )
+    me = shard.context.require_identity().shard_name
+    shard.migrations.databases.receive(ReceiveDatabase.from_document(request.db, document, me), wanted)
+    return {}
+
+
+@command("_shardsvrMovePrimaryStatus")
+async def status(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Report the progress, once it is steady or a second has passed.
+
+    Raises:
+        CommandError: NotYetInitialized, the attempt is unknown; or why it failed.
+    """
+    receipt = shard.migrations.databases.receipt(request.db, Arguments.of(request).uuid(b"moveId"))
+    await receipt.wait_steady()
+    return receipt.report()
+
+
+@command("_shardsvrMovePrimaryFinish")
+async def finish(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Apply the last changes, while the donor blocks writes; later writes here have later times than those there.
+
+    Raises:
+        CommandError: NotYetInitialized, the attempt is unknown; or why it failed.
+    """
+    receipt = shard.migrations.databases.receipt(request.db, Arguments.of(request).uuid(b"moveId"))
+    await shard.context.advance_cluster_time(Arguments.of(request).required_value(b"after"))
+    await receipt.finish(int(Arguments.of(request).required_value(b"round")))
+    return receipt.report()
+
+
+@command("_shardsvrMovePrimaryEnd")
+async def end(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """End an attempt, and drop the given copies and views."""
+    document = request.document
+    await shard.migrations.databases.end(request.db, Arguments.of(request).uuid(b"moveId"))
+    await drop_exactly(shard.context.mongod, _collections(document["dropped"]))
+    await drop_views(shard.context.mongod, request.db, document["droppedViews"])
+    shard.context.views.forget()
+    shard.context.forget_database(request.db)
+    return {}
+
+
+@command("_shardsvrMovePrimaryClone", admin_only=True, is_interruptible=True)
+async def clone(shard: ShardComponents, request: Request) -> RawReply:
+    """A batch of a collection's documents as ``objects``; an empty one ends the clone. ``busy`` as in a migration.
+
+    Raises:
+        CommandError: NotYetInitialized, the session is unknown; NamespaceNotFound, the collection is gone; BadValue, it
+            is not the turn of that batch.
+    """
+    source = _source(shard, request)
+    objects = await source.clone_batch(Arguments.of(request).uuid(b"collectionUUID"), _number(request))
+    busy = {"busy": True} if shard.migrations.client_load.is_heavy else {}
+    return RawReply((b"\x04objects\0", objects, encode_elements(busy)))
+
+
+@command("_shardsvrMovePrimaryMods", admin_only=True, is_interruptible=True)
+async def mods(shard: ShardComponents, request: Request) -> RawReply:
+    """Changes to ``collections``, each with its UUID; ``queued`` is the number of documents whose turn is later.
+
+    Raises:
+        CommandError: as for `clone`.
+    """
+    source = _source(shard, request)
+    changes = await source.next_mods(_number(request))
+    return RawReply(
+        (
+            *(b"\x04collections\0", array_of_documents(list(map(_encoded, changes)))),
+            encode_elements({"queued": source.queued_ids}),
+        )
+    )
+
+
+def _source(shard: ShardComponents, request: Request) -> DatabaseSource:
+    source = shard.migrations.databases.source(migration_session_argument(request))
+    if source is None:
+        raise CommandError(ErrorCode.NotYetInitialized, "No active move of a database was found")
+    return source
+
+
+def _number(request: Request) -> int:
+    return int(Arguments.of(request).required_value(b"number"))
+
+
+def _encoded(changes: CollectionChanges) -> bytes:
+    deleted, reload = (
+        rawbson.element(name, rawbson.ARRAY, array_of_documents(documents))
+        for name, documents in ((b"deleted", changes.deleted), (b"reload", changes.reload))
+    )
+    return rawbson.append(encode_document({"uuid": Binary.from_uuid(changes.uuid)}), deleted + reload)
+
+
+def _collections(documents: list[dict[str, Any]]) -> list[tuple[Namespace, UUID]]:
+    return [(Namespace.parse(each["ns"]), UUID(bytes=bytes(each["uuid"]))) for each in documents]

@@ -1,0 +1,184 @@
+"""The commands of a resharding coordinator to donors and recipients, and of recipients to donors."""
+
+from typing import Any, Final
+
+import trio
+from bson.int64 import Int64
+
+from shardwright.shardd.commands.command_registry import RawReply, command
+from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.ddl.dropping import drop_here
+from shardwright.shardd.local_mongod.local_collections import describe
+from shardwright.shardd.metadata.critical_sections import closed
+from shardwright.shardd.resharding.donor_source import DonorSource
+from shardwright.sharding.arguments import full_namespace, own_collection
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.states import RecipientState
+from shardwright.wire import rawbson
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.request import Request
+
+_WAIT_MILLIS_DEFAULT: Final = 1_000
+
+
+@command("_shardsvrReshardingDonate", admin_only=True)
+async def resharding_donate(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Take part in an operation as a donor; with ``blockWrites``, block writes until the decision.
+
+    Raises:
+        CommandError: NoSuchReshardCollection, it has ended; CollectionUUIDMismatch.
+    """
+    donor = await shard.resharding.donate(_participation(request))
+    if Arguments.of(request).boolean(b"blockWrites"):
+        return {"lastWriteTime": await donor.block_writes()}
+    return await donor.describe()
+
+
+@command("_shardsvrReshardingReceive", admin_only=True)
+async def resharding_receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Take part in an operation as a recipient, and wait for a state for a limited time.
+
+    Raises:
+        CommandError: NoSuchReshardCollection, it has ended; or the error with which receiving has failed.
+    """
+    arguments = Arguments.of(request)
+    recipient = await shard.resharding.receive(_participation(request))
+    recipient.bytes_to_copy = arguments.maybe_integer(b"approxBytesToCopy") or recipient.bytes_to_copy
+    wanted = RecipientState(arguments.string(b"awaitState"))
+    seconds_max = (arguments.maybe_integer(b"waitMillis") or _WAIT_MILLIS_DEFAULT) / 1000
+    last_writes = arguments.value(b"lastWrites") if arguments.has(b"lastWrites") else None
+    if last_writes is not None:
+        with trio.move_on_after(seconds_max):
+            await recipient.reach_strict_consistency({each["shardId"]: each["time"] for each in last_writes})
+    is_reached = await recipient.wait_state(wanted, seconds_max if last_writes is None else 0)
+    return {"isReached": is_reached, **recipient.progress()}
+
+
+@command("_shardsvrReshardingOperationTime", admin_only=True)
+async def resharding_operation_time(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """How long a recipient has been at it, and how long it still needs; nothing if it is not a recipient.
+
+    Raises:
+        CommandError: the error with which receiving has failed.
+    """
+    recipient = shard.resharding.recipient_of(str(full_namespace(request)))
+    if recipient is None:
+        return {}
+    recipient.check()
+    progress = recipient.progress()
+    times = {name: progress[name] for name in ("elapsedMillis", "remainingMillis")}
+    return {name: Int64(value) for name, value in times.items() if value is not None}
+
+
+@command("_shardsvrReshardingHold", admin_only=True)
+async def resharding_hold(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Block reads and writes of the collection until the decision.
+
+    Raises:
+        CommandError: NoSuchReshardCollection, this shard does not take part.
+    """
+    await shard.resharding.hold(_participation(request))
+    return {}
+
+
+@command("_shardsvrCommitReshardCollection", admin_only=True)
+async def commit_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Put the assembled collection in the place of the former one."""
+    await shard.resharding.commit(_participation(request, b"operation"))
+    return {}
+
+
+@command("_shardsvrAbortReshardCollection", admin_only=True)
+async def abort_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Remove everything of an operation that was aborted."""
+    await shard.resharding.abort(_participation(request, b"operation"))
+    return {}
+
+
+@command("_shardsvrDropCollectionIfUUIDNotMatching")
+async def drop_collection_if_uuid_not_matching(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Drop the local collection unless it has the expected UUID.
+
+    Raises:
+        CommandError: LockBusy, a write under way did not end.
+    """
+    namespace, expected = own_collection(request), Arguments.of(request).uuid(b"expectedCollectionUUID")
+    local = await describe(shard.context.mongod, namespace)
+    if local is not None and local.uuid != expected:
+        state = shard.context.namespace(str(namespace))
+        async with closed(state, {"command": request.name, "ns": str(namespace)}):
+            await drop_here(shard.context, namespace)
+    return {}
+
+
+@command("_shardsvrReshardingOpenSource", admin_only=True)
+async def resharding_open_source(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Open what a recipient pulls; ``position`` in the reply is the time after which changes are followed.
+
+    Raises:
+        CommandError: NotYetInitialized, this shard is not a donor; CappedPositionLost, its oplog is too short.
+    """
+    arguments = Arguments.of(request)
+    donor = shard.resharding.donor(arguments.uuid(b"reshardingUUID"))
+    position = arguments.timestamp(b"position") if arguments.has(b"position") else None
+    from_key = arguments.maybe_raw(b"fromKey")
+    recipient, session_id = arguments.string(b"recipient"), arguments.string(b"sessionId")
+    return {"position": await donor.open_source(recipient, session_id, position, from_key)}
+
+
+@command("_shardsvrReshardingClone", admin_only=True, is_interruptible=True)
+async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply:
+    """A batch of documents as ``objects``, and ``upTo``, the shard key up to which the clone has come, or its end.
+
+    Raises:
+        CommandError: NotYetInitialized, the source has to be opened again; see `DonorSource.next_clone_batch`.
+    """
+    documents, key = await _source(shard, request).next_clone_batch(_number(request))
+    rest = b"" if key is None else b"\x03upTo\0" + key
+    return RawReply((b"\x04objects\0", rawbson.array_of_documents(documents), rest))
+
+
+@command("_shardsvrReshardingMods", admin_only=True, is_interruptible=True)
+async def resharding_mods(shard: ShardComponents, request: Request) -> RawReply:
+    """A batch of changes: ``deleted``, to be applied first, and ``reload``; see `migration_source_commands`.
+
+    Raises:
+        CommandError: NotYetInitialized, the source has to be opened again; see `DonorSource.next_mods`.
+    """
+    arguments = Arguments.of(request)
+    since = arguments.timestamp(b"since") if arguments.has(b"since") else None
+    source = _source(shard, request)
+    deleted, reload, size, position = await source.next_mods(_number(request), since)
+    rest = {"size": Int64(size), "position": position, "queued": Int64(source.queued)}
+    return RawReply(
+        (
+            *(b"\x04deleted\0", rawbson.array_of_documents(deleted)),
+            *(b"\x04reload\0", rawbson.array_of_documents(reload)),
+            rawbson.encode_elements(rest),
+        )
+    )
+
+
+@command("_shardsvrReshardingSessionHistory", admin_only=True, is_interruptible=True)
+async def resharding_session_history(shard: ShardComponents, request: Request) -> RawReply:
+    """A batch of executed retryable writes as ``oplog``; an empty one if there are no more at the moment.
+
+    Raises:
+        CommandError: NotYetInitialized, the source has to be opened again; see `DonorHistory.next_batch`.
+    """
+    statements = await _source(shard, request).history.next_batch(_number(request))
+    return RawReply((b"\x04oplog\0", rawbson.array_of_documents(statements)))
+
+
+def _participation(request: Request, field: bytes | None = None) -> Participation:
+    return Participation.from_document(request.get(field or request.name.encode()))
+
+
+def _source(shard: ShardComponents, request: Request) -> DonorSource:
+    arguments = Arguments.of(request)
+    donor = shard.resharding.donor(arguments.uuid(b"reshardingUUID"))
+    return donor.source(arguments.string(b"recipient"), arguments.string(b"sessionId"))
+
+
+def _number(request: Request) -> int:
+    return Arguments.of(request).maybe_integer(b"number") or 0

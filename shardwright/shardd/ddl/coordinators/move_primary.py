@@ -1,0 +1,258 @@
+"""Changing the primary shard of a database (``_shardsvrMovePrimary``).
+
+The unsharded collections are copied while clients use them, as a range is in a chunk migration: cloned, then followed
+through the oplog. Operations wait only while the last changes are applied and the config servers commit. Until then an
+error undoes everything, and a new primary of this shard begins again; from then on the change is completed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+from uuid import UUID, uuid4
+
+from bson.binary import Binary
+
+from shardwright.shardd.context.changelog import log_change
+from shardwright.shardd.context.fail_point_names import (
+    MOVE_PRIMARY_HANG_AFTER_COMMIT,
+    MOVE_PRIMARY_HANG_BEFORE_ABORTING,
+    MOVE_PRIMARY_HANG_BEFORE_CLONE,
+    MOVE_PRIMARY_HANG_BEFORE_COMMIT,
+    MOVE_PRIMARY_HANG_BEFORE_DROPPING,
+)
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations
+from shardwright.shardd.ddl.database_copy import DatabaseCopy
+from shardwright.shardd.ddl.database_recipient import DatabaseRecipient
+from shardwright.shardd.ddl.move_section import MoveSection
+from shardwright.shardd.ddl.sharded_collections import create_sharded_on, sharded_namespaces
+from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
+from shardwright.sharding.catalog.reads import read_database
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("shardd.move_primary")
+
+CLONE: Final = "clone"
+COMMIT: Final = "commit"
+CLEAN: Final = "clean"
+ABORT: Final = "abort"
+
+_ATTEMPTS_MAX: Final = 3
+
+_LOST: Final = frozenset({ErrorCode.NotYetInitialized, ErrorCode.FailedToSatisfyReadPreference})
+"""What a recipient answers, besides the errors of a failover, whose new primary knows nothing of the attempt."""
+
+_REFUSED: Final = frozenset(
+    {ErrorCode.ShardNotFound, ErrorCode.NamespaceNotFound, ErrorCode.ConflictingOperationInProgress}
+)
+"""The config servers' errors that say that the commit has not been made, and will not be."""
+
+
+class MovePrimary(Coordinator):
+    """The argument ``to`` is the id of the shard that is to become primary.
+
+    Persisted with it: ``databaseVersion`` before the move; the present attempt's ``moveId``; ``copies`` and
+    ``copiedViews``, what the recipient may have of it; ``movedAt``, the cluster time of the move; in phase `ABORT` the
+    ``abortReason``.
+    """
+
+    operation_type: ClassVar[str] = "movePrimary"
+
+    def __init__(
+        self,
+        context: ShardContext,
+        migrations: LocalMigrations,
+        namespace: Namespace,
+        arguments: Mapping[str, Any],
+        phase: str | None = None,
+    ) -> None:
+        super().__init__(context, migrations, namespace, arguments, phase)
+        self._section = MoveSection(context, namespace.db, section_reason(self.id))
+
+    async def run(self) -> dict[str, Any]:
+        """Move the database, or complete or undo what a former primary has begun.
+
+        Raises:
+            CommandError: ShardNotFound; NamespaceNotFound; NamespaceExists, the recipient has a collection of the same
+                name; LockTimeout, transactions are open; or whatever else made it impossible, once nothing is left of
+                it.
+        """
+        if self.phase is None and not await self._begin():
+            return {}
+        self.must_finish = True
+        if self.phase == CLONE:
+            await self._copy_or_give_up()
+        if self.phase in (CLONE, COMMIT):
+            await self._commit()
+        if self.phase == ABORT:
+            raise await self._abort()
+        await self._clean()
+        return {}
+
+    @property
+    def _to(self) -> str:
+        return str(self.arguments["to"])
+
+    @property
+    def _details(self) -> dict[str, Any]:
+        return {"database": self.namespace.db, "from": self.context.require_identity().shard_name, "to": self._to}
+
+    async def _begin(self) -> bool:
+        """Check the request and persist it; False if the database is where it is to be."""
+        context, db = self.context, self.namespace.db
+        catalog = await context.catalog()
+        entry = await catalog.read(read_database(db))
+        if entry is None:
+            raise CommandError(ErrorCode.NamespaceNotFound, f"database {db} not found")
+        if entry.primary == self._to:
+            return False
+        recipient = await catalog.shard_entry(self._to)
+        if recipient is None:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {self._to} not found")
+        if recipient.is_draining:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {self._to} is currently draining")
+        await log_change(context, "movePrimary.start", db, self._details)
+        await self.enter_phase(CLONE, databaseVersion=entry.version.to_document(), copies=[], copiedViews=[])
+        return True
+
+    async def _copy_or_give_up(self) -> None:
+        """Copy the database and block writes; after an error enter phase `ABORT`."""
+        try:
+            await self._copy()
+        except Exception as error:
+            failure = _as_command_error(error)
+            if failure.code == ErrorCode.InternalError:
+                logger.exception("Internal error while copying a database", db=self.namespace.db)
+            await self._give_up(failure)
+
+    async def _copy(self) -> None:
+        for attempts_left in reversed(range(_ATTEMPTS_MAX)):
+            await self._drop_copies()
+            move_id = uuid4()
+            await self.enter_phase(CLONE, moveId=Binary.from_uuid(move_id), copies=[], copiedViews=[])
+            await self.context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_CLONE)
+            try:
+                await self._attempt(move_id)
+            except CommandError as error:
+                is_lost = error.code in _LOST or has_category(error.code, Category.RETRYABLE)
+                if not attempts_left or not is_lost:
+                    raise
+                logger.warning("Copying a database again", db=self.namespace.db, error=str(error))
+            else:
+                return
+
+    async def _attempt(self, move_id: UUID) -> None:
+        context, db = self.context, self.namespace.db
+        recipient = DatabaseRecipient(context, db, self._to, move_id)
+        sharded = await sharded_namespaces(context, db)
+        await create_sharded_on(context, recipient, sharded)
+        self._section = MoveSection(context, db, section_reason(self.id), sharded)
+        state = context.database(db)
+        state.is_moving = True
+        try:
+            async with self.migrations.databases.serving(db, sharded, move_id) as source:
+                copy = DatabaseCopy(context, db, source, recipient, self._section, self._record)
+                self.arguments["movedAt"] = await copy.run()
+        except BaseException:
+            self._section.leave()
+            raise
+        finally:
+            state.is_moving = False
+
+    async def _record(self, copies: object, views: object) -> None:
+        await self.enter_phase(CLONE, copies=copies, copiedViews=views)
+
+    async def _commit(self) -> None:
+        """Have the config servers commit, while operations wait; if they refuse, enter phase `ABORT`."""
+        context, db = self.context, self.namespace.db
+        await self._section.restore()
+        # Writes have been blocked since the copy was complete, or since this shard's primary began its term.
+        await self.enter_phase(COMMIT)
+        await context.store.count_database_critical_section(db)
+        await context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_COMMIT)
+        commit = {
+            "_configsvrCommitMovePrimary": db,
+            "expectedDatabaseVersion": self.arguments["databaseVersion"],
+            "to": self._to,
+        }
+        try:
+            await (await context.catalog()).commit(commit)
+        except CommandError as error:
+            if error.code not in _REFUSED:
+                raise
+            await self._give_up(error)
+            self._section.leave()
+            return
+        await context.fail_points.hang_while(MOVE_PRIMARY_HANG_AFTER_COMMIT)
+        self._section.leave()
+        logger.info("Moved a database", db=db, to=self._to, blocked_ms=round(self._section.seconds * 1000, 1))
+        await self.enter_phase(CLEAN)
+
+    async def _clean(self) -> None:
+        """Drop the collections that the new primary shard has now, and let it go."""
+        context, db = self.context, self.namespace.db
+        await context.refresher.refresh_database(context.database(db))
+        await context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_DROPPING)
+        await context.advance_cluster_time(self.arguments["movedAt"])
+        copies = self.arguments["copies"]
+        await drop_exactly(context.mongod, [(Namespace.parse(each["ns"]), _uuid(each["of"])) for each in copies])
+        await drop_views(context.mongod, db, self.arguments["copiedViews"])
+        context.views.forget()
+        await self._recipient().end()
+        # The time is an addition of ours: change streams look up which shard was primary at the time of an event.
+        details = {**self._details, "movedAt": self.arguments["movedAt"]}
+        await log_change(context, "movePrimary.commit", db, details)
+
+    async def _give_up(self, error: CommandError) -> None:
+        reason = {"code": error.code, "errmsg": error.message}
+        logger.warning("Giving up the move of a database", db=self.namespace.db, to=self._to, error=str(error))
+        await self.enter_phase(ABORT, abortReason=reason)
+
+    async def _abort(self) -> CommandError:
+        """Remove what the recipient has; returns the error that led to this."""
+        await self.context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_ABORTING)
+        await self._drop_copies()
+        reason = self.arguments["abortReason"]
+        details = {**self._details, "errmsg": reason["errmsg"]}
+        await log_change(self.context, "movePrimary.error", self.namespace.db, details)
+        self.must_finish = False
+        return CommandError(int(reason["code"]), reason["errmsg"])
+
+    async def _drop_copies(self) -> None:
+        if "moveId" in self.arguments:
+            await self._recipient().end(self.arguments["copies"], self.arguments["copiedViews"])
+
+    def _recipient(self) -> DatabaseRecipient:
+        return DatabaseRecipient(self.context, self.namespace.db, self._to, _uuid(self.arguments["moveId"]))
+
+
+async def restore_section(context: ShardContext, document: Mapping[str, Any]) -> None:
+    """Enter a move's critical section again at the beginning of a term, if the commit may have been sent.
+
+    Args:
+        context: this shard daemon's context.
+        document: the document of a coordinator of any kind.
+    """
+    identity = document["_id"]
+    if identity.get("operationType") == MovePrimary.operation_type and document.get("phase") == COMMIT:
+        db, _, _ = identity["namespace"].partition(".")
+        await MoveSection(context, db, section_reason(identity)).restore()
+
+
+def section_reason(identity: Mapping[str, str]) -> dict[str, Any]:
+    """The reason of a move's critical section, given the ``_id`` of the coordinator's document."""
+    return {"command": "movePrimary", **identity}
+
+
+def _uuid(value: bytes) -> UUID:
+    return UUID(bytes=bytes(value))
+
+
+def _as_command_error(error: Exception) -> CommandError:
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, BackendError):
+        return CommandError(ErrorCode.HostUnreachable, str(error))
+    return CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")

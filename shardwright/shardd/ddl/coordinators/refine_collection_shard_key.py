@@ -1,0 +1,112 @@
+"""Adding fields to the end of a collection's shard key (``_shardsvrRefineCollectionShardKey``).
+
+No document moves, so no operation has to wait: those under way, admitted with the shorter key, write to the shard that
+owns their documents by the longer key too. Only migrations are forbidden meanwhile.
+"""
+
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.shardd.context.other_shards import send_to_shard
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
+from shardwright.shardd.local_mongod.shard_key_index import has_supporting_index
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.refined_key import is_extended_by
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document, raw_document
+
+REFINE: Final = "RefineCollectionShardKey"
+
+
+class RefineCollectionShardKey(Coordinator):
+    """The arguments are ``newShardKey``, ``collectionUUID`` and ``enforceUniquenessCheck``.
+
+    Once begun, ``oldKey``, ``oldEpoch`` and ``refinedUUID`` identify the collection that is changed.
+    """
+
+    operation_type: ClassVar[str] = "refineCollectionShardKey"
+
+    async def run(self) -> dict[str, Any]:
+        """Refine the key, unless the collection has it already.
+
+        Raises:
+            CommandError: NamespaceNotSharded, CollectionUUIDMismatch; InvalidOptions, the key does not extend the
+                present one, or an owner of chunks lacks an index that supports it; BadValue, it is not a key.
+        """
+        pattern = ShardKeyPattern.from_mapping(self.arguments["newShardKey"])
+        if self.phase is None:
+            table = await self._checked_table(pattern)
+            if table.key_pattern.document == pattern.document:
+                return {}
+            await self._begin(table)
+        else:
+            await self.enter_phase(self.phase)  # for other commands than those of an earlier attempt
+        async with migrations_frozen(self, UUID(bytes=bytes(self.arguments["refinedUUID"]))):
+            await self._refine(pattern)
+        return {}
+
+    async def _checked_table(self, pattern: ShardKeyPattern) -> RoutingTable:
+        table = await self._read_routing()
+        if table is None:
+            raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {self.namespace} is not sharded.")
+        expected = self.arguments.get("collectionUUID")
+        if expected is not None and UUID(bytes=bytes(expected)) != table.collection.uuid:
+            raise CommandError(ErrorCode.CollectionUUIDMismatch, "Collection UUID does not match that specified")
+        if not is_extended_by(table.key_pattern, pattern):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                f"refineCollectionShardKey shard key {pattern} does not extend the current shard key "
+                f"{table.key_pattern}",
+            )
+        return table
+
+    async def _begin(self, table: RoutingTable) -> None:
+        collection = table.collection
+        await self.enter_phase(
+            REFINE,
+            oldKey=raw_document(collection.key_pattern.document),
+            oldEpoch=collection.epoch,
+            refinedUUID=Binary.from_uuid(collection.uuid),
+        )
+
+    async def _refine(self, pattern: ShardKeyPattern) -> None:
+        """Check the owners, which do not change any more, and commit."""
+        table = await self._read_routing()
+        if table is not None and table.key_pattern.document != pattern.document:
+            self.must_finish = False  # an earlier attempt, or primary, has not committed either
+            for shard_id in sorted(table.shards):
+                await self._check_index(shard_id, pattern, is_unique=table.collection.unique)
+        with self.point_of_no_return():
+            await (await self.context.catalog()).commit(
+                {
+                    "_configsvrRefineCollectionShardKey": str(self.namespace),
+                    "key": raw_document(pattern.document),
+                    "epoch": self.arguments["oldEpoch"],
+                }
+            )
+
+    async def _check_index(self, shard_id: str, pattern: ShardKeyPattern, *, is_unique: bool) -> None:
+        """Check that a shard has an index that supports the new key."""
+        db = self.namespace.db
+        listing = await send_to_shard(self.context, shard_id, db, {"listIndexes": self.namespace.collection})
+        indexes = listing["cursor"]["firstBatch"]
+        unique = is_unique and bool(self.arguments.get("enforceUniquenessCheck", True))
+        if not has_supporting_index(self.namespace, pattern, indexes, unique=unique):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                "Please create an index that starts with the proposed shard key before refining the shard key of the "
+                "collection",
+            )
+        # mongod checks whether it is multikey, which its specification does not show.
+        check = {"checkShardingIndex": str(self.namespace), "keyPattern": decode_document(pattern.document)}
+        await send_to_shard(self.context, shard_id, db, check)
+
+    async def _read_routing(self) -> RoutingTable | None:
+        catalog = await self.context.catalog()
+        return await catalog.read(read_routing(str(self.namespace)))

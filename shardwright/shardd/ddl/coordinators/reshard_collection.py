@@ -1,0 +1,31 @@
+"""Giving a sharded collection another shard key (``_shardsvrReshardCollection``).
+
+This coordinator keeps other changes of the database away until the config servers, which lead the operation, have ended
+it. If this shard's primary is lost, the next one takes the lock again, and waits for the same operation.
+"""
+
+from typing import Any, ClassVar, Final
+
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+
+RESHARD: Final = "reshard"
+
+
+class ReshardCollection(Coordinator):
+    """The arguments are the fields of the request: ``key``, ``unique``, ``numInitialChunks``, ``zones`` and so on."""
+
+    operation_type: ClassVar[str] = "reshardCollection"
+
+    async def run(self) -> dict[str, Any]:
+        """Have the config servers reshard the collection, and wait for the end.
+
+        Raises:
+            CommandError: NamespaceNotSharded; BadValue and others, an option is not allowed; the error for which the
+                operation was aborted.
+        """
+        await self.enter_phase(RESHARD)
+        options = {name: value for name, value in self.arguments.items() if name != "session"}
+        catalog = await self.context.catalog()
+        with self.point_of_no_return():
+            await catalog.commit({"_configsvrReshardCollection": str(self.namespace), **options})
+        return {}

@@ -1,0 +1,74 @@
+"""Dropping what a database has on a shard that is not its primary shard: copies, or what has been copied from there."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.cursors import all_documents
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.rawbson import raw_document
+
+VIEWS: Final = "system.views"
+
+_UNDROPPABLE: Final = frozenset({"system.js"})
+"""Collections that mongod drops for itself alone."""
+
+
+async def drop_exactly(mongod: LocalMongod, collections: Sequence[tuple[Namespace, UUID]]) -> None:
+    """Drop the collections that have these names and UUIDs, if they exist.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    for namespace, uuid in collections:
+        existing = await local_collections.describe(mongod, namespace)
+        if existing is None or existing.uuid != uuid:
+            continue
+        if namespace.collection in _UNDROPPABLE:
+            drop = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid)}
+            command = {"applyOps": [{**drop, "o": {"drop": namespace.collection}}], "writeConcern": MAJORITY}
+            await mongod.command("admin", command)
+        else:
+            await local_collections.drop(mongod, namespace)
+
+
+async def create_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> None:
+    """Create views, given as documents of ``system.views``.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    namespace = Namespace(db, VIEWS)
+    if views:
+        await local_collections.create(mongod, namespace)
+        await _change_views(mongod, namespace, "i", views)
+
+
+async def drop_views(mongod: LocalMongod, db: str, names: Collection[str]) -> None:
+    """Drop views, given their namespaces, and ``system.views`` itself if none is left.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    namespace = Namespace(db, VIEWS)
+    if not names or await local_collections.describe(mongod, namespace) is None:
+        return
+    present = await all_documents(mongod, namespace, {"filter": {"_id": {"$in": list(names)}}})
+    await _change_views(mongod, namespace, "d", present)
+    if await local_collections.is_empty(mongod, namespace):
+        await local_collections.drop(mongod, namespace)
+
+
+async def _change_views(mongod: LocalMongod, namespace: Namespace, op: str, views: Sequence[bytes]) -> None:
+    """Insert or delete documents as mongod itself does; it refuses other writes of ``system.views``."""
+    operations = [{"op": op, "ns": str(namespace), "o": raw_document(view)} for view in views]
+    if operations:
+        await mongod.command("admin", {"applyOps": operations, "writeConcern": MAJORITY})

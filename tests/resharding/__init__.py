@@ -1,0 +1,1 @@
+"""Resharding on real clusters."""

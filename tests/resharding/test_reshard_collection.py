@@ -1,0 +1,263 @@
+"""Resharding a collection that is in use: what clients see, and what is left behind."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+
+import pytest
+from bson import MaxKey, MinKey
+from bson.int64 import Int64
+from pymongo.errors import OperationFailure
+
+from tests.fail_points import fail_point
+from tests.integration.sharded import Document, Documents, assert_tiled, catalog_entry, chunks
+from tests.local_cluster import Client, RunningCluster
+from tests.resharding.resharded import (
+    LAST,
+    check_nothing_left,
+    new_collection,
+    resharding,
+    running_writers,
+    two_halves,
+)
+
+numbers = count(1)
+
+
+@pytest.fixture
+def mongods(cluster: RunningCluster) -> Iterator[list[Client]]:
+    with cluster.direct("shard0.0.mongod") as lower, cluster.direct("shard1.0.mongod") as upper:
+        yield [lower, upper]
+
+
+@pytest.fixture
+def collection(cluster: RunningCluster) -> Iterator[Documents]:
+    with cluster.client(w="majority") as client:
+        found = new_collection(client, f"resharding_{next(numbers)}")
+        yield found
+        client.drop_database(found.database.name)
+
+
+def documents(count: int) -> list[Document]:
+    return [{"_id": n, "key": n % LAST, "other": n * 7 % LAST, "text": "x" * 50} for n in range(count)]
+
+
+def test_all_documents_are_where_the_new_key_says(collection: Documents, mongods: list[Client]) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    before = documents(3_000)
+    collection.insert_many(before)
+    former = catalog_entry(client, namespace)
+    assert former is not None
+    client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other"))
+    entry = catalog_entry(client, namespace)
+    assert entry is not None
+    assert entry["key"] == {"other": 1}
+    assert entry["uuid"] != former["uuid"]
+    assert_tiled(chunks(client, namespace))
+    assert sorted(collection.find(), key=lambda each: each["_id"]) == before
+    name, db = collection.name, collection.database.name
+    assert mongods[0][db][name].count_documents({"other": {"$lt": LAST // 2}}) == 0
+    assert mongods[1][db][name].count_documents({"other": {"$gte": LAST // 2}}) == 0
+    check_nothing_left(client, mongods, namespace)
+
+
+def test_writers_lose_nothing(collection: Documents, mongods: list[Client]) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    with running_writers(collection) as writers:
+        writers.wait_for_progress(200)
+        client.admin.command(
+            "reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other")
+        )
+        writers.wait_for_progress(100)
+    assert writers.errors == []
+    writers.check(list(collection.find()))
+    check_nothing_left(client, mongods, namespace)
+
+
+@pytest.fixture
+def upper(cluster: RunningCluster) -> Iterator[Client]:
+    with cluster.direct("shard1.0.shardd") as daemon:
+        yield daemon
+
+
+def test_an_operation_in_progress(collection: Documents, mongods: list[Client], upper: Client) -> None:
+    """What is refused meanwhile, what is shown, and that abort leaves nothing behind."""
+    client, namespace = collection.database.client, collection.full_name
+    before = documents(500)
+    collection.insert_many(before)
+    former = catalog_entry(client, namespace)
+    with fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point:
+        with resharding(client, namespace, {"other": 1}, _presetReshardedChunks=two_halves("other")) as running:
+            point.wait_entered()
+            for refused, codes in (
+                (partial(collection.create_index, "text"), {338}),
+                (partial(client.admin.command, "moveChunk", namespace, find={"key": 0}, to="shard1"), {117}),
+                (partial(client.admin.command, "reshardCollection", namespace, key={"text": 1}), {117}),
+            ):
+                with pytest.raises(OperationFailure) as caught:
+                    refused()
+                assert caught.value.code in codes
+            shown = client.admin.command({"currentOp": 1, "originatingCommand.reshardCollection": namespace})["inprog"]
+            assert {each["desc"].partition("Service")[0] for each in shown} == {
+                "ReshardingDonor",
+                "ReshardingRecipient",
+            }
+            client.admin.command("abortReshardCollection", namespace)
+            error = running.wait()
+        assert isinstance(error, OperationFailure)
+        assert (error.code, error.details["errmsg"] if error.details else "") == (341, "aborted")
+    entry = catalog_entry(client, namespace)
+    assert former is not None
+    assert entry is not None
+    assert (entry["key"], entry["uuid"]) == (former["key"], former["uuid"])
+    assert sorted(collection.find(), key=lambda each: each["_id"]) == before
+    check_nothing_left(client, mongods, namespace)
+    collection.create_index("text")
+    client.admin.command("moveChunk", namespace, find={"key": 0}, to="shard1")
+
+
+def test_open_transactions_end_it(collection: Documents, mongods: list[Client], upper: Client) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(10))
+    with (
+        fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point,
+        resharding(client, namespace, {"other": 1}) as running,
+    ):
+        point.wait_entered()
+        with client.start_session() as session, session.start_transaction():
+            collection.update_one({"key": 1}, {"$set": {"text": "y"}}, session=session)
+            point.turn_off()
+            error = running.wait()
+    assert isinstance(error, OperationFailure)
+    assert error.code == 342
+    assert collection.count_documents({"text": "y"}) == 1
+    check_nothing_left(client, mongods, namespace)
+
+
+def test_two_documents_with_one_id(collection: Documents, mongods: list[Client]) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many([{"_id": 1, "key": 0, "other": 0}, {"_id": 1, "key": LAST - 1, "other": 1}])
+    with pytest.raises(OperationFailure) as caught:
+        client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=1)
+    assert caught.value.code == 5356800
+    assert collection.count_documents({}) == 2
+    check_nothing_left(client, mongods, namespace)
+    chunks_of_other = [
+        {"recipientShardId": "shard0", "min": {"other": MinKey()}, "max": {"other": 1}},
+        {"recipientShardId": "shard1", "min": {"other": 1}, "max": {"other": MaxKey()}},
+    ]
+    client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=chunks_of_other)
+    assert collection.count_documents({"_id": 1}) == 2
+
+
+def test_a_retried_write_is_not_executed_again(collection: Documents) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    db = collection.database
+    collection.insert_many(documents(10))
+    session = client.start_session()
+    lsid = session.session_id
+    update = {"q": {"key": 1, "other": 7}, "u": {"$inc": {"times": 1}}}
+    commands = [
+        {"update": collection.name, "updates": [update], "lsid": lsid, "txnNumber": Int64(1_000)},
+    ]
+    other = client.start_session()
+    insert = {"insert": collection.name, "documents": [{"_id": "new", "key": LAST - 1, "other": 1}]}
+    commands.append({**insert, "lsid": other.session_id, "txnNumber": Int64(1_000)})
+    for command in commands:
+        assert db.command(command)["n"] == 1
+    client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other"))
+    for command in commands:
+        assert db.command(command)["n"] == 1
+    assert collection.find_one({"key": 1, "other": 7}, {"times": 1}) == {"_id": 1, "times": 1}
+    assert collection.count_documents({"_id": "new"}) == 1
+
+
+def test_chunks_by_sample_and_zone(collection: Documents) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(1_000))
+    client.admin.command("addShardToZone", "shard1", zone="east")
+    try:
+        zone = {"zone": "east", "min": {"other": 0}, "max": {"other": 300}}
+        client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=6, zones=[zone])
+        found = chunks(client, namespace)
+        assert len(found) == 6
+        assert_tiled(found)
+        assert {each["shard"] for each in found if each["min"] == {"other": 0}} == {"shard1"}
+        (tag,) = client.config.tags.find({"ns": namespace})
+        assert (tag["tag"], tag["min"], tag["max"]) == ("east", {"other": 0}, {"other": 300})
+        with pytest.raises(OperationFailure) as caught:
+            client.admin.command("reshardCollection", namespace, key={"key": 1})
+        assert (caught.value.code, str(caught.value).partition(",")[0]) == (2, "Must specify value for zones field")
+    finally:
+        client.admin.command("reshardCollection", namespace, key={"_id": "hashed"}, zones=[])
+        client.admin.command("removeShardFromZone", "shard1", zone="east")
+    assert client.config.tags.count_documents({"ns": namespace}) == 0
+    assert collection.count_documents({}) == 1_000
+
+
+def test_change_streams_go_on(collection: Documents) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(100))
+    with collection.watch() as stream, collection.database.watch() as of_database:
+        collection.insert_one({"_id": "before", "key": 1, "other": LAST - 1})
+        for key in ({"other": 1}, {"key": 1}):
+            client.admin.command("reshardCollection", namespace, key=key, numInitialChunks=4)
+            collection.insert_one({"_id": f"by {next(iter(key))}", "key": LAST - 1, "other": 1})
+        for each in (stream, of_database):
+            seen = [each.next() for _ in range(3)]
+            assert [(event["operationType"], event["documentKey"]["_id"]) for event in seen] == [
+                ("insert", "before"),
+                ("insert", "by other"),
+                ("insert", "by key"),
+            ]
+            assert each.try_next() is None
+
+
+def test_a_router_that_knows_nothing_of_it(collection: Documents, cluster: RunningCluster) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    with cluster.direct("router.1") as stale:
+        other = stale[collection.database.name][collection.name]
+        other.insert_many(documents(100))
+        assert other.count_documents({"key": {"$lt": 50}}) == 50
+        for number, key in enumerate(({"other": 1}, {"key": 1})):
+            client.admin.command("reshardCollection", namespace, key=key, numInitialChunks=4)
+            assert other.find_one({"key": 7})["_id"] == 7  # type: ignore[index]
+            other.insert_one({"_id": f"new{number}", "key": 5_000, "other": 5_000})
+            assert other.count_documents({"_id": {"$in": ["new0", "new1"]}}) == number + 1
+        assert collection.count_documents({}) == 102
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"key": {"other": -1}}, 2),
+        ({"key": {}}, 2),
+        ({"key": {"other": 1}, "unique": True}, 2),
+        ({"key": {"other": 1}, "numInitialChunks": 500}, 4952606),
+        ({"key": {"other": 1}, "zones": [{"zone": "nowhere", "min": {"other": 0}, "max": {"other": 1}}]}, 4952607),
+        ({"key": {"other": 1}, "_presetReshardedChunks": []}, 2),
+    ],
+)
+def test_what_is_refused(collection: Documents, mongods: list[Client], arguments: Document, code: int) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(20))
+    with pytest.raises(OperationFailure) as caught:
+        client.admin.command({"reshardCollection": namespace, **arguments})
+    assert caught.value.code == code
+    check_nothing_left(client, mongods, namespace)
+
+
+def test_what_there_is_nothing_to_do_for(collection: Documents) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    former = catalog_entry(client, namespace)
+    client.admin.command("reshardCollection", namespace, key={"key": 1})
+    assert catalog_entry(client, namespace) == former
+    client.admin.command("cleanupReshardCollection", namespace)
+    for name in ("abortReshardCollection", "commitReshardCollection"):
+        with pytest.raises(OperationFailure) as caught:
+            client.admin.command(name, namespace)
+        assert caught.value.code == 339
+    collection.database.create_collection("unsharded")
+    with pytest.raises(OperationFailure) as caught:
+        client.admin.command("reshardCollection", f"{collection.database.name}.unsharded", key={"key": 1})
+    assert caught.value.code == 118
