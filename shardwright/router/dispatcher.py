@@ -18,22 +18,21 @@ from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.processes.session_owner import relayed_to_owner
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
+from shardwright.router.slow_log import SlowLog
 from shardwright.router.stable_api import check_api_arguments, require_api_version
 from shardwright.router.supported_read_concerns import CHECKED_BY_SHARDS, READ_CONCERN, check_read_concern
 from shardwright.router.transaction_execution import in_transaction
-from shardwright.router.transactions.error_labels import label_transient
 from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import AUTOCOMMIT
+from shardwright.sharding.transient_errors import label_transient
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
-from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -41,16 +40,19 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 from shardwright.wire.well_formed import error_of_request
 from shardwright.wire.write_concern import WRITE_CONCERN, check_write_concern
 
-logger = get_logger("router.commands")
-
 _MAX_TIME_MS_LIMIT: Final = 2_147_483_647
 
 
 class Dispatcher:
-    """Handles the requests of all clients of a router (see `wire.transport.server.Handler`)."""
+    """Handles the requests of all clients of a router (see `wire.transport.server.Handler`).
+
+    Attributes:
+        slow_log: the log of slow operations.
+    """
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
+        self.slow_log = SlowLog(context)
         self._commands = enabled_commands(test_commands=context.parameters["enableTestCommands"])
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
@@ -122,8 +124,8 @@ class Dispatcher:
             if operation.retries:
                 self._stale_version_retries.add(operation.retries)
             context.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
-            if seconds * 1000 >= context.slow_operations.slow_ms and entry is not None and not _waits(entry):
-                _maybe_log_slow(operation, outcome, seconds)
+            if seconds * 1000 >= context.slow_operations.considered_ms and entry is not None:
+                self.slow_log.consider(operation, outcome, seconds, waits=_waits(entry))
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
@@ -190,12 +192,13 @@ def _max_time_ms(request: Request) -> int:
 
 
 def _label(operation: Operation, error: CommandError) -> None:
-    """Label what drivers may retry: writes, or whole transactions."""
+    """Label what drivers may retry: writes, the ends of transactions, or whole transactions."""
     has_given_labels = isinstance(error, FailCommandError) and error.has_given_labels
     if AUTOCOMMIT in operation.request.fields and not has_given_labels:
         label_transient(error, is_ending=operation.request.name in ENDING)
+    is_ending = AUTOCOMMIT in operation.request.fields and operation.request.name in ENDING
     if (
-        operation.is_retryable_write
+        (operation.is_retryable_write or is_ending)
         and RETRYABLE_WRITE_ERROR not in error.labels
         and not isinstance(error, FailCommandError)
         and has_category(error.code, Category.RETRYABLE)
@@ -206,19 +209,3 @@ def _label(operation: Operation, error: CommandError) -> None:
 def _waits(entry: Command) -> bool:
     """Whether a command may be slow because its client asked to wait."""
     return entry.name in ("hello", "isMaster", "getMore")
-
-
-def _maybe_log_slow(operation: Operation, outcome: str, seconds: float) -> None:
-    if not operation.context.slow_operations.is_sampled():
-        return
-    request = operation.request
-    logger.info(
-        "Slow operation",
-        connection_id=operation.client.id,
-        command=request.name,
-        namespace=request_namespace(request),
-        duration_ms=round(seconds * 1000, 1),
-        outcome=outcome,
-        shards=list(operation.targeted),
-        retries=operation.retries,
-    )

@@ -31,7 +31,9 @@ class RouterService:
         self._context = RouterContext(options, metrics, nursery)
         self._registration = MongosRegistration(self._context.catalog, options.address)
         self._nursery = nursery
-        self.handle = Dispatcher(self._context).handle
+        dispatcher = Dispatcher(self._context)
+        self.handle = dispatcher.handle
+        self._slow_log = dispatcher.slow_log
 
     @classmethod
     async def start(cls, options: RouterOptions, nursery: trio.Nursery) -> "RouterService":
@@ -54,6 +56,7 @@ class RouterService:
         self._nursery.start_soon(refresh_repeatedly, context)
         self._nursery.start_soon(self._registration.run)
         self._nursery.start_soon(refresh_default_concerns, context)
+        self._nursery.start_soon(self._slow_log.run)
 
     @property
     def metrics(self) -> Metrics:

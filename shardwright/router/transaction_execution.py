@@ -4,11 +4,12 @@ import trio
 
 from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.cursors.get_more import API_PARAMETERS
+from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.recovery_token import with_recovery_token
-from shardwright.router.transactions.abort import abort_implicitly
+from shardwright.router.transactions.abort import abort_implicitly, abort_uncommitted
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.session_errors import (
     aborted_transaction,
@@ -19,7 +20,7 @@ from shardwright.router.transactions.session_errors import (
 )
 from shardwright.router.transactions.session_fields import TransactionFields
 from shardwright.router.transactions.transaction_rules import ENDING, check_allowed
-from shardwright.router.transactions.transaction_table import RouterSession
+from shardwright.router.transactions.transaction_table import ClientDescription, RouterSession
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -52,8 +53,12 @@ async def _run(operation: Operation, entry: Command, handler: CommandHandler) ->
     session = await operation.context.transactions.check_out(fields.session)
     try:
         if entry.name in ENDING:
-            operation.transaction = _to_be_ended(session, fields)
-            return await handler(operation)
+            operation.transaction = transaction = _to_be_ended(session, fields)
+            try:
+                return await handler(operation)
+            finally:
+                if transaction is not None and not transaction.may_be_aborted:
+                    _end_cursors(operation, transaction)
         transaction = _continued(session, fields)
         if transaction is None:
             transaction = await _begun(operation, session, fields)
@@ -74,7 +79,7 @@ async def _run_statement(operation: Operation, transaction: RouterTransaction, h
     statistics = operation.context.transactions.statistics
     try:
         with statistics.statement(transaction):
-            reply, failure = with_recovery_token(await handler(operation), transaction.recovery_token)
+            reply, failure = with_recovery_token(await handler(operation), transaction.recovery_shard)
     except CommandError as error:
         await in_own_task()
         await _abort(operation, transaction, error.code_name)
@@ -87,14 +92,29 @@ async def _run_statement(operation: Operation, transaction: RouterTransaction, h
     if failure:
         await in_own_task()
         await _abort(operation, transaction, code_name(failure))
+    elif transaction.phase is Phase.ABORTED:
+        await in_own_task()
+        await _abort(operation, transaction, code_name(ErrorCode.Interrupted))
+        raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
     return reply
 
 
 async def _abort(operation: Operation, transaction: RouterTransaction, cause: str) -> None:
-    """Abort a transaction because of an error."""
+    """Abort a transaction because of an error, or because it was killed while a statement was under way.
+
+    A shard may have got that statement only after the transaction had been aborted on all shards.
+    """
+    _end_cursors(operation, transaction)
     if transaction.may_be_aborted:
         operation.context.transactions.statistics.aborts[cause] += 1
-    await abort_implicitly(operation.context.sender, transaction)
+        await abort_implicitly(operation.context.sender, transaction)
+    else:
+        await abort_uncommitted(operation.context.sender, transaction)
+
+
+def _end_cursors(operation: Operation, transaction: RouterTransaction) -> None:
+    owner = CursorOwner.of(operation.request)
+    operation.context.cursors.end_transaction(CursorOwner(owner.session, transaction.number))
 
 
 def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
@@ -139,6 +159,9 @@ async def _begun(operation: Operation, session: RouterSession, fields: Transacti
     session.transaction = RouterTransaction(
         fields.lsid, fields.number, fields.read_concern, raw_elements(operation.request, API_PARAMETERS)
     )
+    session.transaction.times.begin_command()
+    client = operation.client
+    session.client = ClientDescription(client.id, client.peer, client.metadata)
     operation.context.transactions.statistics.started += 1
     if previous is not None and previous.phase is Phase.IN_PROGRESS:
         await in_own_task()

@@ -54,7 +54,7 @@ NOT_ON_ROUTERS = frozenset(
     {
         *("applyOps", "captrunc", "checkShardingIndex", "cleanupOrphaned", "cloneCollectionAsCapped", "dbHash"),
         *("fsyncUnlock", "getPrevError", "godinsert", "reIndex", "replSetGetConfig", "resetError", "splitChunk", "top"),
-        *("bulkWrite", "analyzeShardKey", "checkMetadataConsistency", "configureQueryAnalyzer", "moveCollection"),
+        *("bulkWrite", "analyzeShardKey", "configureQueryAnalyzer", "moveCollection"),
         *("clusterAggregate", "clusterFind", "clusterInsert", "_configsvrMoveRange", "_shardsvrDropCollection"),
         *("eval", "copydb", "clone", "group", "geoNear", "parallelCollectionScan", "repairDatabase"),
     }

@@ -249,7 +249,6 @@ def test_profile_says_which_operations_are_logged_as_slow() -> None:
             "BSON field 'profile.profile' is the wrong type 'string', expected types '[long, int, decimal, double']",
         ),
         ({"profile": 0, "filter": "x"}, 2, "Expected an object, or the string 'unset'."),
-        ({"profile": 0, "filter": {"ns": "x"}}, 115, "This router does not filter the operations that it logs"),
     ],
     ids=str,
 )
@@ -346,3 +345,18 @@ def test_there_is_a_greatest_number_of_sessions() -> None:
     assert first["ok"] == 1
     assert (second["code"], second["codeName"]) == (261, "TooManyLogicalSessions")
     assert second["errmsg"].startswith("Unable to add session ID ")
+
+
+CLIENT = {"driver": {"name": "driver", "version": "1"}, "os": {"type": "Linux"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "codes"),
+    [({"client": CLIENT}, [None, 186]), ({}, [None, 186]), ({"client": {}}, [183, None])],
+    ids=["sent before", "first hello without", "first hello refused"],
+)
+def test_client_metadata_are_fixed_by_the_first_hello(first: Command, codes: list[int | None]) -> None:
+    replies = run_lone({"hello": 1, **first}, {"hello": 1, "client": CLIENT})
+    assert [reply.get("code") for reply in replies] == codes
+    if 186 in codes:
+        assert replies[1]["errmsg"] == "The client metadata document may only be sent in the first hello"

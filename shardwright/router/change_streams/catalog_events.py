@@ -1,12 +1,16 @@
 """Events about collections and databases rather than documents, without I/O.
 
 What is done on each shard, to drop a sharded collection for example, is an event on each of them. One is enough for
-clients: the one of the primary shard of the database, where a genuine cluster has it too.
+clients: the one of the primary shard of the database, where a genuine cluster has it too. Of changes of indexes and
+options a genuine cluster shows one from each shard that owns a part of the collection.
 """
 
+from functools import lru_cache
 from typing import Final
 
-from shardwright.wire.rawbson import OBJECT, STRING, decode_value, find
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.resharding.names import is_temporary
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, STRING, decode_value, element, find, index
 
 INVALIDATE: Final = "invalidate"
 """The last event of a stream whose collection or database is gone."""
@@ -18,11 +22,23 @@ CATALOG_EVENTS: Final = frozenset(
     }
 )
 
+OF_EACH_OWNER: Final = frozenset({"createIndexes", "dropIndexes", "modify"})
+"""Those that clients see from every shard that owned a part of the collection."""
+
+MODIFY: Final = "modify"
+DESCRIPTION: Final = b"operationDescription"
+_NO_DESCRIPTION: Final = element(DESCRIPTION, OBJECT, EMPTY_DOCUMENT)
+
 
 def operation_type(event: bytes) -> str:
     """The ``operationType`` of a raw event, empty if it has none."""
     span = find(event, b"operationType")
     return str(decode_value(event, span)) if span is not None and span[0] == STRING else ""
+
+
+def changes_nothing(event: bytes) -> bool:
+    """Whether a raw event is about a ``collMod`` without effect, such as marks that a collection was sharded."""
+    return _NO_DESCRIPTION in event and operation_type(event) == MODIFY
 
 
 def database_of(event: bytes) -> str:
@@ -36,10 +52,23 @@ def database_of(event: bytes) -> str:
 
 def namespace_of(event: bytes) -> str:
     """``db.collection`` that a raw event is about, empty if it is not about a collection."""
-    namespace = find(event, b"ns")
-    if namespace is None or namespace[0] != OBJECT:
+    span = find(event, b"ns")
+    if span is None or span[0] != OBJECT:
         return ""
-    parts = [find(event, name, namespace[2]) for name in (b"db", b"coll")]
-    if any(span is None or span[0] != STRING for span in parts):
+    return _joined(event[span[2] : span[3]])
+
+
+def is_end_of_resharding(event: bytes) -> bool:
+    """Whether an event says that a shard has put the documents of a resharded collection in their place."""
+    namespace = namespace_of(event)
+    return bool(namespace) and is_temporary(Namespace.parse(namespace))
+
+
+@lru_cache(maxsize=256)
+def _joined(namespace: bytes) -> str:
+    """``db.collection`` of an event's ``ns``. Most events of a stream are about few collections."""
+    fields = index(namespace)
+    db, collection = fields.get(b"db"), fields.get(b"coll")
+    if db is None or collection is None or db[0] != STRING or collection[0] != STRING:
         return ""
-    return ".".join(str(decode_value(event, span)) for span in parts if span is not None)
+    return f"{decode_value(namespace, db)}.{decode_value(namespace, collection)}"

@@ -17,6 +17,7 @@ from shardwright.router.operations.scatter import forwarded
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.targeting import shards_for_read
 from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.document_size import check_size
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.wire.error_codes import ErrorCode
@@ -112,7 +113,8 @@ class Commands:
         """What stages make of documents, according to some shard's mongod.
 
         Raises:
-            CommandError: an expression failed, or the shard did.
+            CommandError: BSONObjectTooLarge, a document does not fit into a command; an expression failed, or the shard
+                did.
         """
         results: list[bytes] = []
         start = 0
@@ -128,8 +130,9 @@ class Commands:
     async def _evaluate(self, documents: Sequence[bytes], stages: Sequence[bytes]) -> list[bytes]:
         shard_id = (await self._context.shards.ids_as_told())[0]
         body = bson.encode({"aggregate": 1, "cursor": {"batchSize": len(documents)}, "$db": "admin"})
-        pipeline = element(b"pipeline", ARRAY, applied_to(documents, stages))
-        reply = await self._send(shard_id, append(body, self._variables + pipeline))
+        body = append(body, self._variables + element(b"pipeline", ARRAY, applied_to(documents, stages)))
+        check_size(len(body))
+        reply = await self._send(shard_id, body)
         cursor = CursorReply.of(reply)
         results, remote = cursor.documents(), RemoteCursor.opened(self._context.sender, reply, cursor)
         while not remote.is_exhausted:

@@ -1,6 +1,6 @@
 """Events as the client sees them: completed by the router, then changed by the client's own stages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import bson
 import trio
@@ -12,8 +12,11 @@ from shardwright.router.change_streams.document_keys import with_shard_key
 from shardwright.router.change_streams.errors import id_modified
 from shardwright.router.change_streams.images import Images
 from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.router.replies.document_size import check_size
 from shardwright.router.routing.routing_cache import RoutingCache
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.errors import CommandError
 
 _LOOKUPS_AT_ONCE_MAX = 8
@@ -30,24 +33,38 @@ class EventView:
         stages: the client's stages.
         commands: evaluates them.
         routing: knows the shard keys.
+        sharding: recognizes when collections were sharded, None if the stream does not show it.
     """
 
-    def __init__(self, images: Images | None, stages: ClientStages, commands: Commands, routing: RoutingCache) -> None:
+    def __init__(
+        self,
+        images: Images | None,
+        stages: ClientStages,
+        commands: Commands,
+        routing: RoutingCache,
+        sharding: ShardingEvents | None,
+    ) -> None:
         self._images = images
         self._stages = stages
         self._commands = commands
         self._routing = routing
+        self._sharding = sharding
 
     async def of(self, events: Sequence[Event]) -> list[Shown]:
         """What the client gets of events; fewer if its stages reject some.
 
         Raises:
-            CommandError: ChangeStreamFatalError, its stages changed an ``_id``; a look-up or an expression failed.
+            CommandError: BSONObjectTooLarge, an event is too large; ChangeStreamFatalError, its stages changed an
+                ``_id``; a look-up or an expression failed; the config servers did not answer.
         """
         if not events:
             return []
+        if self._sharding is not None:
+            events = [await self._sharding.shown(event) for event in events]
         completed = await self._completed(events)
         if not self._must_be_evaluated(events):
+            for document in completed:
+                check_size(len(document))
             return [(event.token, document) for event, document in zip(events, completed, strict=True)]
         tokens = iter(event.token for event in events)
         results = await self._commands.evaluate(completed, self._stages.raw)
@@ -63,7 +80,21 @@ class EventView:
         documents = [event.document for event in events]
         if self._images is not None:
             documents = await self._with_images(self._images, events)
-        return [await self._with_shard_key(event, each) for event, each in zip(events, documents, strict=True)]
+        namespaces = [namespace_of(document) if b"documentKey\0" in document else "" for document in documents]
+        collections = await self._sharded(set(namespaces))
+        return [
+            _with_shard_key(event, document, collections.get(namespace))
+            for event, document, namespace in zip(events, documents, namespaces, strict=True)
+        ]
+
+    async def _sharded(self, namespaces: Set[str]) -> dict[str, ShardedCollection]:
+        """The sharded collections of these names."""
+        found = {}
+        for namespace in namespaces:
+            routing = await self._routing.find(namespace) if namespace else None
+            if routing is not None and routing.table is not None:
+                found[namespace] = routing.table.collection
+        return found
 
     async def _with_images(self, images: Images, events: Sequence[Event]) -> list[bytes]:
         documents: dict[int, bytes] = {}
@@ -84,17 +115,12 @@ class EventView:
             raise failures[0]
         return [documents[number] for number in range(len(events))]
 
-    async def _with_shard_key(self, event: Event, document: bytes) -> bytes:
-        namespace = namespace_of(document)
-        if not namespace or b"documentKey\0" not in document:
-            return document
-        routing = await self._routing.find(namespace)
-        if routing is None or routing.table is None:
-            return document
-        collection = routing.table.collection
-        # A collection of that name which was dropped may have had another shard key.
-        is_present = event.token.collection_uuid == collection.uuid
-        return with_shard_key(document, collection.key_pattern) if is_present else document
+
+def _with_shard_key(event: Event, document: bytes, collection: ShardedCollection | None) -> bytes:
+    # A collection of that name which was dropped may have had another shard key.
+    if collection is None or event.token.collection_uuid != collection.uuid:
+        return document
+    return with_shard_key(document, collection.key_pattern)
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:

@@ -1,6 +1,6 @@
 """The versions of documents that a stream's events are to carry, looked up by the router.
 
-``updateLookup`` reads the present document. A version from before a change is stored by the shard that made it; the
+``updateLookup`` reads the current document. A version from before a change is stored by the shard that made it; the
 version right after an update results from that one and the update, which a mongod applies.
 """
 

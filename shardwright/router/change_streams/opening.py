@@ -8,6 +8,7 @@ from shardwright.router.change_streams.event_view import EventView
 from shardwright.router.change_streams.images import Images
 from shardwright.router.change_streams.shard_command import LSID, ShardCommand
 from shardwright.router.change_streams.shard_streams import ShardStreams
+from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
 from shardwright.router.change_streams.tokens import ResumeToken, after
@@ -58,7 +59,7 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
 
 
 def _token_without_event(specification: Specification, namespace: str) -> ResumeToken | None:
-    """The client's token, if it is of the end of a collection's stream, which is no event of wider streams."""
+    """The client's token, if it is of the end of a collection's stream, which is not an event of wider streams."""
     token = specification.resume_after
     is_wider = namespace.endswith(_OF_NO_COLLECTION)
     return token if token is not None and token.ends_collection and is_wider else None
@@ -91,8 +92,9 @@ async def _open(
         raise
     commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
     images = Images(specification, commands) if specification.needs_images else None
-    view = EventView(images, stages, commands, context.routing)
-    owner = CatalogOwner(context.catalog)
+    sharding = ShardingEvents(context.catalog, context.routing) if specification.shows_expanded_events else None
+    view = EventView(images, stages, commands, context.routing, sharding)
+    owner = CatalogOwner(context.catalog, context.routing)
     return ChangeStreamCursor(streams, owner, view, namespace, start, specification.must_be_found, context.clock)
 
 

@@ -51,7 +51,7 @@ class ShardCommand:
 
         Args:
             first: the raw ``$changeStream`` stage.
-            session: the raw element ``lsid`` of the client's present command, if it has one.
+            session: the raw element ``lsid`` of the client's current command, if it has one.
         """
         pipeline = element(PIPELINE, ARRAY, array_of_documents([first, *self.stages]))
         return op_msg(append(self.body, session + pipeline), request_id=next_request_id())

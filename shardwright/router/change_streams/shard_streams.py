@@ -2,7 +2,7 @@
 
 Beside the shards there is one more source, the *topology*: the list of shards as of some time. It has no events, but no
 event may be returned before it is certain that no further shard had an earlier one. On a new shard the stream begins
-where the router's stream stands.
+where the router's stream is.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,6 @@ class ShardStreams:
         self._context = context
         self._command = command
         self._remotes: dict[str, RemoteCursor] = {}
-        self._reopened_after: dict[str, ResumeToken] = {}
         self._lost: set[str] = set()
         self._topology = trio.Lock()
         self.merger = EventMerger()
@@ -90,7 +89,6 @@ class ShardStreams:
         Raises:
             CommandError: the shard failed.
         """
-        self._reopened_after[shard_id] = token
         await self._open(get_more, shard_id, self._command.specification.starting_after(token))
 
     async def read(self, get_more: GetMore, wait_ms: int, position: ResumeToken) -> None:
@@ -169,7 +167,7 @@ class ShardStreams:
             self.merger.feed(TOPOLOGY, (), promise)
 
     async def restart(self, get_more: GetMore, shard_id: str) -> None:
-        """Open the stream of a shard again where it stands, after a read that was interrupted.
+        """Open the stream of a shard again at its position, after a read that was interrupted.
 
         Raises:
             CommandError: the shard failed.
@@ -192,10 +190,11 @@ class ShardStreams:
         self.adopt(reply)
 
     def _feed(self, shard_id: str, cursor: CursorReply) -> ResumeToken | None:
+        known = self.merger.promise_of(shard_id)
         events = [_event(shard_id, document) for document in cursor.documents()]
-        repeated = self._reopened_after.get(shard_id)
-        if repeated is not None:
-            events = [event for event in events if event.token > repeated]
+        if events and events[0].token <= known:
+            # A stream that starts after an event has this event first: a mongod leaves that to its mongos.
+            events = [event for event in events if event.token > known]
         promise = _promise(cursor)
         if promise.is_of_invalidation and not (events and events[-1].token == promise):
             # The stream was resumed after this event, by whose token clients cannot resume everywhere.
@@ -248,7 +247,7 @@ class _Round:
             else:
                 await self._wait(nursery, source)
         except CommandError as error:
-            self._failures.append(error)
+            self._failures.append(_without_removed_shard(error))
             nursery.cancel_scope.cancel()
 
     async def _wait(self, nursery: trio.Nursery, shard_id: str) -> None:
@@ -276,6 +275,11 @@ class _Round:
         has_passed = await self._streams.pass_time(shard_id, time)
         if has_passed and self._wait_ms > _LONG_WAIT_MS and shard_id in self._waiting:
             self._waiting[shard_id].cancel()
+
+
+def _without_removed_shard(error: CommandError) -> CommandError:
+    """The error of a read: if a shard has been removed, the client may resume the stream on those that are left."""
+    return CommandError(ErrorCode.RetryChangeStream, error.message) if error.code == ErrorCode.ShardNotFound else error
 
 
 def _promise(cursor: CursorReply) -> ResumeToken:

@@ -9,6 +9,7 @@ from bson.timestamp import Timestamp
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.rawbson import (
+    BOOL,
     OBJECT,
     STRING,
     TIMESTAMP,
@@ -51,6 +52,7 @@ class Specification:
         has_start: whether a start is given, even a malformed one.
         full_document: which version of updated documents events carry.
         before_change: which version from before the change events carry.
+        shows_expanded_events: whether events about collections, indexes and options are wanted, too.
     """
 
     raw: bytes
@@ -59,6 +61,7 @@ class Specification:
     has_start: bool
     full_document: str
     before_change: str
+    shows_expanded_events: bool
 
     @classmethod
     def parse(cls, stage: Stage) -> "Specification | None":
@@ -75,6 +78,7 @@ class Specification:
             any(name in fields for name in _STARTS),
             _value(raw, fields.get(b"fullDocument"), STRING, Image.DEFAULT),
             _value(raw, fields.get(b"fullDocumentBeforeChange"), STRING, Image.OFF),
+            _value(raw, fields.get(b"showExpandedEvents"), BOOL, False),
         )
 
     @property

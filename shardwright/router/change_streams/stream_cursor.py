@@ -28,8 +28,8 @@ _WAIT_SECONDS_MIN: Final = 0.02
 """How long shards wait for events while there are events; an event of one shard waits for the others' answers."""
 
 _PATIENCE_SECONDS: Final = 0.1
-"""How much longer a ``getMore`` waits for shards, which have been told to answer in time. What they answer later is for
-the next one."""
+"""How much longer a ``getMore`` waits for shards, which have been asked to answer in time. Later answers are for the
+next one."""
 
 _TAKEN_BYTES_MAX: Final = 16 * 1024 * 1024
 

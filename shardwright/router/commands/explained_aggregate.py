@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from shardwright.router.joins.joined_aggregate import split_at_join
 from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
+from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.explained_shards import about_server, explained_by
 from shardwright.router.operations.foreign_collections import NO_FOREIGN_COLLECTIONS, foreign_collections
-from shardwright.router.operations.merge_writes import sharded_target
+from shardwright.router.operations.merge_writes import check_merge, sharded_target
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.commands import NEEDS_MERGE
 from shardwright.router.pipelines.explained_split import explained_split
@@ -68,6 +69,8 @@ async def _explain(
     plan = await plan_aggregation(operation, pipeline, shards)
     if plan is None and by_router:
         plan = AggregationPlan(pipeline.stages, ())
+    if plan is not None:  # no shard sees the whole pipeline
+        await _check(operation.part(explained.request))
     body, foreign = explained.body, NO_FOREIGN_COLLECTIONS
     if plan is not None:
         body = with_stages(body, tuple(stage.raw for stage in plan.shards_part))
@@ -83,3 +86,13 @@ async def _explain(
         return explain_aggregate_reply(said, None, None, server)
     split = explained_split(plan.shards_part, (*plan.merger_part, *by_router), routing.namespace, plan.sort)
     return explain_aggregate_reply(said, plan.merge_type(routing.primary), split, server)
+
+
+async def _check(whole: Operation) -> None:
+    """Have a mongod check the whole aggregation.
+
+    Raises:
+        CommandError: what mongod finds.
+    """
+    target = await sharded_target(whole, Pipeline.parse(whole.request))
+    await (check_pipeline(whole) if target is None else check_merge(whole, target))

@@ -2,15 +2,13 @@
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.owner_changes import (
-    CHANGED_OWNER_FIELDS,
+from shardwright.router.operations.owner_changes import CHANGED_OWNER_FIELDS, insert_with_new_owner, may_change_owner
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.retryable_write_transaction import (
     OwnerWouldChangeError,
     execute_in_transaction,
-    insert_with_new_owner,
-    may_change_owner,
     refuse_or_move,
 )
-from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -25,9 +23,10 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, NULL, InvalidBSONError, decode_document
 from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-@command("findAndModify", aliases=("findandmodify",), writes=True, api_versions=("1",))
+@command("findAndModify", aliases=("findandmodify",), writes=True, api_versions=("1",), begins_in_reactor=True)
 async def find_and_modify(operation: Operation) -> Reply:
     """Changes or deletes one document and returns it, on the shard that owns the shard key in the query.
 
@@ -37,10 +36,13 @@ async def find_and_modify(operation: Operation) -> Reply:
     try:
         return await _modify(operation)
     except OwnerWouldChangeError:
+        await in_own_task()
         return await execute_in_transaction(operation, _modify)
 
 
+@may_run_in_reactor
 async def _modify(operation: Operation) -> Reply:
+    @may_run_in_reactor
     async def attempt(routing: CollectionRouting) -> ShardReply:
         shard = routing.primary
         if routing.table is not None:
@@ -56,6 +58,7 @@ async def _modify(operation: Operation) -> Reply:
         refuse_or_move(operation, move_refused(1))
     if CHANGED_OWNER not in reply.fields:
         return reply.for_client(HIDDEN_FIELDS)
+    await in_own_task()
     await insert_with_new_owner(operation, reply)
     return reply.for_client(HIDDEN_FIELDS | CHANGED_OWNER_FIELDS)
 

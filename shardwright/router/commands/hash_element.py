@@ -28,7 +28,7 @@ async def hash_bson_element(operation: Operation) -> Reply:
 
 
 class _NotSeededError(PlainError):
-    """The seed is no number; the reply has the value all the same."""
+    """The seed is not a number; the reply has the value nevertheless."""
 
     def __init__(self, value: object) -> None:
         super().__init__("seed must be a number")

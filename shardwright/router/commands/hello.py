@@ -67,14 +67,15 @@ async def isdbgrid(operation: Operation) -> Reply:
 
 
 def _take_metadata(operation: Operation) -> None:
-    """Keep the client metadata of the first hello.
+    """Keep the client metadata of the first hello, which may have none.
 
     Raises:
-        CommandError: ClientMetadataCannotBeMutated, it was sent before.
+        CommandError: ClientMetadataCannotBeMutated, an earlier hello has fixed it.
     """
     request, client = operation.request, operation.client
     span = request.fields.get(b"client")
     if span is None:
+        client.metadata = client.metadata or {}
         return
     if client.metadata is not None:
         raise CommandError(

@@ -2,17 +2,27 @@
 
 from typing import Any, Final
 
+import bson
+from bson.objectid import ObjectId
+
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import tell_siblings
+from shardwright.router.processes.siblings import is_from_sibling, tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import raw_document
 
 _UNCHANGED: Final = -1
 _FILTER: Final = b"filter"
+_UNSET: Final = "unset"
 _KNOB_IS_OFF: Final = 7283301
+_NOTE: Final = (
+    "When a filter expression is set, slowms and sampleRate are not used for profiling and slow-query log lines."
+)
 
 
 @command("profile")
@@ -29,15 +39,25 @@ async def profile(operation: Operation) -> Reply:
             "or 'filter' settings for logging, or -1 to view current values",
         )
     slow_ms, sample_rate = arguments.maybe_integer(b"slowms", minimum=None), _sample_rate(arguments)
-    _refuse_filter(arguments)
+    given = _filter(operation, arguments)
+    query = await _parsed(operation, given) if isinstance(given, bytes) else None
     rule = context.slow_operations
-    reply = {"was": 0, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
-    if level == 0:
-        rule.slow_ms = rule.slow_ms if slow_ms is None else slow_ms
-        rule.sample_rate = rule.sample_rate if sample_rate is None else sample_rate
-        changes: dict[str, Any] = {"profile": 0, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
+    reply = _shown(operation) | ({} if query is None else {"note": _NOTE})
+    rule.change(slow_ms, sample_rate)
+    changes: dict[str, Any] = {"profile": level, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
+    if given is not None:
+        rule.set_filter(request.db, query)
+        changes["filter"] = _UNSET if query is None else raw_document(query)
+    if slow_ms is not None or sample_rate is not None or given is not None:
         await tell_siblings(context, request, changes)
     return reply
+
+
+def _shown(operation: Operation) -> dict[str, Any]:
+    rule = operation.context.slow_operations
+    query = rule.filter_of(operation.request.db)
+    shown = {"was": 0, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
+    return shown if query is None else {**shown, "filter": raw_document(query), "note": _NOTE}
 
 
 def _sample_rate(arguments: Arguments) -> float | None:
@@ -47,18 +67,40 @@ def _sample_rate(arguments: Arguments) -> float | None:
     return rate
 
 
-def _refuse_filter(arguments: Arguments) -> None:
-    """Refuse a filter on the operations to log.
+def _filter(operation: Operation, arguments: Arguments) -> bytes | str | None:
+    """The raw filter on the operations to log, ``unset`` to remove it, None to leave it.
 
     Raises:
-        CommandError: BadValue; CommandNotSupported.
+        CommandError: BadValue.
     """
+    if not arguments.has(_FILTER):
+        return None
     chosen = arguments.value(_FILTER)
-    if chosen is None or chosen == "unset":
-        return
+    if chosen == _UNSET:
+        return _UNSET
     if not isinstance(chosen, dict):
         raise CommandError(ErrorCode.BadValue, "Expected an object, or the string 'unset'.")
-    raise CommandError(ErrorCode.CommandNotSupported, "This router does not filter the operations that it logs")
+    return operation.request.raw_object(_FILTER)
+
+
+async def _parsed(operation: Operation, query: bytes) -> bytes:
+    """A filter as a mongod shows it once it has parsed it.
+
+    Raises:
+        CommandError: the mongod refused it; or no mongod answered.
+    """
+    context = operation.context
+    if is_from_sibling(operation.request):
+        return query
+    shard_id = (await context.shards.ids_as_told())[0]
+    # Each database of a mongod has its own filter, whether it exists or not.
+    db = f"parsed_{ObjectId()}"
+    for value in (raw_document(query), _UNSET):
+        body = bson.encode({"profile": _UNCHANGED, "filter": value, "$db": db})
+        reply = await context.sender.send(shard_id, op_msg(body, request_id=next_request_id()), may_repeat=True)
+        reply.raise_for_error()
+    span = reply.fields[_FILTER]
+    return reply.body[span[2] : span[3]]
 
 
 @command("setProfilingFilterGlobally")

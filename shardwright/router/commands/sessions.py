@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import bson
 import trio
-from bson.binary import UUID_SUBTYPE, Binary
+from bson.binary import Binary
 
-from shardwright.router.commands import session_arguments
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
@@ -24,6 +23,8 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
 from shardwright.router.transactions.abort import abort_implicitly
+from shardwright.sharding import session_arguments
+from shardwright.sharding.session_cache import SessionId
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
@@ -46,7 +47,7 @@ async def start_session(operation: Operation) -> Reply:
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
     for session in session_arguments.sessions(operation.request):
-        operation.context.sessions.use(bson.encode({"id": Binary(session, UUID_SUBTYPE)}), time())
+        operation.context.sessions.use(bson.encode(session.to_document()), time())
     await _tell_all_shards(operation)
     return {}
 
@@ -56,7 +57,7 @@ async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
     ended = session_arguments.sessions(operation.request)
     operation.context.sessions.end(ended)
-    operation.context.cursors.kill_sessions(ended)
+    operation.context.cursors.kill_sessions({session.id for session in ended})
     if not await _tell_siblings(operation):
         await _tell_all_shards(operation)
     return {}
@@ -93,7 +94,7 @@ async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     return {}
 
 
-async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> None:
+async def _kill(operation: Operation, sessions: Collection[SessionId] | None) -> None:
     """End the transactions and cursors of some sessions here, and all that runs in them on the shards.
 
     Args:
@@ -104,13 +105,13 @@ async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> Non
         CommandError: a shard failed.
     """
     table = operation.context.transactions
-    for transaction in table.open_in(sessions):
+    for transaction in table.open_in(None if sessions is None else {session.key for session in sessions}):
         table.statistics.aborts[code_name(ErrorCode.Interrupted)] += 1
         await abort_implicitly(operation.context.sender, transaction)
     if sessions is None:
         operation.context.cursors.kill_all()
     else:
-        operation.context.cursors.kill_sessions(sessions)
+        operation.context.cursors.kill_sessions({session.id for session in sessions})
     if not await _tell_siblings(operation):
         await _on_all_shards(operation)
 

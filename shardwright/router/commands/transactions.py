@@ -7,6 +7,7 @@ from shardwright.router.cursors.get_more import API_PARAMETERS
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.recovery_token import token_element, token_of
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.transactions.abort import abort_explicitly
 from shardwright.router.transactions.commit import commit, recover
@@ -18,8 +19,8 @@ from shardwright.router.transactions.session_errors import (
 )
 from shardwright.router.transactions.session_fields import TransactionFields
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 
 _FOR_SHARDS: Final = (b"writeConcern", b"maxTimeMS", b"comment", b"$clusterTime")
 _RECOVERY_TOKEN: Final = b"recoveryToken"
@@ -28,7 +29,12 @@ _NO_TOKEN: Final = 50940
 
 
 @command(
-    "commitTransaction", admin_only=True, supports_write_concern=True, api_versions=("1",), arguments=("recoveryToken",)
+    "commitTransaction",
+    admin_only=True,
+    supports_write_concern=True,
+    api_versions=("1",),
+    arguments=("recoveryToken",),
+    begins_in_reactor=True,
 )
 async def commit_transaction(operation: Operation) -> Reply:
     """Makes what a transaction has written permanent, on all shards or on none."""
@@ -49,17 +55,22 @@ async def commit_transaction(operation: Operation) -> Reply:
         elements += raw_elements(request, API_PARAMETERS)
         with statistics.commit(None):
             reply = await recover(sender, recovery_shard, fields.lsid, fields.number, elements)
-        return _answer(reply, {"recoveryShardId": recovery_shard})
+        return _answer(operation, reply, recovery_shard)
     if transaction.phase is Phase.ABORTED:
         raise aborted_transaction(transaction.number)
     operation.targeted = tuple(transaction.participants)
     with statistics.commit(transaction):
         answer = await commit(sender, transaction, elements)
-    return _answer(answer, transaction.recovery_token)
+    return _answer(operation, answer, transaction.recovery_shard)
 
 
 @command(
-    "abortTransaction", admin_only=True, supports_write_concern=True, api_versions=("1",), arguments=("recoveryToken",)
+    "abortTransaction",
+    admin_only=True,
+    supports_write_concern=True,
+    api_versions=("1",),
+    arguments=("recoveryToken",),
+    begins_in_reactor=True,
 )
 async def abort_transaction(operation: Operation) -> Reply:
     """Undoes what a transaction has written."""
@@ -75,7 +86,7 @@ async def abort_transaction(operation: Operation) -> Reply:
     operation.targeted = tuple(transaction.participants)
     operation.context.transactions.statistics.aborts["abort"] += 1
     await abort_explicitly(operation.context.sender, transaction, raw_elements(operation.request, _FOR_SHARDS))
-    return {"recoveryToken": transaction.recovery_token}
+    return operation.raw_reply(token_element(transaction.recovery_shard))
 
 
 def _require_transaction(operation: Operation) -> None:
@@ -107,9 +118,12 @@ def _active_number(operation: Operation) -> int:
     return -1 if session is None or session.transaction is None else session.transaction.number
 
 
-def _answer(reply: ShardReply | None, token: dict[str, str]) -> Reply:
-    """The answer to a commit, with the shard's write concern error, if there is one."""
-    answer: dict[str, object] = {"recoveryToken": token}
-    if reply is not None and b"writeConcernError" in reply.fields:
-        answer["writeConcernError"] = reply.get(b"writeConcernError")
+def _answer(operation: Operation, reply: ShardReply | None, recovery_shard: str | None) -> Reply:
+    """The answer to a commit, with the shard's write concern error, if there is one, and what drivers retry it for."""
+    if reply is None or b"writeConcernError" not in reply.fields:
+        return operation.raw_reply(token_element(recovery_shard))
+    failure = reply.get(b"writeConcernError")
+    answer: dict[str, object] = {"recoveryToken": token_of(recovery_shard), "writeConcernError": failure}
+    if has_category(int(failure.get("code", 0)), Category.RETRYABLE):
+        answer["errorLabels"] = [RETRYABLE_WRITE_ERROR]
     return answer

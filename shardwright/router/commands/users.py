@@ -60,6 +60,9 @@ for _name, _summary in _WRITES.items():
     command(_name, supports_write_concern=True)(_writing(_summary))
 for _name, _summary in _READS.items():
     command(_name, reads=True)(_reading(_summary))
+command("_mergeAuthzCollections", admin_only=True, supports_write_concern=True)(
+    _writing("Adds users and roles from two collections of the database admin, as when a dump is restored.")
+)
 
 
 @command("invalidateUserCache", arguments=())

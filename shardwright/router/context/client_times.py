@@ -13,7 +13,7 @@ from shardwright.sharding.received_time import DUMMY_KEY_ID, ReceivedTime
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import Span, without
+from shardwright.wire.rawbson import Span
 from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -67,7 +67,7 @@ class ClientTimes:
             self._clock.set_in(request, span)
             return request
         if received.key_id == DUMMY_KEY_ID:
-            return request.with_body(without(request.body, (CLUSTER_TIME,)))
+            return request.without((CLUSTER_TIME,))
         key = self._signer.keys.find(received.key_id, received.time)
         if key is None:
             await in_own_task()

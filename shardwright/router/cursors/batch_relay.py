@@ -5,7 +5,7 @@ with its length, and what follows it is short. What remains of the reply is a di
 batch, which is read like any other.
 
 Fields hidden from clients cannot be removed on the way, since the length of the reply comes first. Only genuine shards
-send such fields; the reply that opened the cursor tells whether a member is one.
+send such fields; the reply that opened the cursor shows whether a member is one.
 """
 
 from struct import Struct

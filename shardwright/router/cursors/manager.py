@@ -18,16 +18,13 @@ from shardwright.router.cursors.cursor_statistics import CursorStatistics
 from shardwright.router.cursors.get_more import ARGUMENT_ERRORS
 from shardwright.router.cursors.ids import new_cursor_id
 from shardwright.router.cursors.open_cursor import OpenCursor
-from shardwright.router.cursors.opening import Opening
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.remote_killer import RemoteKiller
 from shardwright.router.cursors.session import CursorOwner
-from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import EMPTY_DOCUMENT
-from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
@@ -58,22 +55,21 @@ class CursorManager:
 
         Args:
             worker_index: which worker process this is; it is part of the ids.
-            idle_milliseconds_max: returns the present idle timeout.
+            idle_milliseconds_max: returns the current idle timeout.
             random_bits: returns that many random bits.
         """
         self._worker_index = worker_index
         self._idle_milliseconds_max = idle_milliseconds_max
         self._random_bits = random_bits
         self._cursors: dict[int, OpenCursor] = {}
+        self._in_transactions: dict[CursorOwner, set[int]] = {}
         self._killer = RemoteKiller()
-        self._nursery: trio.Nursery | None = None
         self._opened = 0
         self._timed_out = 0
 
     async def run(self) -> None:
         """End idle cursors, and kill those left on shards, until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
             nursery.start_soon(self._reap_repeatedly)
             nursery.start_soon(self._killer.run)
 
@@ -107,6 +103,8 @@ class CursorManager:
             end_for_room=self._end_for_room,
         )
         UNREAD_REPLIES.holdings.keep(entry, cursor.held_bytes, client)
+        if owner.transaction is not None:
+            self._in_transactions.setdefault(owner, set()).add(cursor_id)
         self._opened += 1
         return cursor_id
 
@@ -152,8 +150,8 @@ class CursorManager:
 
     def take(self, cursor_id: int) -> Cursor:
         """Give up a cursor that was just opened: the caller reads it and ends it."""
-        entry = self._cursors.pop(cursor_id)
-        UNREAD_REPLIES.holdings.drop(entry)
+        entry = self._cursors[cursor_id]
+        self._forget(entry)
         return entry.cursor
 
     def kill(self, cursor_id: int, db: str | None = None) -> bool:
@@ -187,26 +185,14 @@ class CursorManager:
         found = [entry.id for entry in self._cursors.values() if entry.owner.session in sessions]
         return sum(self.kill(cursor_id) for cursor_id in found)
 
+    def end_transaction(self, owner: CursorOwner) -> None:
+        """End the cursors of a transaction that has ended: nobody can read them any longer."""
+        for cursor_id in tuple(self._in_transactions.get(owner, ())):
+            self.kill(cursor_id)
+
     def kill_all(self) -> int:
         """End all cursors; returns how many there were."""
         return sum(self.kill(cursor_id) for cursor_id in list(self._cursors))
-
-    def open_on_shard(
-        self, sender: ShardSender, shard_id: str, frame: bytes, *, preference: ReadPreference, may_repeat: bool = True
-    ) -> Opening:
-        """Send a request that opens a cursor on a shard. The result has to be awaited or abandoned.
-
-        Args:
-            sender: sends requests to shards.
-            shard_id: the shard.
-            frame: the request; it only reads.
-            preference: which member may answer.
-            may_repeat: the request may be sent again if a connection breaks.
-        """
-        assert self._nursery is not None
-        opening = Opening(sender, shard_id, frame, self._killer.kill, preference=preference, may_repeat=may_repeat)
-        self._nursery.start_soon(opening.run)
-        return opening
 
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
         """Kill cursors on shards that no cursor of ours needs any longer, in the background."""
@@ -249,9 +235,17 @@ class CursorManager:
         return CursorStatistics.of(self._cursors.values(), opened=self._opened, timed_out=self._timed_out)
 
     def _end(self, entry: OpenCursor) -> None:
+        self._forget(entry)
+        self.kill_remotes(entry.cursor.remotes)
+
+    def _forget(self, entry: OpenCursor) -> None:
         self._cursors.pop(entry.id, None)
         UNREAD_REPLIES.holdings.drop(entry)
-        self.kill_remotes(entry.cursor.remotes)
+        others = self._in_transactions.get(entry.owner)
+        if others is not None:
+            others.discard(entry.id)
+            if not others:
+                del self._in_transactions[entry.owner]
 
     async def _reap_repeatedly(self) -> None:
         while True:

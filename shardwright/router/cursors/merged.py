@@ -82,7 +82,7 @@ class MergedCursor:
             cursor = CursorReply.of(reply)
             self._remotes.append(RemoteCursor.opened(sender, reply, cursor))
             self._is_partial = self._is_partial or cursor.is_partial
-            merger.feed(number, cursor.documents(), is_exhausted=not cursor.cursor_id)
+            merger.feed(number, cursor.array(), is_exhausted=not cursor.cursor_id)
 
     @property
     def namespace(self) -> str:
@@ -149,7 +149,7 @@ class MergedCursor:
             relay = self._relay(get_more, number) if is_passed_on else None
             for _, cursor in await self._fetch(get_more, (number,), None, relay):
                 is_whole_answer = is_passed_on and not cursor.is_empty
-                documents = () if is_whole_answer else cursor.documents()
+                documents = None if is_whole_answer else cursor.array()
                 self._merger.feed(number, documents, is_exhausted=self._remotes[number].is_exhausted)
                 if relay is not None and relay.digest:
                     return None
@@ -190,7 +190,7 @@ class MergedCursor:
             if not starving:
                 return  # the next document is known, but there is no room for it
             for number, cursor in await self._fetch(get_more, starving, batch.documents_missing):
-                self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
+                self._merger.feed(number, cursor.array(), is_exhausted=self._remotes[number].is_exhausted)
 
     @may_run_in_reactor
     async def _fetch(
@@ -230,7 +230,7 @@ class MergedCursor:
                 raise error
             self._is_partial = True
             self._remotes[number].id = 0
-            self._merger.feed(number, (), is_exhausted=True)
+            self._merger.feed(number, None, is_exhausted=True)
         return sorted(replies.items())
 
     def _reply(self, get_more: GetMore, batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:

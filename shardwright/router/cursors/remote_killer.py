@@ -5,7 +5,7 @@ from typing import Final
 
 import trio
 
-from shardwright.router.cursors.opening import Killable
+from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.wire.errors import BackendError
 from shardwright.wire.logger import get_logger
 
@@ -18,7 +18,7 @@ class RemoteKiller:
     """Kills remote cursors. `run` must be running while it is used."""
 
     def __init__(self) -> None:
-        self._to_kill, self._killing = trio.open_memory_channel[Killable](float("inf"))
+        self._to_kill, self._killing = trio.open_memory_channel[RemoteCursor](float("inf"))
 
     async def run(self) -> None:
         """Kill remote cursors until cancelled."""
@@ -26,7 +26,7 @@ class RemoteKiller:
             async for remote in self._killing:
                 nursery.start_soon(_kill, remote)
 
-    def kill(self, remotes: Iterable[Killable]) -> None:
+    def kill(self, remotes: Iterable[RemoteCursor]) -> None:
         """Kill those that are not exhausted, and discard the batches that were requested ahead of time."""
         for remote in remotes:
             remote.give_up()
@@ -34,7 +34,7 @@ class RemoteKiller:
                 self._to_kill.send_nowait(remote)
 
 
-async def _kill(remote: Killable) -> None:
+async def _kill(remote: RemoteCursor) -> None:
     """Kill a cursor on a shard; one that cannot be killed now times out there."""
     try:
         with trio.fail_after(_KILL_SECONDS_MAX):

@@ -22,7 +22,7 @@ def chunk_of_middle(table: RoutingTable, middle: bytes) -> tuple[RoutedChunk, by
     """The chunk to split at a key, and the key with its fields in the pattern's order.
 
     Raises:
-        PlainError: it is no key of this collection, or a bound already.
+        PlainError: it is not a key of this collection, or a bound already.
     """
     key = table.key_pattern.normalize(middle)
     if key is None:
@@ -43,7 +43,7 @@ def chunk_of_bounds(table: RoutingTable, bounds: list[bytes]) -> RoutedChunk:
     """The chunk with just these two bounds.
 
     Raises:
-        PlainError: the bounds are no keys of this collection, or no chunk has them.
+        PlainError: the bounds are not keys of this collection, or no chunk has them.
     """
     low, high = checked_bounds(table, bounds)
     encode = table.key_pattern.key_bytes
@@ -57,7 +57,7 @@ def checked_bounds(table: RoutingTable, bounds: list[bytes]) -> tuple[bytes, byt
     """Two bounds as shard key documents with the fields in the pattern's order.
 
     Raises:
-        PlainError: they are no keys of this collection.
+        PlainError: they are not keys of this collection.
     """
     low, high = (table.key_pattern.normalize(bound) for bound in bounds)
     if low is None or high is None:

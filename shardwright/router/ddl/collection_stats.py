@@ -17,7 +17,7 @@ _SCALE_NOT_A_NUMBER: Final = 4390201
 _SCALED_SUMS: Final = ("freeStorageSize", "size", "storageSize", "totalIndexSize", "totalSize")
 _SUMS: Final = tuple(sorted(("count", "numOrphanDocs", *_SCALED_SUMS)))
 _OF_FIRST_SHARD: Final = ("userFlags", "capped", "max", "paddingFactorNote", "indexDetails", "wiredTiger")
-"""Fields that do not differ between shards, or of which mongos shows one shard's for want of a sum."""
+"""Fields that do not differ between shards, or of which mongos shows one shard's because they have no sum."""
 
 _SCALED_OF_SHARD: Final = frozenset({*_SCALED_SUMS, "maxSize"})
 

@@ -14,12 +14,10 @@ from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.operations.cursor_opening import open_on_shards
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.pipeline import Stage
+from shardwright.router.replies.document_size import check_size
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -232,17 +230,3 @@ async def stream_of(
 
 def _request(body: bytes) -> Request:
     return Request(OpMsg(op_msg(body, request_id=next_request_id())))
-
-
-def check_size(size: int) -> None:
-    """Refuse what does not fit into one command.
-
-    Raises:
-        CommandError: BSONObjectTooLarge.
-    """
-    if size > BSON_OBJECT_INTERNAL_BYTES_MAX:
-        raise CommandError(
-            ErrorCode.BSONObjectTooLarge,
-            f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
-            f"{BSON_OBJECT_INTERNAL_BYTES_MAX}(16MB)",
-        )

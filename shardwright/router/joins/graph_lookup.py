@@ -1,14 +1,10 @@
-"""The arguments of ``$graphLookup``."""
+"""The arguments of ``$graphLookup``, which a mongod has checked (`operations.checked_pipeline`)."""
 
 from dataclasses import dataclass
-from typing import Any, Final
 
-from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, decode_value, index
-
-_REQUIRED: Final = (b"from", b"startWith", b"connectFromField", b"connectToField", b"as")
-_STRINGS: Final = (b"from", b"as", b"connectFromField", b"connectToField", b"depthField")
-_KNOWN: Final = frozenset({*_REQUIRED, *_STRINGS, b"maxDepth", b"restrictSearchWithMatch"})
+from shardwright.router.joins.lookup import string_at
+from shardwright.wire.arguments import clamp_int64
+from shardwright.wire.rawbson import decode_value, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,48 +33,18 @@ class GraphLookup:
 
     @classmethod
     def parse(cls, specification: bytes) -> "GraphLookup":
-        """Read the raw specification of the stage.
-
-        Raises:
-            CommandError: 40100 to 40105, 40185, arguments are missing or wrong.
-        """
+        """Read the raw specification of the stage, which is right."""
         fields = index(specification)
-        values: dict[bytes, Any] = {}
-        for name, span in fields.items():
-            if name not in _KNOWN:
-                raise CommandError(40104, f"Unknown argument to $graphLookup: {name.decode(errors='replace')}")
-            if name != b"startWith":
-                values[name] = decode_value(specification, span)
-            if name in _STRINGS and not isinstance(values[name], str):
-                raise CommandError(40103, f"expected string as argument for {name.decode()}, found: {values[name]!r}")
-        if any(name not in fields for name in _REQUIRED):
-            raise CommandError(
-                40105,
-                "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' to be "
-                "specified.",
-            )
-        start, restriction = fields[b"startWith"], fields.get(b"restrictSearchWithMatch")
-        if restriction is not None and restriction[0] != OBJECT:
-            raise CommandError(40185, "restrictSearchWithMatch must be an object")
+        kind, _, start, end = fields[b"startWith"]
+        restriction, depth_field = fields.get(b"restrictSearchWithMatch"), fields.get(b"depthField")
+        depth_max = fields.get(b"maxDepth")
         return cls(
-            values[b"from"],
-            (start[0], specification[start[2] : start[3]]),
-            values[b"connectFromField"],
-            values[b"connectToField"],
-            values[b"as"],
-            _depth(values.get(b"maxDepth")),
-            values.get(b"depthField"),
+            string_at(specification, fields[b"from"]),
+            (kind, specification[start:end]),
+            string_at(specification, fields[b"connectFromField"]),
+            string_at(specification, fields[b"connectToField"]),
+            string_at(specification, fields[b"as"]),
+            None if depth_max is None else clamp_int64(decode_value(specification, depth_max)),
+            None if depth_field is None else string_at(specification, depth_field),
             None if restriction is None else specification[restriction[2] : restriction[3]],
         )
-
-
-def _depth(value: Any) -> int | None:  # noqa: ANN401 - a BSON value can be anything
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CommandError(40100, f"maxDepth must be numeric, found type: {type(value).__name__}")
-    if value < 0:
-        raise CommandError(40101, f"maxDepth requires a nonnegative argument, found: {value}")
-    if value != int(value):
-        raise CommandError(40102, f"maxDepth could not be represented as a long long: {value}")
-    return int(value)

@@ -1,18 +1,12 @@
-"""The arguments of ``$lookup``."""
+"""The arguments of ``$lookup``, which a mongod has checked (`operations.checked_pipeline`)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from shardwright.sharding.involved_namespaces import may_involve_others
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, array_documents, decode_value, index, spans
-
-_FIELDS: Final = frozenset({b"from", b"localField", b"foreignField", b"let", b"pipeline", b"as"})
-_WRITING: Final = (b"$out", b"$merge")
-NOT_IN_LOOKUP: Final = 51047
-"""MongoDB's number for a writing stage in the pipeline of a ``$lookup``."""
+from shardwright.wire.rawbson import STRING, Span, array_documents, decode_value, index, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +31,23 @@ class Lookup:
 
     @classmethod
     def parse(cls, specification: bytes) -> "Lookup":
-        """Read the raw specification of the stage.
+        """Read the raw specification of the stage, which is right.
 
         Raises:
-            CommandError: FailedToParse, arguments are missing or of wrong types; 51047, its pipeline writes.
+            CommandError: FailedToParse, it reads a collection of a server.
         """
         fields = index(specification)
-        for name in fields:
-            if name not in _FIELDS:
-                raise _failed(f"unknown argument to $lookup: {name.decode(errors='replace')}")
-        into = _string(specification, fields, b"as")
-        local, foreign = _string(specification, fields, b"localField"), _string(specification, fields, b"foreignField")
         pipeline, let = fields.get(b"pipeline"), fields.get(b"let")
-        if pipeline is None and (local is None or foreign is None):
-            raise _failed("$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified")
-        if (local is None) != (foreign is None):
-            raise _failed("$lookup requires both or neither of 'localField' and 'foreignField' to be specified")
-        if let is not None and pipeline is None:
-            raise _failed("$lookup with a 'let' argument must also specify 'pipeline'")
-        if let is not None and let[0] != OBJECT:
-            raise _failed("$lookup argument 'let' must be an object")
-        if into is None:
-            raise _failed("must specify 'as' field for a $lookup")
-        stages = () if pipeline is None else _stages(specification, pipeline)
-        check_writes_nothing(stages, "a $lookup", NOT_IN_LOOKUP)
-        variables = (
-            {}
-            if let is None
-            else {
-                name: (span[0], specification[span[2] : span[3]]) for name, span in index(specification, let[2]).items()
-            }
+        stages = () if pipeline is None else tuple(array_documents(specification, pipeline))
+        variables = {} if let is None else index(specification, let[2])
+        return cls(
+            None if begins_with_documents(stages) else _collection(specification, fields[b"from"]),
+            _string(specification, fields, b"localField"),
+            _string(specification, fields, b"foreignField"),
+            {name: (kind, specification[start:end]) for name, (kind, _, start, end) in variables.items()},
+            stages,
+            string_at(specification, fields[b"as"]),
         )
-        collection = None if begins_with_documents(stages) else _string(specification, fields, b"from")
-        return cls(collection, local, foreign, variables, stages, into)
 
     @property
     def equality(self) -> tuple[str, str] | None:
@@ -102,38 +80,22 @@ def begins_with_documents(stages: tuple[bytes, ...]) -> bool:
     return bool(stages) and next(iter(index(stages[0])), None) == b"$documents"
 
 
-def check_writes_nothing(stages: tuple[bytes, ...], where: str, code: int) -> None:
-    """Refuse a nested pipeline that writes.
-
-    Args:
-        stages: raw.
-        where: what the pipeline belongs to, for the error.
-        code: of the error.
+def _collection(specification: bytes, span: Span) -> str:
+    """The name of the other collection.
 
     Raises:
-        CommandError: it has such a stage.
+        CommandError: FailedToParse, it is one of the collections of a server, which mongod also reads for servers.
     """
-    for raw in stages:
-        for name in index(raw):
-            if name in _WRITING:
-                raise CommandError(code, f"{name.decode()} is not allowed within {where}'s sub-pipeline")
+    if span[0] != STRING:
+        raise CommandError(ErrorCode.FailedToParse, "$lookup argument 'from' must be a string")
+    return string_at(specification, span)
 
 
 def _string(specification: bytes, fields: dict[bytes, Span], name: bytes) -> str | None:
     span = fields.get(name)
-    if span is None:
-        return None
-    value = decode_value(specification, span)
-    if span[0] != STRING:
-        raise _failed(f"$lookup argument '{name.decode()}' must be a string, found {name.decode()}: {value!r}")
-    return str(value)
+    return None if span is None else string_at(specification, span)
 
 
-def _stages(specification: bytes, pipeline: Span) -> tuple[bytes, ...]:
-    if pipeline[0] != ARRAY:
-        raise CommandError(ErrorCode.TypeMismatch, "'pipeline' option must be specified as an array")
-    return tuple(array_documents(specification, pipeline))
-
-
-def _failed(message: str) -> CommandError:
-    return CommandError(ErrorCode.FailedToParse, message)
+def string_at(specification: bytes, span: Span) -> str:
+    """The string that is an argument."""
+    return str(decode_value(specification, span))

@@ -1,15 +1,10 @@
-"""The arguments of ``$unionWith``."""
+"""The arguments of ``$unionWith``, which a mongod has checked (`operations.checked_pipeline`)."""
 
 from dataclasses import dataclass
 
-from shardwright.router.joins.lookup import begins_with_documents, check_writes_nothing
+from shardwright.router.joins.lookup import begins_with_documents, string_at
 from shardwright.router.reads.pipeline import Stage
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import unknown_field
-from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, array_documents, decode_value, index
-
-_NOT_IN_UNION = 31441
+from shardwright.wire.rawbson import STRING, array_documents, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +21,12 @@ class UnionWith:
 
     @classmethod
     def parse(cls, stage: Stage) -> "UnionWith":
-        """Read the stage.
-
-        Raises:
-            CommandError: FailedToParse, TypeMismatch, its arguments are wrong; 31441, its pipeline writes.
-        """
+        """Read the stage, which is right."""
         if stage.span[0] == STRING:
             return cls(str(stage.specification))
-        if stage.span[0] != OBJECT:
-            raise CommandError(
-                ErrorCode.FailedToParse, "the $unionWith stage specification must be an object or string"
-            )
         fields = index(stage.raw, stage.span[2])
-        for name in fields:
-            if name not in (b"coll", b"pipeline"):
-                raise unknown_field(f"$unionWith.{name.decode(errors='replace')}")
         collection, pipeline = fields.get(b"coll"), fields.get(b"pipeline")
-        if (collection is not None and collection[0] != STRING) or (pipeline is not None and pipeline[0] != ARRAY):
-            raise CommandError(ErrorCode.TypeMismatch, "$unionWith needs a string 'coll' and an array 'pipeline'")
         stages = () if pipeline is None else tuple(array_documents(stage.raw, pipeline))
-        check_writes_nothing(stages, "a $unionWith", _NOT_IN_UNION)
         if collection is None or begins_with_documents(stages):
             return cls(None, stages)
-        return cls(str(decode_value(stage.raw, collection)), stages)
+        return cls(string_at(stage.raw, collection), stages)

@@ -60,7 +60,7 @@ async def write_results(
             operation.context.cursors.kill_remotes(source.remotes)
     failed = reply.fields.get(_WRITE_CONCERN_ERROR)
     elements = b"" if failed is None else reply.body[failed[1] : failed[3]]
-    return operation.raw_reply(cursor_element(FIRST_BATCH, [], 0, cursor_namespace) + elements)
+    return operation.raw_reply(*cursor_element(FIRST_BATCH, [], 0, cursor_namespace), elements)
 
 
 async def _write(environment: JoinEnvironment, handed: HandedStream, stage: Stage) -> ShardReply:

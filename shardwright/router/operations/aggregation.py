@@ -248,7 +248,7 @@ async def _count(
     replies = await open_on_shards(operation, frames, preference=operation.read_preference)
     counted = counting.total([_counted(counting.field, CursorReply.of(reply).documents()) for reply in replies])
     documents = [] if counted is None else [bson.encode(counted)]
-    return operation.raw_reply(cursor_element(FIRST_BATCH, documents, 0, namespace))
+    return operation.raw_reply(*cursor_element(FIRST_BATCH, documents, 0, namespace))
 
 
 def _raw(stages: Sequence[Stage]) -> tuple[bytes, ...]:

@@ -23,11 +23,13 @@ class CurrentOpArguments:
         idle_connections: connections without an operation too.
         idle_cursors: open cursors that nobody reads at the moment too.
         truncate_ops: long commands only as the beginning of their text.
+        idle_sessions: open transactions in which no command is running too.
     """
 
     idle_connections: bool = False
     idle_cursors: bool = False
     truncate_ops: bool = False
+    idle_sessions: bool = True
 
     @classmethod
     def parse(cls, specification: object) -> "CurrentOpArguments":
@@ -54,6 +56,7 @@ class CurrentOpArguments:
             bool(specification.get("idleConnections")),
             bool(specification.get("idleCursors")),
             bool(specification.get("truncateOps")),
+            bool(specification.get("idleSessions", True)),
         )
 
     def document(self) -> dict[str, bool]:
@@ -62,4 +65,5 @@ class CurrentOpArguments:
             "idleConnections": self.idle_connections,
             "idleCursors": self.idle_cursors,
             "truncateOps": self.truncate_ops,
+            "idleSessions": self.idle_sessions,
         }

@@ -20,6 +20,7 @@ from shardwright.router.cursors.session import NO_USER
 from shardwright.router.operations.current_op_arguments import CurrentOpArguments
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
+from shardwright.router.operations.shown_transactions import idle_sessions, shown_transaction
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -28,7 +29,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import LOCAL_PEER
 
-_KINDS: Final = dict(find="query", getMore="getmore", insert="insert", update="update", delete="remove")
+KINDS: Final = dict(find="query", getMore="getmore", insert="insert", update="update", delete="remove")
 """The field ``op`` by command; of other commands it is ``command``."""
 
 _SHOWN_CHARACTERS_MAX: Final = 1000
@@ -52,6 +53,8 @@ def local_operations(context: RouterContext, wanted: CurrentOpArguments) -> list
     if wanted.idle_cursors:
         cursors = context.cursors.open_cursors
         shown += [_idle_cursor(context, each, wanted) for each in cursors if not each.is_checked_out]
+    if wanted.idle_sessions:
+        shown += idle_sessions(context.transactions, context.options.address)
     return shown
 
 
@@ -84,16 +87,16 @@ def _operation(context: RouterContext, client: ClientConnection, wanted: Current
     if operation.opid is None:
         operation.opid = _new_number(context)
     microseconds = int((perf_counter() - operation.started) * 1_000_000)
-    namespace = request_namespace(request)
     shown = {
         **_connection(context, client, is_active=True),
         "threaded": True,
         "opid": operation.opid,
         **_session(request.raw_object(b"lsid")),
+        **({} if operation.transaction is None else {"transaction": shown_transaction(operation.transaction)}),
         "secs_running": Int64(microseconds // 1_000_000),
         "microsecs_running": Int64(microseconds),
-        "op": _KINDS.get(request.name, "command"),
-        "ns": namespace if "." in namespace else _without_collection(request),
+        "op": KINDS.get(request.name, "command"),
+        "ns": namespace_shown(request),
         "command": _command(request.body, wanted),
         "numYields": 0,
     }
@@ -131,7 +134,11 @@ def _connection(context: RouterContext, client: ClientConnection, *, is_active: 
     }
 
 
-def _without_collection(request: Request) -> str:
+def namespace_shown(request: Request) -> str:
+    """The namespace of a request as MongoDB shows it, with a collection in any case."""
+    namespace = request_namespace(request)
+    if "." in namespace:
+        return namespace
     return f"{request.db}.$cmd.aggregate" if request.name == "aggregate" else f"{request.db}.$cmd"
 
 

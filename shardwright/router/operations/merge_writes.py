@@ -89,7 +89,7 @@ async def merge_into(
     """
     assert target.table is not None
     stage = pipeline.stages[-1]
-    await _check(operation, target)
+    await check_merge(operation, target)
     shard_key = [field.name.decode() for field in target.table.collection.key_pattern.fields]
     merge = MergeStage.of(stage, operation.request.db, shard_key)
     reading = _reading(operation, pipeline, merge)
@@ -98,8 +98,12 @@ async def merge_into(
     return empty_cursor(cursor_namespace)
 
 
-async def _check(operation: Operation, target: CollectionRouting) -> None:
+async def check_merge(operation: Operation, target: CollectionRouting) -> None:
     """Have a shard check the pipeline and that there is a unique index for the ``$merge``.
+
+    Args:
+        operation: the aggregation.
+        target: the routing of the sharded collection that its last stage writes.
 
     Raises:
         CommandError: the pipeline is wrong; 51190, there is no unique index on the fields.

@@ -8,6 +8,7 @@ from shardwright.router.replies import own_reply
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
@@ -124,7 +125,7 @@ class Operation:
     @property
     def is_retryable_write(self) -> bool:
         """Whether the request is a write that shards recognize when it is resent."""
-        return b"txnNumber" in self.request.fields and b"autocommit" not in self.request.fields
+        return TXN_NUMBER in self.request.fields and AUTOCOMMIT not in self.request.fields
 
     def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
         """The decoded value of one argument of the command."""
@@ -134,6 +135,6 @@ class Operation:
         """The last fields of replies made by the router itself."""
         return own_reply.gossip(self.context.clock)
 
-    def raw_reply(self, elements: bytes) -> bytes:
-        """The frame of a successful reply, given the raw elements before ``ok``."""
+    def raw_reply(self, *elements: bytes) -> bytes:
+        """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""
         return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock)

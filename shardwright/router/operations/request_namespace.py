@@ -9,6 +9,7 @@ _NAMED_IN_FULL: Final = frozenset(
     {
         *("dataSize", "datasize", "enableSharding", "enablesharding", "flushRouterConfig", "flushrouterconfig"),
         *("getShardVersion", "getshardversion", "mergeChunks", "moveChunk", "movechunk", "moveRange"),
+        *("movePrimary", "moveprimary"),
         *("renameCollection", "setAllowMigrations", "shardCollection", "shardcollection", "split"),
         "updateZoneKeyRange",
     }

@@ -1,4 +1,4 @@
-"""Sending DDL and what tells of collections to where it belongs: a database's primary shard, owning shards, all shards.
+"""Sending DDL, and reads of the catalog, to where they belong: a database's primary shard, owning shards, all shards.
 
 Each function sends again when a shard says that the router's knowledge is out of date, with what it knows then.
 """

@@ -6,7 +6,6 @@ import trio
 
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
@@ -77,16 +76,7 @@ async def scatter(
     await in_own_task()
     operation.targeted = tuple(requests)
     replies: dict[str, ShardReply] = {}
-
-    async def send(shard_id: str, frame: bytes) -> None:
-        try:
-            replies[shard_id] = await operation.sender.send(
-                shard_id, frame, preference=preference, may_repeat=may_repeat
-            )
-        except CommandError as error:
-            replies[shard_id] = ShardReply.failed(shard_id, error)
-
     async with trio.open_nursery() as nursery:
         for shard_id, frame in requests.items():
-            nursery.start_soon(send, shard_id, frame)
+            nursery.start_soon(operation.sender.send_into, replies, shard_id, frame, preference, may_repeat)
     return [replies[shard_id] for shard_id in requests]

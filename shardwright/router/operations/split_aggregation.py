@@ -14,9 +14,8 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.operations.aggregation_plan import AggregationPlan, Segment
-from shardwright.router.operations.cursor_opening import adopt, answer_first_batch, kill_opened
+from shardwright.router.operations.cursor_opening import adopt, answer_first_batch, kill_opened, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
-from shardwright.router.operations.opening_for_merge import open_for_merge
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded, send_to_one
 from shardwright.router.pipelines.commands import SESSION, merging_half, runtime_constants, shards_half, with_concerns
@@ -81,7 +80,7 @@ async def run_segments(
         for shard in versions
     }
     frames = {shard: forwarded(operation, elements, halves[shard]) for shard, elements in versions.items()}
-    replies = await open_for_merge(operation, frames, preference=operation.read_preference)
+    replies = await open_on_shards(operation, frames, preference=operation.read_preference)
     targeted, sort = operation.targeted, plan.sort
     try:
         for number, segment in enumerate(plan.segments):
@@ -166,9 +165,6 @@ async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> 
         body = with_concerns(body)
     frame = forwarded(operation, foreign.version_elements, body)
     with foreign.blamed():
-        if not (segment.is_writing or is_genuine):
-            [reply] = await open_for_merge(operation, {segment.shard: frame}, preference=preference, may_repeat=False)
-            return reply
         reply = await send_to_one(operation, segment.shard, frame, preference=preference, as_router=is_genuine)
         reply.raise_for_error()
         return reply

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.owner_changes import (
     CHANGED_OWNER_FIELDS,
-    OwnerWouldChangeError,
-    execute_in_transaction,
     failed_update,
     insert_with_new_owner,
     may_change_owner,
+)
+from shardwright.router.operations.retryable_write_transaction import (
+    OwnerWouldChangeError,
+    execute_in_transaction,
     refuse_or_move,
 )
 from shardwright.router.operations.scatter import scatter
@@ -81,7 +83,6 @@ class _Execution:
     async def run(self) -> Reply:
         routing = await self._route()
         if self._operation.transaction is not None and self._batch.kind is WriteKind.UPDATE:
-            await in_own_task()
             self._may_change_owner = await may_change_owner(self._operation, routing)
         shard = self._only_shard(routing)
         if shard is None:
@@ -207,7 +208,7 @@ class _Execution:
 
     @may_run_in_reactor
     async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
-        """Resend broadcasts if documents may have moved since; returns the present routing."""
+        """Resend broadcasts if documents may have moved since; returns the current routing."""
         fresh = await self._routing.latest_if_readable(routing)
         if fresh.table is not self._placement:
             run.repeat_broadcasts()
@@ -270,7 +271,7 @@ class _Execution:
     async def _route(self) -> CollectionRouting:
         """The routing of the collection, refreshed once if statements cannot be targeted with the cached one.
 
-        Such a statement may be valid for the present collection: it may have been dropped and sharded by another key
+        Such a statement may be valid for the current collection: it may have been dropped and sharded by another key
         since the last refresh.
         """
         routing = await self._read_routing()

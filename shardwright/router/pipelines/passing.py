@@ -119,7 +119,7 @@ def _grouped(stage: Stage, condition: Condition) -> Condition | None:
 
 
 def _united(stage: Stage, condition: Condition) -> Condition | None:
-    """The other collection's documents have to meet the condition as well: see `with_condition`."""
+    """The other collection's documents have to meet the condition as well (`moved_forward`)."""
     kind, _, start, _ = stage.span
     if kind == STRING:
         return condition

@@ -58,7 +58,7 @@ class SplitPipeline:
         at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
         at = _end_of(stages, at, _SINGLE_DOCUMENTS)
         head, rest = stages[:at], stages[at:]
-        # A mongod that is no shard server refuses to return partial results of $currentOp.
+        # A mongod that is not a shard server refuses to return partial results of $currentOp.
         divide = _DIVIDED.get(rest[0].name) if rest and pipeline.first != "$currentOp" else None
         split = None if divide is None else divide(head, rest[0], rest[1:])
         return _with_limit(_with_unwind_merged(split or cls(head, rest)))

@@ -27,7 +27,7 @@ async def tell_siblings(
         command: what the others have to do.
 
     Returns:
-        Their replies; None if one of them has sent the request, and so tells the others itself.
+        Their replies; None if one of them has sent the request, and so sends it to the others itself.
 
     Raises:
         CommandError: one of them refused the command.

@@ -175,7 +175,7 @@ class _Supervisor:
         with log_signals_held_back():
             process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
-        if self._is_stopping:  # since it was decided to start it, so that it was not there to be told
+        if self._is_stopping:  # since it was decided to start it, so it could not be asked to stop
             os.kill(process.pid, signal.SIGTERM)
 
     def _rotate_logs(self) -> None:

@@ -71,7 +71,7 @@ def batch_size(request: Request) -> int | None:
 
 
 def as_explained(request: Request) -> bytes:
-    """The command ``{aggregate, explain: true}`` as it stands inside an ``explain``."""
+    """The command ``{aggregate, explain: true}`` as it appears inside an ``explain``."""
     body = without(request.body, _NOT_EXPLAINED)
     return body if b"cursor" in request.fields else append(body, encode_elements({"cursor": {}}))
 

@@ -1,8 +1,10 @@
 """A batch of a cursor reply while it is being filled."""
 
-from collections import deque
+import sys
+from collections.abc import Sequence
 from typing import Final
 
+from shardwright.router.reads.document_queue import DocumentQueue
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 
 FIRST_BATCH_DOCUMENTS: Final = 101
@@ -10,6 +12,8 @@ FIRST_BATCH_DOCUMENTS: Final = 101
 
 ELEMENT_BYTES: Final = 9
 """Overhead of a document in the array: type byte, index of up to seven digits, NUL."""
+
+_ALL: Final = sys.maxsize
 
 
 class Batch:
@@ -48,18 +52,24 @@ class Batch:
         self.size = size
         return True
 
-    def take_from(self, documents: deque[bytes], count_max: int | None) -> int:
+    def take_from(self, documents: DocumentQueue, count_max: int | None) -> int:
         """Move as many documents as there is room for, but no more than ``count_max``; returns how many it were."""
-        room = len(documents)
-        for bound in (count_max, self.documents_missing):
-            if bound is not None and bound < room:
-                room = bound
-        taken, size = self.documents, self.size
-        count_before = len(taken)
-        for _ in range(room):
-            size += len(documents[0]) + ELEMENT_BYTES
-            if taken and size > BSON_OBJECT_BYTES_MAX:
-                break
-            taken.append(documents.popleft())
-            self.size = size
-        return len(taken) - count_before
+        bounds = (bound for bound in (count_max, self.documents_missing) if bound is not None)
+        following = documents.peek(min(bounds, default=_ALL))
+        count = len(following)
+        size = self.size + sum(map(len, following)) + count * ELEMENT_BYTES
+        if size > BSON_OBJECT_BYTES_MAX:
+            count, size = self._count_with_room(following)
+        self.documents += documents.take(count)
+        self.size = size
+        return count
+
+    def _count_with_room(self, documents: Sequence[bytes]) -> tuple[int, int]:
+        """How many of some documents there is room for, and the size with them."""
+        size = self.size
+        for count, document in enumerate(documents):
+            size_with = size + len(document) + ELEMENT_BYTES
+            if size_with > BSON_OBJECT_BYTES_MAX and (count or self.documents):
+                return count, size
+            size = size_with
+        return len(documents), size

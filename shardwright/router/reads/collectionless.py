@@ -1,4 +1,4 @@
-"""What an ``aggregate`` is run on if that is no collection."""
+"""What an ``aggregate`` is run on if that is not a collection."""
 
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.wire.error_codes import ErrorCode

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import bson
@@ -15,6 +16,8 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
+    INT32,
+    INT64,
     OBJECT,
     append,
     decode_document,
@@ -32,6 +35,10 @@ _SPARE_SECONDS_MAX: Final = 0.1
 
 _NEAR_OPERATORS: Final = (b"$near", b"$nearSphere", b"$geoNear")
 _LOGICAL_OPERATORS: Final = (b"$and",)
+
+_KNOWN_SORTS_MAX: Final = 1_024
+_KNOWN_BYTES_MAX: Final = 256
+"""How many sorts are remembered, and up to which length."""
 
 # Fields that the router removes from the command for several shards; some are added again with other values.
 _REWRITTEN: Final = frozenset({b"skip", b"limit", b"singleBatch", b"projection"})
@@ -51,6 +58,7 @@ class FindArguments:
         batch_size: documents in the first batch; None for the default, 0 for none.
         is_single_batch: the cursor is closed after the first batch.
         allows_partial_results: shards that cannot be reached are left out.
+        is_for_shards: but for sort keys, each of several shards gets the command as it is.
     """
 
     order: SortOrder | None
@@ -61,6 +69,7 @@ class FindArguments:
     batch_size: int | None
     is_single_batch: bool
     allows_partial_results: bool
+    is_for_shards: bool
 
     @classmethod
     def parse(cls, request: Request) -> "FindArguments":
@@ -78,16 +87,19 @@ class FindArguments:
             )
         if b"$_requestResumeToken" in request.fields or b"$_resumeAfter" in request.fields:
             raise CommandError(ErrorCode.BadValue, "Queries on mongoS may not request or provide a resume token")
-        order = _order(request)
+        order, field_order = _orders(request)
+        if field_order is not None and not _has_its_fields(field_order, given, projection):
+            field_order = None
         arguments = cls(
             order=order,
-            field_order=_field_order(given, order, projection),
+            field_order=field_order,
             projection=projection,
             skip=given.maybe_integer(b"skip") or 0,
             limit=given.maybe_integer(b"limit") or 0,
             batch_size=given.maybe_integer(b"batchSize"),
             is_single_batch=given.boolean(b"singleBatch", strictness=Strictness.OPTIONAL_BOOL),
             allows_partial_results=allows_partial_results(request),
+            is_for_shards=_is_for_shards(request),
         )
         if arguments.limit + arguments.skip > INT64_MAX:
             raise CommandError(
@@ -106,12 +118,15 @@ class FindArguments:
             body: the client's command.
             has_sort_keys: whether shards add their sort keys to the results, if there is a sort.
         """
+        keyed_order = self.order if has_sort_keys else None
+        if keyed_order is None and self.is_for_shards:
+            return body
         changed: dict[str, Any] = {}
         if self.limit:
             changed["limit"] = bson.Int64(self.limit + self.skip)
         elements = encode_elements(changed)
-        if self.order is not None and has_sort_keys:
-            kind = "geoNearDistance" if self.order.is_whole_key else "sortKey"
+        if keyed_order is not None:
+            kind = "geoNearDistance" if keyed_order.is_whole_key else "sortKey"
             sort_key = encode_elements({SORT_KEY.decode(): {"$meta": kind}})
             elements += element(b"projection", OBJECT, append(self.projection or EMPTY_DOCUMENT, sort_key))
         elif self.projection is not None:
@@ -167,20 +182,41 @@ def collation_of(request: Request) -> dict[str, Any] | None:
     return None if raw is None else decode_document(raw)
 
 
-def _order(request: Request) -> SortOrder | None:
+def _is_for_shards(request: Request) -> bool:
+    """Whether there is nothing that shards get otherwise, nor anything that they might read otherwise than the router.
+
+    That is the usual command, and rewriting it costs as much as reading it.
+    """
+    fields = request.fields
+    if b"skip" in fields or b"singleBatch" in fields:
+        return False
+    limit, projection = fields.get(b"limit"), fields.get(b"projection")
+    return (limit is None or limit[0] in (INT32, INT64)) and (projection is None or projection[0] == OBJECT)
+
+
+def _orders(request: Request) -> tuple[SortOrder | None, FieldOrder | None]:
+    """The order of the results, and the same read from whole documents, if that is possible."""
     sort = request.fields.get(b"sort")
     if sort is not None and sort[0] == OBJECT and sort[3] - sort[2] > len(EMPTY_DOCUMENT):
-        return SortOrder.parse(request.raw(sort))
-    return NEAREST_FIRST if is_near(filter_of(request)) else None
+        raw = request.raw(sort)
+        return _known_orders(request.db, request.collection, raw) if len(raw) <= _KNOWN_BYTES_MAX else _orders_of(raw)
+    return (NEAREST_FIRST if is_near(filter_of(request)) else None), None
 
 
-def _field_order(given: Arguments, order: SortOrder | None, projection: bytes | None) -> FieldOrder | None:
-    """The order, if the shards' results contain the fields that it is about."""
-    sort = None if order is None else given.maybe_raw(b"sort")
-    if order is None or sort is None or given.boolean(b"returnKey", strictness=Strictness.OPTIONAL_BOOL):
-        return None
-    found = FieldOrder.of(sort, order)
-    return found if found is not None and found.is_kept_by(projection) else None
+def _orders_of(sort: bytes) -> tuple[SortOrder | None, FieldOrder | None]:
+    order = SortOrder.parse(sort)
+    return order, (None if order is None else FieldOrder.of(sort, order))
+
+
+@lru_cache(_KNOWN_SORTS_MAX)
+def _known_orders(_db: str, _collection: str, sort: bytes) -> tuple[SortOrder | None, FieldOrder | None]:
+    """The orders of a sort of a collection, whose documents' layout the `FieldOrder` remembers."""
+    return _orders_of(sort)
+
+
+def _has_its_fields(order: FieldOrder, given: Arguments, projection: bytes | None) -> bool:
+    """Whether the shards' results contain the fields that the order is about."""
+    return not given.boolean(b"returnKey", strictness=Strictness.OPTIONAL_BOOL) and order.is_kept_by(projection)
 
 
 def is_near(filter_document: bytes, start: int = 0) -> bool:

@@ -175,7 +175,7 @@ class MapReduce:
 
         Args:
             request: the ``mapReduce``.
-            cluster_time: the present one, for the functions' environment.
+            cluster_time: the current one, for the functions' environment.
         """
         constants = {
             "localNow": datetime.now(UTC),

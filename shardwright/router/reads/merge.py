@@ -9,23 +9,18 @@ everything that comes next is known, and Python's sort merges it: it finds that 
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Final, Protocol
 
-from shardwright.router.reads.batch import ELEMENT_BYTES, Batch
+from shardwright.router.reads.batch import Batch
+from shardwright.router.reads.document_queue import DocumentQueue, held_bytes
+from shardwright.wire.rawbson import DocumentArray
 
-_OBJECT_BYTES: Final = 48
-"""Memory overhead of a document."""
-
-_KEYED_FIRST: Final = 32
-"""A find with a limit uses few documents of each source, and the keys of the others would be read in vain."""
+_KEYED_MIN: Final = 32
+"""How many keys of a source are read at once at least. Those of documents that are not needed are read in vain."""
 
 _KEYED_AT_ONCE_MAX: Final = 1024
 """In a long merge, the keys of a quarter as many documents as before are read at once, up to this number."""
-
-_key_of = itemgetter(0)
 
 
 class Order(Protocol):
@@ -53,7 +48,7 @@ class _Source:
     __slots__ = ("_keyed_count", "documents", "is_exhausted", "keys", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[bytes] = deque()
+        self.waiting = DocumentQueue()
         self.keys: list[bytes] = []
         self.documents: Sequence[bytes] = ()
         self.is_exhausted = False
@@ -71,16 +66,22 @@ class _Source:
     def is_known_to_its_end(self) -> bool:
         return self.is_exhausted and not self.waiting
 
-    def read_keys(self, order: Order) -> int:
-        """Read the keys of the next documents, unless there are keys left; returns how many more bytes are held."""
+    @property
+    def held_bytes(self) -> int:
+        return self.waiting.held_bytes + sum(map(len, self.keys)) + held_bytes(self.documents)
+
+    def read_keys(self, order: Order, share: int) -> None:
+        """Read the keys of the next documents, unless there are keys left.
+
+        Args:
+            order: reads them.
+            share: how many documents of each source are needed on average. A quarter more mostly is enough at once.
+        """
         if self.keys or not self.waiting:
-            return 0
-        waiting = self.waiting
-        count = max(_KEYED_FIRST, min(self._keyed_count // 4, _KEYED_AT_ONCE_MAX))
-        following = [waiting.popleft() for _ in range(min(len(waiting), count))]
+            return
+        count = max(_KEYED_MIN, share + share // 4, min(self._keyed_count // 4, _KEYED_AT_ONCE_MAX))
         self._keyed_count += count
-        self.keys, self.documents = order.keyed(following)
-        return sum(map(len, self.keys)) + sum(map(len, self.documents)) - sum(map(len, following))
+        self.keys, self.documents = order.keyed(self.waiting.take(count))
 
     def take(self, count: int) -> tuple[list[bytes], Sequence[bytes]]:
         """Remove the first documents; returns their keys, and them."""
@@ -93,9 +94,6 @@ class ResultMerger:
     """Merges sources in sort order, or as they come, and applies skip and limit to the result.
 
     Documents that compare equal come in the order of their sources' numbers.
-
-    Attributes:
-        held_bytes: memory used by documents that were fed but not yet moved into a batch.
     """
 
     def __init__(self, source_count: int, *, order: Order | None = None, skip: int = 0, limit: int = 0) -> None:
@@ -111,21 +109,20 @@ class ResultMerger:
         self._order = order
         self._skip = skip
         self._remaining = limit or None
-        self._next: deque[bytes] = deque()  # known to come next, in an order
-        self.held_bytes = 0
+        self._next = DocumentQueue()  # known to come next, in an order
 
-    def feed(self, source: int, documents: Sequence[bytes], *, is_exhausted: bool) -> None:
+    def feed(self, source: int, documents: DocumentArray | None, *, is_exhausted: bool) -> None:
         """Add the next documents of a source that was starving (or is new).
 
         Args:
             source: its number.
-            documents: its next documents, possibly none.
+            documents: its next batch, None for no documents.
             is_exhausted: whether these are its last.
         """
         fed = self._sources[source]
-        fed.waiting.extend(documents)
+        if documents is not None:
+            fed.waiting.put_array(documents)
         fed.is_exhausted = is_exhausted
-        self.held_bytes += sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
 
     def starving(self) -> list[int]:
         """The sources that must be fed to continue: all empty ones, as soon as one of them is needed."""
@@ -145,9 +142,14 @@ class ResultMerger:
                     return
         else:
             while self._move(self._next, batch) and self._remaining != 0 and not batch.is_full:
-                self._next = self._merged(self._order)
+                self._next.put(self._merged(self._order, self._missing(batch)))
                 if not self._next:
                     return
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory used by documents that were fed but not yet moved into a batch."""
+        return self._next.held_bytes + sum(source.held_bytes for source in self._sources)
 
     @property
     def is_done(self) -> bool:
@@ -161,32 +163,36 @@ class ResultMerger:
         """Whether no order, skip or limit applies to the rest of the result."""
         return self._order is None and not self._skip and self._remaining is None
 
-    def _merged(self, order: Order) -> deque[bytes]:
+    def _missing(self, batch: Batch) -> int:
+        """How many more documents a batch needs, including those to skip; 0 if that is not known."""
+        bounds = [bound for bound in (batch.documents_missing, self._remaining) if bound is not None]
+        return self._skip + min(bounds, default=0)
+
+    def _merged(self, order: Order, wanted: int) -> Sequence[bytes]:
         """The documents that are now known to come next; none if some source has to be fed first."""
         bound: tuple[bytes, int] | None = None
+        share = min(wanted // len(self._sources), _KEYED_AT_ONCE_MAX)
         for number, source in enumerate(self._sources):
             if source.is_starving:
-                return deque()
-            self.held_bytes += source.read_keys(order)
+                return ()
+            source.read_keys(order, share)
             if source.keys and not source.is_known_to_its_end:
                 last = source.keys[-1], number
                 bound = last if bound is None else min(bound, last)
-        pairs: list[tuple[bytes, bytes]] = []
+        keys: list[bytes] = []
+        documents: list[bytes] = []
         for number, source in enumerate(self._sources):
-            keys, documents = source.take(_count_up_to(source, number, bound))
-            self.held_bytes -= sum(map(len, keys))
-            pairs += zip(keys, documents, strict=True)
-        pairs.sort(key=_key_of)  # documents that compare equal stay in the order of their sources
-        return deque([document for _, document in pairs])
+            its_keys, its_documents = source.take(_count_up_to(source, number, bound))
+            keys += its_keys
+            documents += its_documents
+        # Documents that compare equal stay in the order of their sources.
+        return [documents[position] for position in sorted(range(len(keys)), key=keys.__getitem__)]
 
-    def _move(self, documents: deque[bytes], batch: Batch) -> bool:
+    def _move(self, documents: DocumentQueue, batch: Batch) -> bool:
         """Skip documents or add them to the batch, as long as the limit is not reached; returns whether it had room."""
-        while self._skip and documents:
-            self._skip -= 1
-            self.held_bytes -= len(documents.popleft()) + _OBJECT_BYTES
-        size_before = batch.size
+        if self._skip:
+            self._skip -= len(documents.take(self._skip))
         count = batch.take_from(documents, self._remaining)
-        self.held_bytes -= batch.size - size_before + count * (_OBJECT_BYTES - ELEMENT_BYTES)
         if self._remaining is not None:
             self._remaining -= count
         return not documents or self._remaining == 0

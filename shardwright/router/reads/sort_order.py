@@ -41,7 +41,7 @@ _FIXED_SIZES: Final = {INT32: 4, INT64: 8, DOUBLE: 8, DATE: 8, TIMESTAMP: 8, OBJ
 _ARRAY_OF_ONE_BYTES: Final = 8
 """The array's length, the value's type, its name ``0`` with a NUL, and the array's end."""
 
-# $sortKey and its NUL, as it stands in a document.
+# $sortKey and its NUL, as it appears in a document.
 _SORT_KEY_NAME: Final = SORT_KEY + b"\0"
 
 # The type and name of the metadata element that shards add in front of it, and its size with the double that follows.

@@ -16,8 +16,10 @@ from shardwright.wire.rawbson import (
     INT64,
     OBJECT,
     STRING,
+    DocumentArray,
     InvalidBSONError,
     array_documents,
+    array_elements,
     decode_document,
     decode_value,
     element,
@@ -120,6 +122,17 @@ class CursorReply:
         """Whether the batch holds no document."""
         return self._batch[3] - self._batch[2] <= 5
 
+    def array(self) -> DocumentArray:
+        """The documents of the batch, to be taken as they are needed.
+
+        Raises:
+            RemoteProtocolError: the batch is not an array.
+        """
+        try:
+            return DocumentArray(self.frame, self._batch)
+        except InvalidBSONError as error:
+            raise RemoteProtocolError(f"a cursor reply: {error}") from error
+
     def documents(self) -> list[bytes]:
         """The documents of the batch, each as its own bytes.
 
@@ -164,21 +177,23 @@ def cursor_element(
     is_partial: bool = False,
     at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
     post_batch_resume_token: bytes | None = None,
-) -> bytes:
-    """The raw element ``cursor`` of a reply with the given raw documents, in mongos's order of fields."""
+) -> list[bytes]:
+    """The raw element ``cursor`` of a reply with the given raw documents, in mongos's order of fields, in pieces.
+
+    A batch can have 16 MiB, and is copied only once, when all pieces of the reply are joined.
+    """
     trailer: dict[str, Any] = {"partialResultsReturned": True} if is_partial else {}
     if post_batch_resume_token is not None:
         trailer["postBatchResumeToken"] = raw_document(post_batch_resume_token)
     trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
     if at_cluster_time is not None:
         trailer["atClusterTime"] = at_cluster_time
-    # Joined once: nested calls would copy a batch of 16 MiB eight times.
-    numbered = [b"\x03%d\0%b" % (position, document) for position, document in enumerate(documents)]
-    array_bytes = 5 + sum(map(len, numbered))
+    elements = array_elements(documents)
+    array_bytes = 5 + sum(map(len, elements))
     batch, after = element(batch_name, ARRAY, b""), encode_elements(trailer)
     cursor_bytes = 5 + len(batch) + array_bytes + len(after)
     sizes = _INT32.pack(cursor_bytes), _INT32.pack(array_bytes)
-    return b"".join((_CURSOR, sizes[0], batch, sizes[1], *numbered, b"\0", after, b"\0"))
+    return [_CURSOR, sizes[0], batch, sizes[1], *elements, b"\0", after, b"\0"]
 
 
 def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:

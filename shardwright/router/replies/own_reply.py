@@ -1,15 +1,18 @@
 """The router's own replies, which end with the newest times that it knows."""
 
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
 
-from shardwright.sharding.clock import VectorClock, signed_cluster_time
+from shardwright.sharding.clock import VectorClock, operation_time_element, signed_cluster_time
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import reply, reply_document
-from shardwright.wire.rawbson import encode_elements, from_elements
+from shardwright.wire.message import reply_document, reply_of_elements
+from shardwright.wire.rawbson import encode_elements
 
 Reply: TypeAlias = bytes | dict[str, Any] | None
 """A whole frame that answers the request, a document to be framed (``ok: 1`` is added), or nothing more to send."""
+
+_OK: Final = encode_elements({"ok": 1.0})
 
 
 def gossip(clock: VectorClock) -> dict[str, Any]:
@@ -32,13 +35,14 @@ def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> by
     return reply_document(request_id, {**error.reply(), **gossip(clock)})
 
 
-def raw_reply(request_id: int, elements: bytes, clock: VectorClock) -> bytes:
+def raw_reply(request_id: int, elements: Iterable[bytes], clock: VectorClock) -> bytes:
     """The frame of a successful reply whose content is already raw BSON.
 
     Args:
         request_id: of the answered request.
-        elements: raw elements, before ``ok`` and the times.
+        elements: raw elements, or pieces of them, before ``ok`` and the times; they are copied only once.
         clock: the source of the times.
     """
-    trailer = encode_elements({"ok": 1.0, **gossip(clock)})
-    return reply(request_id, from_elements(elements + trailer))
+    time = clock.time
+    times = time.external_elements() + operation_time_element(time.cluster_time) if time.cluster_time else b""
+    return reply_of_elements(request_id, (*elements, _OK, times))

@@ -1,23 +1,39 @@
 """The recovery token in the replies to statements of a transaction."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import Header
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, with_body
 from shardwright.wire.rawbson import decode_document, decode_value, encode_elements, from_elements, index
 
-_CLUSTER_TIME = b"$clusterTime"
+_CLUSTER_TIME: Final = b"$clusterTime"
+_KNOWN_SHARDS_MAX: Final = 1_024
 
 
-def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, int]:
+def token_of(recovery_shard: str | None) -> dict[str, str]:
+    """The token by which another router finds out what became of a transaction; empty while nothing was written.
+
+    Args:
+        recovery_shard: the shard that will know.
+    """
+    return {} if recovery_shard is None else {"recoveryShardId": recovery_shard}
+
+
+@lru_cache(_KNOWN_SHARDS_MAX)
+def token_element(recovery_shard: str | None) -> bytes:
+    """The raw element ``recoveryToken``, see `token_of`."""
+    return encode_elements({"recoveryToken": token_of(recovery_shard)})
+
+
+def with_recovery_token(reply: Reply, recovery_shard: str | None) -> tuple[Reply, int]:
     """A successful reply with a recovery token, and the code of the first item error that it reports, 0 if none.
 
     Args:
         reply: the reply.
-        token: from the transaction.
+        recovery_shard: of the transaction; None while there is none.
 
     Raises:
         CommandError: the reply is a shard's error, which was to be passed on.
@@ -25,7 +41,7 @@ def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, 
     if reply is None:
         return None, 0
     if isinstance(reply, dict):
-        return {**reply, "recoveryToken": token}, _first_code(reply.get("writeErrors"))
+        return {**reply, "recoveryToken": token_of(recovery_shard)}, _first_code(reply.get("writeErrors"))
     body = OpMsg(reply).body
     fields = index(body)
     ok = fields.get(b"ok")
@@ -33,11 +49,11 @@ def with_recovery_token(reply: Reply, token: Mapping[str, str]) -> tuple[Reply, 
         raise CommandError.from_reply(decode_document(body))
     # Before the times, which are expected at the end.
     at = fields[_CLUSTER_TIME][1] if _CLUSTER_TIME in fields else len(body) - 1
-    elements = b"".join((body[4:at], encode_elements({"recoveryToken": token}), body[at:-1]))
-    header = Header(reply)
-    frame = op_msg(from_elements(elements), request_id=header.request_id, response_to=header.response_to)
+    elements = b"".join((body[4:at], token_element(recovery_shard), body[at:-1]))
     failures = fields.get(b"writeErrors")
-    return frame, 0 if failures is None else _first_code(decode_value(body, failures))
+    return with_body(reply, from_elements(elements)), 0 if failures is None else _first_code(
+        decode_value(body, failures)
+    )
 
 
 def _first_code(failures: Sequence[Mapping[str, Any]] | None) -> int:

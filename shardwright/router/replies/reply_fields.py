@@ -10,7 +10,7 @@ _NOT_ANSWER: Final = _TIMES | {name.decode(errors="replace") for name in INTERNA
 
 
 def answer_of(reply: ShardReply) -> dict[str, Any]:
-    """The reply of a shard with ``ok``, less the times and whatever servers tell only each other.
+    """The reply of a shard with ``ok``, less the times and what servers send only to each other.
 
     An error in place of a reply is shown as the reply that it would have been.
     """

@@ -7,8 +7,7 @@ from shardwright.router.replies.usual_reply import cluster_time_of_usual
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError, RemoteProtocolError
-from shardwright.wire.frames import Header
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, with_body
 from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
@@ -139,11 +138,6 @@ class ShardReply:
         span = self.fields.get(name)
         return default if span is None else decode_value(self.body, span)
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether the shard refused because of a routing version."""
-        return self.error is not None and has_category(self.error.code, Category.STALE_ROUTING)
-
     def raise_if_stale(self) -> None:
         """Raise `StaleRoutingError` if the shard refused because of a routing version."""
         if self.error is not None and has_category(self.error.code, Category.STALE_ROUTING):
@@ -176,6 +170,4 @@ class ShardReply:
         found = [span for name, span in self.fields.items() if name in hidden]
         if not found:
             return self.frame
-        header = Header(self.frame)
-        body = without_spans(self.body, found)
-        return op_msg(body, request_id=header.request_id, response_to=header.response_to)
+        return with_body(self.frame, without_spans(self.body, found))

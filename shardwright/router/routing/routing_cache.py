@@ -128,7 +128,7 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
-        """The present routing of a collection in the catalog, for decisions that no shard checks.
+        """The current routing of a collection in the catalog, for decisions that no shard checks.
 
         The read begins after this call. Of a collection that is not sharded, the database is read too. The routing of a
         sharded collection has the cached table itself if nothing has changed.

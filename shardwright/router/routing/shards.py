@@ -90,7 +90,7 @@ class ShardRegistry:
 
     @may_run_in_reactor
     async def reload(self) -> None:
-        """Load the present list of shards; concurrent callers share one read.
+        """Load the current list of shards; concurrent callers share one read.
 
         Raises:
             CommandError: the config servers did not answer.
@@ -122,6 +122,7 @@ class ShardRegistry:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return shard
 
+    @may_run_in_reactor
     async def understands(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
         """Whether the members of a shard announce in their hello that they understand a field unknown to MongoDB.
 

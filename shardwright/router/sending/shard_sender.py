@@ -1,6 +1,6 @@
 """Sending requests to shards: to the member that a read preference selects, or to one that has a cursor."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import bson
@@ -66,7 +66,6 @@ class ShardSender:
         preference: ReadPreference = PRIMARY,
         may_repeat: bool = False,
         as_router: bool = False,
-        on_sending: Callable[[str], None] | None = None,
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
@@ -80,7 +79,6 @@ class ShardSender:
             may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
             as_router: a genuine shard has to take this router for a mongos; the request then has a read and a write
                 concern.
-            on_sending: called with the address of each member before the request is sent to it.
 
         Raises:
             CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be
@@ -92,8 +90,6 @@ class ShardSender:
         pools = self._pools_as_router if as_router else self._pools
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
             address = client.monitor.select(preference) or await client.select(preference)
-            if on_sending is not None:
-                on_sending(address)
             try:
                 reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
             except BackendError as error:
@@ -143,11 +139,16 @@ class ShardSender:
                     nursery.start_soon(self.send_into, replies, shard_id, frames[shard_id], preference)
 
     async def send_into(
-        self, replies: dict[str, ShardReply], shard_id: str, frame: bytes, preference: ReadPreference
+        self,
+        replies: dict[str, ShardReply],
+        shard_id: str,
+        frame: bytes,
+        preference: ReadPreference,
+        may_repeat: bool = True,
     ) -> None:
-        """Send a request that may be repeated, and put the reply, or a failed one, where others are."""
+        """Send a request, and put the reply, or a failed one, where others are; see `send`."""
         try:
-            replies[shard_id] = await self.send(shard_id, frame, preference=preference, may_repeat=True)
+            replies[shard_id] = await self.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
         except CommandError as error:
             replies[shard_id] = ShardReply.failed(shard_id, error)
 

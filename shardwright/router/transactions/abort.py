@@ -11,11 +11,13 @@ from shardwright.router.transactions.ending_commands import IMPLICITLY, abort_fr
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 _SECONDS_MAX: Final = 10.0
 """How long an abort that nobody has asked for may take. A shard that does not hear of it aborts by itself later."""
 
 
+@may_run_in_reactor
 async def abort_on(
     sender: ShardSender, transaction: RouterTransaction, shards: Iterable[str], elements: bytes
 ) -> list[ShardReply]:
@@ -35,15 +37,23 @@ async def abort_on(
 
 async def abort_implicitly(sender: ShardSender, transaction: RouterTransaction) -> None:
     """Abort a transaction after an error, unless it is no longer for the router to decide; failures do not matter."""
-    if not transaction.may_be_aborted:
-        return
+    if transaction.may_be_aborted:
+        await abort_uncommitted(sender, transaction)
+
+
+async def abort_uncommitted(sender: ShardSender, transaction: RouterTransaction) -> None:
+    """Abort on all participants a transaction that certainly was not, and will not be, committed; failures do not
+    matter.
+
+    A participant that a coordinator has had prepare refuses, so this cannot undo part of a commit.
+    """
     transaction.phase = Phase.ABORTED
     with trio.move_on_after(_SECONDS_MAX):
         await abort_on(sender, transaction, transaction.participants, IMPLICITLY)
 
 
 async def abort_joined_now(sender: ShardSender, transaction: RouterTransaction) -> None:
-    """Abort on the participants that the present statement brought in; they leave, and may join again."""
+    """Abort on the participants that the current statement brought in; they leave, and may join again."""
     joined = transaction.joined_now()
     with trio.move_on_after(_SECONDS_MAX):
         await abort_on(sender, transaction, joined, IMPLICITLY)
@@ -51,6 +61,7 @@ async def abort_joined_now(sender: ShardSender, transaction: RouterTransaction) 
         transaction.leave(shard)
 
 
+@may_run_in_reactor
 async def abort_explicitly(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> None:
     """Abort a transaction as its client asks.
 

@@ -4,23 +4,34 @@ from typing import Final
 
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
-from shardwright.router.transactions.abort import abort_on
+from shardwright.router.transactions.abort import abort_uncommitted
 from shardwright.router.transactions.commit_path import CommitPath, CommitPlan
-from shardwright.router.transactions.ending_commands import IMPLICITLY, commit_frame, coordinate_frame
-from shardwright.router.transactions.error_labels import TRANSIENT_TRANSACTION_ERROR
+from shardwright.router.transactions.ending_commands import commit_frame, coordinate_frame
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.session_fields import session_elements
-from shardwright.wire.error_codes import Category, ErrorCode, has_category
-from shardwright.wire.errors import CommandError
+from shardwright.wire.error_codes import Category, ErrorCode, codes_of
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_UNKNOWN: Final = (Category.RETRYABLE, Category.EXCEEDED_TIME_LIMIT, Category.WRITE_CONCERN)
+_UNKNOWN: Final = (
+    codes_of(Category.RETRYABLE)
+    | codes_of(Category.EXCEEDED_TIME_LIMIT)
+    | codes_of(Category.WRITE_CONCERN)
+    | {
+        *(ErrorCode.ClientDisconnect, ErrorCode.ClientMarkedKilled, ErrorCode.Interrupted),
+        ErrorCode.TransactionTooOld,
+    }
+)
 """Errors of a commit that leave open whether it has taken place, or will."""
 
 
+@may_run_in_reactor
 async def commit(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> ShardReply | None:
     """Commit a transaction; the reply to be passed on, None if no shard was asked.
 
-    If it fails in a way that leaves the outcome open, the next commit sends the same again.
+    If it fails in a way that leaves the outcome open, the next commit sends the same again. After any other failure
+    nothing has been committed, and the participants that are still open are aborted: the one that failed may have been
+    the only one that was asked.
 
     Args:
         sender: the plain one.
@@ -30,18 +41,21 @@ async def commit(sender: ShardSender, transaction: RouterTransaction, elements: 
     Raises:
         CommandError: it failed.
     """
-    plan = transaction.plan_commit()
     try:
-        reply = await _WAYS[plan.path](sender, transaction, plan, elements)
+        plan = transaction.plan_commit()
+        attempt = _WAYS[plan.path]
+        reply = await attempt(sender, transaction, plan, elements)
     except CommandError as error:
         if not is_unknown(error):
-            transaction.phase = Phase.ABORTED
+            await in_own_task()
+            await _abort_others(sender, transaction, error)
         raise
     if reply is None or b"writeConcernError" not in reply.fields:
         transaction.phase = Phase.COMMITTED
     return reply
 
 
+@may_run_in_reactor
 async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, elements: bytes) -> ShardReply:
     """Learn the outcome of a transaction that another router was asked to commit, aborting it if it is open.
 
@@ -62,17 +76,22 @@ async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, ele
 
 def is_unknown(error: CommandError) -> bool:
     """Whether a commit that failed so may have taken place, or may still."""
-    return (
-        error.code == ErrorCode.TransactionTooOld
-        or "writeConcernError" in error.extra
-        or any(has_category(error.code, category) for category in _UNKNOWN)
-    )
+    return error.code in _UNKNOWN or "writeConcernError" in error.extra
 
 
+async def _abort_others(sender: ShardSender, transaction: RouterTransaction, error: CommandError) -> None:
+    """Abort on all participants, unless the only one has just said that it has no such transaction."""
+    transaction.phase = Phase.ABORTED
+    if len(transaction.participants) > 1 or error.code != ErrorCode.NoSuchTransaction:
+        await abort_uncommitted(sender, transaction)
+
+
+@may_run_in_reactor
 async def _on_no_shard(_: ShardSender, __: RouterTransaction, ___: CommitPlan, ____: bytes) -> None:
     return None
 
 
+@may_run_in_reactor
 async def _on_one_shard(
     sender: ShardSender, transaction: RouterTransaction, plan: CommitPlan, elements: bytes
 ) -> ShardReply:
@@ -82,6 +101,7 @@ async def _on_one_shard(
     return reply
 
 
+@may_run_in_reactor
 async def _read_only(
     sender: ShardSender, transaction: RouterTransaction, plan: CommitPlan, elements: bytes
 ) -> ShardReply:
@@ -91,20 +111,20 @@ async def _read_only(
     return next((reply for reply in replies if b"writeConcernError" in reply.fields), replies[0])
 
 
+@may_run_in_reactor
 async def _on_one_writer(
     sender: ShardSender, transaction: RouterTransaction, plan: CommitPlan, elements: bytes
 ) -> ShardReply:
     """Commit the readers, then the writer: what it has written takes effect only if all reads were of one snapshot."""
     for reply in await _commit_on(sender, transaction, plan.readers, elements):
         if reply.error is not None:
-            transaction.phase = Phase.ABORTED
-            await abort_on(sender, transaction, plan.shards, IMPLICITLY)
             raise _aborted_by(reply.error)
     transaction.readers_committed()
     assert transaction.commit_plan is not None
     return await _on_one_shard(sender, transaction, transaction.commit_plan, elements)
 
 
+@may_run_in_reactor
 async def _in_two_phases(
     sender: ShardSender, transaction: RouterTransaction, plan: CommitPlan, elements: bytes
 ) -> ShardReply:
@@ -115,6 +135,7 @@ async def _in_two_phases(
     return reply
 
 
+@may_run_in_reactor
 async def _commit_on(
     sender: ShardSender, transaction: RouterTransaction, shards: tuple[str, ...], elements: bytes
 ) -> list[ShardReply]:

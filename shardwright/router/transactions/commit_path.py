@@ -1,25 +1,25 @@
 """The ways to commit a transaction, chosen by how many participants there are and how many of them have written."""
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 
 class CommitPath(Enum):
-    """A way to commit."""
+    """A way to commit, with MongoDB's name for it (``commitType``)."""
 
-    NO_SHARDS = auto()
+    NO_SHARDS = "noShards"
     """Nothing was sent to any shard, and nothing is."""
 
-    ONE_SHARD = auto()
+    ONE_SHARD = "singleShard"
     """The only participant commits."""
 
-    READ_ONLY = auto()
+    READ_ONLY = "readOnly"
     """Each participant commits; none has written."""
 
-    ONE_WRITER = auto()
+    ONE_WRITER = "singleWriteShard"
     """The readers commit, then the only participant that has written: a failure before that aborts all."""
 
-    TWO_PHASES = auto()
+    TWO_PHASES = "twoPhaseCommit"
     """The coordinator has all participants prepare, and then commit."""
 
 

@@ -18,10 +18,10 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.transactions.abort import abort_implicitly
 from shardwright.router.transactions.commit import commit, is_unknown
-from shardwright.router.transactions.error_labels import TRANSIENT_TRANSACTION_ERROR, label_transient
 from shardwright.router.transactions.router_transaction import RouterTransaction
+from shardwright.sharding.transient_errors import label_transient
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.rawbson import encode_document
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ async def run_internal_transaction(
         except CommandError as error:
             is_last = number == ATTEMPTS_MAX - 1
             if is_last or TRANSIENT_TRANSACTION_ERROR not in error.labels:
-                raise _for_client(error) from error
+                raise _without_transient_label(error) from error
         await backoff.pause()
     raise AssertionError("unreachable")
 
@@ -100,13 +100,12 @@ async def _committed(sender: ShardSender, transaction: RouterTransaction, elemen
                 label_transient(error, is_ending=True)
                 raise
             if not attempts_left:
-                error.labels = tuple(label for label in error.labels if label != TRANSIENT_TRANSACTION_ERROR)
-                raise
+                raise _without_transient_label(error) from error
         await backoff.pause()
     raise AssertionError("unreachable")
 
 
-def _for_client(error: CommandError) -> CommandError:
-    """The error as it concerns a client that knows nothing of the transaction."""
+def _without_transient_label(error: CommandError) -> CommandError:
+    """The error for a client, which knows nothing of the transaction that the label is about."""
     error.labels = tuple(label for label in error.labels if label != TRANSIENT_TRANSACTION_ERROR)
     return error

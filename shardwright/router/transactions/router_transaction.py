@@ -6,6 +6,7 @@ first request that is sent to it, which starts the transaction there.
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from bson.timestamp import Timestamp
 
@@ -16,6 +17,7 @@ from shardwright.router.transactions.session_fields import (
     read_concern_element,
     session_elements,
 )
+from shardwright.router.transactions.transaction_times import TransactionTimes
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -69,6 +71,7 @@ class RouterTransaction:
         own_elements: the session fields of a request to any participant.
         phase: how far it is.
         commit_plan: what to send at a commit, once one was begun.
+        times: when it began, and how long its commands have taken.
     """
 
     __slots__ = (
@@ -85,6 +88,7 @@ class RouterTransaction:
         "recovery_shard",
         "requests",
         "statement",
+        "times",
     )
 
     def __init__(self, lsid: bytes, number: int, read_concern: bytes = EMPTY_DOCUMENT, elements: bytes = b"") -> None:
@@ -98,9 +102,20 @@ class RouterTransaction:
         self.phase = Phase.IN_PROGRESS
         self.commit_plan: CommitPlan | None = None
         self.own_elements = session_elements(lsid, number)
+        self.times = TransactionTimes()
         self._read_concern = read_concern
         self._at_cluster_time: Timestamp | None = None
         self._is_snapshot = decode_document(read_concern).get("level") == "snapshot"
+
+    @property
+    def read_concern(self) -> dict[str, Any]:
+        """The read concern of its first statement, decoded."""
+        return decode_document(self._read_concern)
+
+    @property
+    def at_cluster_time(self) -> Timestamp | None:
+        """The time at which all participants read, if one has been chosen."""
+        return self._at_cluster_time
 
     # Statements
 
@@ -168,7 +183,7 @@ class RouterTransaction:
         return True
 
     def joined_now(self) -> list[str]:
-        """The participants that the present statement brought in."""
+        """The participants that the current statement brought in."""
         return [shard for shard, each in self.participants.items() if each.joined_in == self.statement]
 
     def leave(self, shard: str) -> None:
@@ -182,11 +197,6 @@ class RouterTransaction:
         """The first participant."""
         return next(iter(self.participants), None)
 
-    @property
-    def recovery_token(self) -> dict[str, str]:
-        """What another router needs to find out whether the transaction was committed."""
-        return {} if self.recovery_shard is None else {"recoveryShardId": self.recovery_shard}
-
     # The end
 
     def plan_commit(self) -> CommitPlan:
@@ -197,14 +207,20 @@ class RouterTransaction:
         """
         if self.commit_plan is None:
             writers = [shard for shard, each in self.participants.items() if not each.is_read_only]
-            if any(each.is_read_only is None for each in self.participants.values()):
+            if self.lacks_answers:
                 raise CommandError(
                     ErrorCode.NoSuchTransaction,
                     f"Transaction {self.number} cannot be committed: a participant has not answered any statement",
                 )
             self.commit_plan = CommitPlan.of(tuple(self.participants), tuple(writers))
+            self.times.begin_commit()
         self.phase = Phase.COMMITTING
         return self.commit_plan
+
+    @property
+    def lacks_answers(self) -> bool:
+        """Whether a participant has never answered a statement, so that the transaction cannot be committed."""
+        return any(each.is_read_only is None for each in self.participants.values())
 
     def readers_committed(self) -> None:
         """All readers beside the single writer have committed: only the writer is asked from now on."""

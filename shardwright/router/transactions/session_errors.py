@@ -1,14 +1,12 @@
-"""The errors of requests whose transaction is not the session's present one, or has ended."""
+"""The errors of requests whose transaction is not the session's current one, or has ended."""
 
-from base64 import b64encode
-from hashlib import sha256
 from typing import Final
-from uuid import UUID
 
+from shardwright.sharding.session_cache import SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
-_NO_USER: Final = b64encode(sha256().digest()).decode()
+_UUID_BYTES: Final = 16
 
 
 def unknown_transaction(number: int, active: int) -> CommandError:
@@ -43,7 +41,7 @@ def too_old_transaction(number: int, active: int, session: bytes) -> CommandErro
     Args:
         number: of the transaction.
         active: the greater number of the session's last one.
-        session: the bytes of the session's UUID.
+        session: its id (`SessionId.key`).
     """
     return CommandError(
         ErrorCode.TransactionTooOld,
@@ -62,4 +60,4 @@ def restarted_transaction(number: int, session: bytes) -> CommandError:
 
 
 def _text(session: bytes) -> str:
-    return f"{UUID(bytes=session)} - {_NO_USER} -  - "
+    return str(SessionId(session[:_UUID_BYTES], session[_UUID_BYTES:]))

@@ -5,6 +5,7 @@ from typing import Final
 
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
+from shardwright.sharding.session_cache import NO_USER
 from shardwright.wire.rawbson import (
     BOOL,
     EMPTY_DOCUMENT,
@@ -21,10 +22,10 @@ COORDINATOR: Final = b"coordinator"
 RECOVERY_TOKEN: Final = b"recoveryToken"
 
 STARTS_ELEMENT: Final = encode_elements({"startTransaction": True})
+AUTOCOMMIT_ELEMENT: Final = element(AUTOCOMMIT, BOOL, b"\0")
 COORDINATOR_ELEMENT: Final = encode_elements({"coordinator": True})
 _LSID: Final = b"lsid"
-_UUID_AT: Final = 5  # behind the length and the subtype of binary data
-_AUTOCOMMIT_ELEMENT: Final = element(AUTOCOMMIT, BOOL, b"\0")
+_BINARY_AT: Final = 5  # behind the length and the subtype of binary data
 
 OF_TRANSACTIONS: Final = frozenset(
     {
@@ -34,7 +35,7 @@ OF_TRANSACTIONS: Final = frozenset(
 )
 """The fields of a request in a transaction that are different for each shard, or not for shards.
 
-The router gossips its present time in place of the client's, because the snapshot may have a later time than that.
+The router gossips its current time in place of the client's, because the snapshot may have a later time than that.
 """
 
 
@@ -44,7 +45,7 @@ class TransactionFields:
 
     Attributes:
         lsid: the raw session id.
-        session: the bytes of the session's UUID.
+        session: identifies the session (`SessionId.key`): the same UUID may be used by several users.
         number: ``txnNumber``.
         starts: whether the request is the first of its transaction.
         read_concern: raw; empty if none is given.
@@ -65,10 +66,12 @@ class TransactionFields:
         """
         lsid = request.raw_object(_LSID)
         assert lsid is not None
-        span = index(lsid)[b"id"]
+        fields = index(lsid)
+        identifier, uid = fields[b"id"], fields.get(b"uid")
+        user = NO_USER if uid is None else lsid[uid[2] + _BINARY_AT : uid[3]]
         return cls(
             lsid,
-            lsid[span[2] + _UUID_AT : span[3]],
+            lsid[identifier[2] + _BINARY_AT : identifier[3]] + user,
             int(request.get(TXN_NUMBER)),
             START_TRANSACTION in request.fields,
             request.raw_object(READ_CONCERN) or EMPTY_DOCUMENT,
@@ -85,7 +88,7 @@ def session_elements(lsid: bytes, number: int) -> bytes:
     return (
         element(_LSID, OBJECT, lsid)
         + element(TXN_NUMBER, INT64, number.to_bytes(8, "little", signed=True))
-        + _AUTOCOMMIT_ELEMENT
+        + AUTOCOMMIT_ELEMENT
     )
 
 

@@ -1,6 +1,6 @@
 """Sending the requests of one transaction to shards."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -9,7 +9,9 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import PendingReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.transactions.rewritten_frame import in_transaction
-from shardwright.router.transactions.router_transaction import RouterTransaction
+from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -45,38 +47,34 @@ class TransactionSender(ShardSender):
         preference: ReadPreference = PRIMARY,
         may_repeat: bool = False,
         as_router: bool = False,
-        on_sending: Callable[[str], None] | None = None,
     ) -> ShardReply:
         """Send a request of the transaction, see `ShardSender.send`.
 
         Args:
             shard_id: the shard, which becomes a participant.
             frame: the request.
-            preference: not regarded.
-            may_repeat: not regarded.
+            preference: ignored.
+            may_repeat: ignored.
             as_router: see `ShardSender.send`.
-            on_sending: see `ShardSender.send`.
 
         Raises:
-            CommandError: ShardNotFound; HostUnreachable, the shard could not be reached.
+            CommandError: ShardNotFound; HostUnreachable, the shard could not be reached; Interrupted, the transaction
+                has been killed.
         """
         starting = self._starting.get(shard_id)
         if starting is not None:
             await in_own_task()
             await starting.wait()
         transaction = self.transaction
+        if transaction.phase is Phase.ABORTED:
+            raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
         is_new = shard_id not in transaction.participants
         if is_new:
             self._starting[shard_id] = trio.Event()
             # All participants read at one time. Reads have chosen it for their targeting; a write may come first.
             transaction.choose_time(self.clock.time.cluster_time)
         try:
-            reply = await super().send(
-                shard_id,
-                in_transaction(frame, transaction.join(shard_id)),
-                as_router=as_router,
-                on_sending=on_sending,
-            )
+            reply = await super().send(shard_id, in_transaction(frame, transaction.join(shard_id)), as_router=as_router)
         finally:
             if is_new:
                 self._starting.pop(shard_id).set()

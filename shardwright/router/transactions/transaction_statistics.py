@@ -13,13 +13,6 @@ from shardwright.router.transactions.commit_path import CommitPath
 from shardwright.router.transactions.router_transaction import RouterTransaction
 
 RECOVERY: Final = "recoverWithToken"
-_NAMES: Final = {
-    CommitPath.NO_SHARDS: "noShards",
-    CommitPath.ONE_SHARD: "singleShard",
-    CommitPath.ONE_WRITER: "singleWriteShard",
-    CommitPath.READ_ONLY: "readOnly",
-    CommitPath.TWO_PHASES: "twoPhaseCommit",
-}
 
 
 @dataclass(slots=True)
@@ -30,7 +23,7 @@ class _Commits:
 
 
 def _no_commits() -> dict[str, _Commits]:
-    return {name: _Commits() for name in (*_NAMES.values(), RECOVERY)}
+    return {name: _Commits() for name in (*(path.value for path in CommitPath), RECOVERY)}
 
 
 @dataclass(slots=True)
@@ -66,9 +59,15 @@ class TransactionStatistics:
 
     @contextmanager
     def commit(self, transaction: RouterTransaction | None) -> Iterator[None]:
-        """Count a commit, run in the block; one of a transaction of another router if none is given."""
+        """Count a commit, run in the block; one of a transaction of another router if none is given.
+
+        One that fails for lack of answers is none of the kinds that are counted.
+        """
+        if transaction is not None and transaction.lacks_answers:
+            yield
+            return
         began = perf_counter()
-        name = RECOVERY if transaction is None else _NAMES[transaction.plan_commit().path]
+        name = RECOVERY if transaction is None else transaction.plan_commit().path.value
         commits = self._commits[name]
         commits.initiated += 1
         if transaction is not None:

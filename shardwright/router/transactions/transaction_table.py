@@ -1,8 +1,8 @@
 """The sessions that have run transactions here, each with its last one."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -16,18 +16,34 @@ IDLE_SECONDS_MAX: Final = 30 * 60.0
 """Like that of logical sessions. Shards abort transactions much earlier, after ``transactionLifetimeLimitSeconds``."""
 
 
+class ClientDescription(NamedTuple):
+    """A client, which may have gone since.
+
+    Attributes:
+        id: the number of its connection.
+        peer: its address.
+        metadata: how it introduced itself.
+    """
+
+    id: int
+    peer: str
+    metadata: Mapping[str, Any] | None
+
+
 class RouterSession:
     """A session, which runs one operation of a transaction at a time.
 
     Attributes:
         transaction: the last one; None before the first.
+        client: the client that began it, if known.
         last_used: when it was last checked in, in seconds of `time.monotonic`.
     """
 
-    __slots__ = ("_is_checked_out", "_released", "last_used", "transaction", "waiting")
+    __slots__ = ("_is_checked_out", "_released", "client", "last_used", "transaction", "waiting")
 
     def __init__(self) -> None:
         self.transaction: RouterTransaction | None = None
+        self.client: ClientDescription | None = None
         self.last_used = monotonic()
         self.waiting = 0
         self._is_checked_out = False
@@ -45,10 +61,14 @@ class RouterSession:
             self.waiting -= 1
         self._is_checked_out = True
         self._released = trio.Event()
+        if self.transaction is not None:
+            self.transaction.times.begin_command()
 
     def check_in(self) -> None:
         """The operation that uses the session has ended."""
         self.last_used = monotonic()
+        if self.transaction is not None:
+            self.transaction.times.end_command()
         self._is_checked_out = False
         self._released.set()
 
@@ -74,7 +94,7 @@ class RouterSession:
 
 
 class TransactionTable:
-    """The sessions by the bytes that identify them, the one that has been idle for longest first.
+    """The sessions by their ids (`SessionId.key`), the one that has been idle for longest first.
 
     Args:
         sessions_max: how many there may be.
@@ -113,7 +133,7 @@ class TransactionTable:
         return self._sessions
 
     def open_in(self, sessions: Collection[bytes] | None) -> list[RouterTransaction]:
-        """The open transactions of some sessions, given by the bytes of their UUIDs, or of all."""
+        """The open transactions of some sessions, given by their ids, or of all."""
         return [
             session.transaction
             for session_id, session in self._sessions.items()

@@ -17,6 +17,8 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.read_preference import PRIMARY
 from tests.router.change_streams.tokens import mark, token
@@ -135,6 +137,10 @@ class FakeCluster:
         """A shard joins."""
         self.shards[name] = FakeShard(name)
 
+    def remove_shard(self, name: str) -> None:
+        """A shard is removed: the router no longer knows it."""
+        del self.shards[name]
+
     async def open_streams(self, start: int, shards_as_of: int | None = None) -> ShardStreams:
         """Streams on the present shards, whose list was read as of the start or of another time."""
         oplogs = OplogAdvancer(cast("Any", self))
@@ -162,6 +168,8 @@ class FakeCluster:
 
     async def ask(self, shard_id: str, address: str, frame: bytes) -> "FakePendingReply":
         """As `ShardSender`."""
+        if shard_id not in self.shards:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         self.shards[shard_id].asked += 1
         return FakePendingReply(self, shard_id, frame)
 
@@ -182,7 +190,7 @@ def _start(specification: dict[str, Any]) -> int:
         return int(specification["startAtOperationTime"].inc)
     parsed = ResumeToken.parse(bson.encode(specification["startAfter"]))
     assert parsed is not None
-    return parsed.time.inc + 1
+    return parsed.time.inc  # a mongod returns the event itself, too, which a mongos leaves out
 
 
 def _cursor(cursor_id: int, batch: str, times: list[int], promise: ResumeToken) -> dict[str, Any]:

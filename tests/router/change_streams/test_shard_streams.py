@@ -2,12 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.router.change_streams.errors import RESUMABLE, labelled
 from shardwright.router.change_streams.shard_streams import ShardStreams
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.router.change_streams.fake_cluster import QUIET_MS, FakeCluster
 from tests.router.change_streams.tokens import mark
 from tests.router.cursors.fakes import get_more
@@ -43,6 +47,40 @@ def test_an_event_does_not_wait_for_idle_shards() -> None:
         started = trio.current_time()
         assert await take(streams, 1) == [time]
         assert trio.current_time() - started < 0.1
+
+    run(check)
+
+
+def test_a_stream_on_a_removed_shard_can_be_resumed() -> None:
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1)
+        cluster.remove_shard("b")
+        with pytest.raises(CommandError) as raised, labelled():
+            await streams.read(get_more(), 20, mark(1))
+        assert (raised.value.code, raised.value.labels) == (ErrorCode.RetryChangeStream, (RESUMABLE,))
+
+    run(check)
+
+
+def test_a_shard_that_is_interrupted_repeats_no_event() -> None:
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1)
+        times = [cluster.write("a")]
+        assert await take(streams, 1) == times
+        found: list[int] = []
+
+        async def take_one() -> None:
+            found.extend(await take(streams, 1, wait_ms=5000))
+
+        for shard in ("b", "a", "b"):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take_one)
+                await trio.sleep(1)
+                times.append(cluster.write(shard))
+        assert found == times[1:]
+        assert cluster.killed, "a wait was interrupted"
 
     run(check)
 

@@ -255,6 +255,24 @@ def test_cursors_end_with_their_session() -> None:
     with_manager(body)
 
 
+def test_the_cursors_of_a_transaction_end_with_it() -> None:
+    session = b"1" * 16
+    ended, others = CursorOwner(session, 5), (CursorOwner(session, 6), CursorOwner(session), CursorOwner(b"2" * 16, 5))
+
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        for number, owner in enumerate((ended, *others, ended), 1):
+            manager.open(FakeCursor(sender, number), owner)
+        taken = manager.open(FakeCursor(sender, 100), ended)
+        manager.take(taken)
+        manager.end_transaction(ended)
+        manager.end_transaction(ended)
+        await wait_all_tasks_blocked()
+        assert sorted(cursor_id for _, cursor_id in sender.killed) == [1, 5]
+        assert manager.kill_all() == len(others)
+
+    with_manager(body)
+
+
 def test_a_host_that_cannot_be_reached_keeps_nobody_from_killing() -> None:
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         sender.is_unreachable = True

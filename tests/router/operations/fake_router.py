@@ -12,6 +12,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.routing_table import RoutingTable
@@ -110,6 +111,8 @@ class FakeRouter:
         return self.shard_ids
 
     # As the sender
+
+    send_into = ShardSender.send_into
 
     async def send(self, shard: str, frame: bytes, *, may_repeat: bool = False, **_: object) -> ShardReply:
         received = Request(OpMsg(frame))

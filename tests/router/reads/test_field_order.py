@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pymongo.collection import Collection
 
 from shardwright.router.reads.field_order import FieldOrder
-from shardwright.router.reads.sort_order import SortOrder
+from shardwright.router.reads.sort_order import END, INVERTED, SortOrder
+from shardwright.sharding.key_order import ENCODED_NULL, encode_value
+from shardwright.wire.rawbson import spans
 from tests.sampling import many
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, int32, string
@@ -88,6 +90,35 @@ def test_keys_are_those_of_mongod(
     documents = [document(number, *content) for number, content in enumerate(contents)]
     sort = dict(zip(NAMES if is_compound else NAMES[:1], directions, strict=False))
     agree_with_mongod(collection, documents, sort, hint=hint)
+
+
+fixed = st.sampled_from(
+    (int32(1), int32(-1), int32(0x0061_1000), bson_values.int64(1 << 60), bson_values.double(0.5), string("a\0b"))
+)
+names = st.sampled_from(("_id", "a", "b", "c", "aa"))
+layouts = st.lists(st.tuples(names, fixed), max_size=5, unique_by=lambda each: each[0])
+
+
+@given(
+    chunks=st.lists(st.lists(layouts, min_size=1, max_size=6), max_size=4),
+    direction=st.sampled_from((1, -1)),
+    name=names,
+)
+def test_documents_of_different_layouts_have_the_keys_of_their_fields(
+    chunks: list[list[list[tuple[str, Value]]]], direction: int, name: str
+) -> None:
+    order = order_of({name: direction})
+    assert order is not None
+    for chunk in chunks:
+        documents = [bson_values.document_of(fields) for fields in chunk]
+        expected = [_encoded_field(document, name.encode()) for document in documents]
+        if direction < 0:
+            expected = [each.translate(INVERTED) for each in expected]
+        assert order.keyed(documents)[0] == [each + END for each in expected]
+
+
+def _encoded_field(raw: bytes, name: bytes) -> bytes:
+    return next((encode_value(raw, span) for each, span in spans(raw) if each == name), ENCODED_NULL)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def test_parsed_arguments() -> None:
         batch_size=0,
         is_single_batch=True,
         allows_partial_results=False,
+        is_for_shards=False,
     )
 
 

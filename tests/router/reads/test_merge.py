@@ -10,6 +10,7 @@ from shardwright.router.reads.batch import Batch
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+from shardwright.wire.rawbson import ARRAY, DocumentArray, array_of_documents
 
 
 def plain(number: int) -> bytes:
@@ -18,6 +19,11 @@ def plain(number: int) -> bytes:
 
 def sorted_by(number: int, identity: int) -> bytes:
     return bson.encode({"n": number, "id": identity, "$sortKey": [number]})
+
+
+def array(documents: list[bytes]) -> DocumentArray:
+    raw = array_of_documents(documents)
+    return DocumentArray(raw, (ARRAY, 0, 0, len(raw)))
 
 
 def drain(merger: ResultMerger, sources: list[list[bytes]], chunk: int, batch_size: int | None) -> list[list[bytes]]:
@@ -33,7 +39,9 @@ def drain(merger: ResultMerger, sources: list[list[bytes]], chunk: int, batch_si
             for number in starving:
                 at = positions[number]
                 positions[number] = at + chunk
-                merger.feed(number, sources[number][at : at + chunk], is_exhausted=at + chunk >= len(sources[number]))
+                merger.feed(
+                    number, array(sources[number][at : at + chunk]), is_exhausted=at + chunk >= len(sources[number])
+                )
         batches.append(batch.documents)
         if merger.is_done:
             return batches
@@ -88,12 +96,12 @@ def test_merging_without_order_loses_and_repeats_nothing(
 
 def test_with_an_order_no_document_comes_before_every_source_has_spoken() -> None:
     merger = ResultMerger(2, order=SortOrder((False,)))
-    merger.feed(0, [sorted_by(1, 0)], is_exhausted=False)
+    merger.feed(0, array([sorted_by(1, 0)]), is_exhausted=False)
     batch = Batch(None)
     merger.fill(batch)
     assert batch.documents == []
     assert merger.starving() == [1]
-    merger.feed(1, [], is_exhausted=True)
+    merger.feed(1, array([]), is_exhausted=True)
     merger.fill(batch)
     assert [bson.decode(document)["n"] for document in batch.documents] == [1]
     assert merger.starving() == [0]
@@ -101,7 +109,7 @@ def test_with_an_order_no_document_comes_before_every_source_has_spoken() -> Non
 
 def test_without_an_order_nobody_is_asked_while_documents_are_here() -> None:
     merger = ResultMerger(2)
-    merger.feed(0, [plain(1)], is_exhausted=False)
+    merger.feed(0, array([plain(1)]), is_exhausted=False)
     assert merger.starving() == []
     merger.fill(Batch(None))
     assert merger.starving() == [0, 1]
@@ -109,7 +117,7 @@ def test_without_an_order_nobody_is_asked_while_documents_are_here() -> None:
 
 def test_a_reached_limit_is_the_end_though_sources_have_more() -> None:
     merger = ResultMerger(1, limit=1)
-    merger.feed(0, [plain(1), plain(2)], is_exhausted=False)
+    merger.feed(0, array([plain(1), plain(2)]), is_exhausted=False)
     batch = Batch(None)
     merger.fill(batch)
     assert len(batch.documents) == 1
@@ -122,7 +130,9 @@ def test_a_batch_holds_sixteen_megabytes_but_always_one_document() -> None:
         return bson.encode({"x": bytes(megabytes * 1024 * 1024)})
 
     merger = ResultMerger(1)
-    merger.feed(0, [large(7), large(7), large(7), bson.encode({"x": bytes(BSON_OBJECT_BYTES_MAX)})], is_exhausted=True)
+    merger.feed(
+        0, array([large(7), large(7), large(7), bson.encode({"x": bytes(BSON_OBJECT_BYTES_MAX)})]), is_exhausted=True
+    )
     batches: list[int] = []
     while not merger.is_done:
         batch = Batch(None)

@@ -98,9 +98,8 @@ def test_what_plainly_holds_the_whole_result(cursor: object, whole: bool) -> Non
 
 def test_our_own_reply_has_the_fields_in_mongos_order() -> None:
     raw = [bson.encode(document) for document in DOCUMENTS]
-    made = bson.decode(
-        from_elements(cursor_element(NEXT_BATCH, raw, 5, "test.c", is_partial=True, at_cluster_time=Timestamp(4, 2)))
-    )
+    pieces = cursor_element(NEXT_BATCH, raw, 5, "test.c", is_partial=True, at_cluster_time=Timestamp(4, 2))
+    made = bson.decode(from_elements(b"".join(pieces)))
     assert made == {
         "cursor": {
             "nextBatch": DOCUMENTS,

@@ -13,6 +13,7 @@ from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.transactions.abort import abort_explicitly, abort_implicitly, abort_joined_now
 from shardwright.router.transactions.commit import commit, recover
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.router.transactions.transaction_statistics import TransactionStatistics
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import encode_elements
@@ -130,7 +131,7 @@ def test_two_writers_commit_through_the_coordinator() -> None:
     assert command["coordinator"] is True
 
 
-@pytest.mark.parametrize("code", [6, 10107, 50, 64, 225, 262, 91])
+@pytest.mark.parametrize("code", [6, 10107, 50, 64, 225, 262, 91, 11601])
 def test_unknown_outcome_has_the_same_sent_again(code: int) -> None:
     name = "coordinateCommitTransaction"
     shards, transaction = Shards({(name, "a"): [failure(code), OK]}), transaction_of(a=True, b=True)
@@ -153,10 +154,40 @@ def test_write_concern_error_has_the_same_sent_again() -> None:
     assert transaction.phase is Phase.COMMITTED
 
 
-def test_refusal_is_final() -> None:
-    shards, transaction = Shards({("commitTransaction", "a"): [failure(251)]}), transaction_of(a=True)
+@pytest.mark.parametrize(("code", "is_over"), [(251, True), (72, False)])
+def test_refusal_is_final(code: int, *, is_over: bool) -> None:
+    shards, transaction = Shards({("commitTransaction", "a"): [failure(code)]}), transaction_of(a=True)
     with pytest.raises(CommandError):
         shards.commit(transaction)
+    assert transaction.phase is Phase.ABORTED
+    assert shards.asked == [("commitTransaction", "a"), *([] if is_over else [("abortTransaction", "a")])]
+
+
+def test_two_phase_commit_that_never_ran_leaves_no_participant_open() -> None:
+    """The coordinator has lost its part, as after a restart, and has asked nobody."""
+    name = "coordinateCommitTransaction"
+    shards, transaction = Shards({(name, "a"): [failure(251)]}), transaction_of(a=True, b=True, c=False)
+    with pytest.raises(CommandError) as raised:
+        shards.commit(transaction)
+    assert raised.value.code == 251
+    assert shards.asked == [(name, "a"), *(("abortTransaction", shard) for shard in "abc")]
+    assert transaction.phase is Phase.ABORTED
+
+
+def test_failed_commit_of_a_reader_leaves_no_participant_open() -> None:
+    shards, transaction = Shards({("commitTransaction", "a"): [failure(251)]}), transaction_of(a=False, b=False)
+    with pytest.raises(CommandError):
+        shards.commit(transaction)
+    assert shards.asked[2:] == [("abortTransaction", "a"), ("abortTransaction", "b")]
+
+
+def test_participant_without_an_answer_has_all_aborted() -> None:
+    shards, transaction = Shards(), transaction_of(a=True)
+    transaction.join("b")
+    with TransactionStatistics().commit(transaction), pytest.raises(CommandError) as raised:
+        shards.commit(transaction)
+    assert raised.value.code == 251
+    assert shards.asked == [("abortTransaction", "a"), ("abortTransaction", "b")]
     assert transaction.phase is Phase.ABORTED
 
 

@@ -113,7 +113,7 @@ def test_recovery_shard_is_the_first_that_has_written() -> None:
     for shard, is_read_only in (("a", True), ("b", False), ("c", False)):
         transaction.join(shard)
         transaction.note_answer(shard, is_read_only=is_read_only)
-    assert transaction.recovery_token == {"recoveryShardId": "b"}
+    assert transaction.recovery_shard == "b"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
 """Sessions run one operation at a time, and there is a bound on how many are remembered."""
 
+import bson
 import pytest
 import trio
 import trio.testing
+from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.router.transactions.session_fields import TransactionFields
 from shardwright.router.transactions.transaction_table import TransactionTable
+from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
 
 LSID = b"\5\0\0\0\0"
 
@@ -70,3 +77,31 @@ def test_open_transactions_make_no_room() -> None:
         assert raised.value.code == ErrorCode.TooManyLogicalSessions
 
     trio.run(main)
+
+
+def test_sessions_of_two_users_have_nothing_in_common() -> None:
+    """They may have the same UUID; a session without a user is that of nobody."""
+    keys = {
+        name: _fields(uid=uid).session
+        for name, uid in {"none": None, "nobody": NO_USER, "first": b"1" * 32, "second": b"2" * 32}.items()
+    }
+    assert keys["none"] == keys["nobody"]
+    assert len(set(keys.values())) == 3
+
+    async def main() -> None:
+        table = TransactionTable(10)
+        for name, number in (("first", 7), ("second", 5)):
+            session = await table.check_out(keys[name])
+            assert session.transaction is None
+            session.transaction = RouterTransaction(LSID, number)
+            session.check_in()
+        [killed] = table.open_in({SessionId(bytes(16), b"1" * 32).key})
+        assert killed.number == 7
+
+    trio.run(main)
+
+
+def _fields(uid: bytes | None) -> TransactionFields:
+    lsid = {"id": Binary(bytes(16), 4), **({} if uid is None else {"uid": Binary(uid)})}
+    body = bson.encode({"find": "c", "lsid": lsid, "txnNumber": Int64(1), "autocommit": False, "$db": "d"})
+    return TransactionFields.of(Request(OpMsg(op_msg(body, request_id=1))))

@@ -1,0 +1,101 @@
+"""``checkMetadataConsistency``, a command of MongoDB 7.0: damage in the catalog and on the shards."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from bson.int64 import Int64
+
+from shardwright.router.commands.command_registry import command
+from shardwright.router.ddl.coordinated import command_body
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.inconsistencies import Inconsistency, namespace_of
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document
+
+_INTERNAL: Final = frozenset({"admin", "config", "local"})
+
+
+@command("checkMetadataConsistency", reads=True)
+async def check_metadata_consistency(operation: Operation) -> Reply:
+    """Finds damage in the metadata of a collection, of a database or, on the admin database, of the whole cluster."""
+    request = operation.request
+    about = operation.argument(b"checkMetadataConsistency")
+    if isinstance(about, str):
+        found = await _check_database(operation, request.db, about)
+    elif request.db == "admin":
+        found = await _check_cluster(operation)
+    else:
+        found = await _check_database(operation, request.db)
+    return {"cursor": {"firstBatch": found, "id": Int64(0), "ns": f"{request.db}.$cmd.aggregate"}}
+
+
+async def _check_database(operation: Operation, db: str, collection: str = "") -> list[dict[str, Any]]:
+    if db in _INTERNAL:
+        raise CommandError(ErrorCode.InvalidNamespace, f"the {db} database has no sharding metadata to check")
+    check = {
+        "_shardsvrCheckMetadataConsistency": collection or 1,
+        "checkIndexes": Arguments.of(operation.request).boolean(b"checkIndexes"),
+    }
+    reply = await send_to_primary_shard(operation, db, command_body(db, check), may_repeat=True)
+    found: list[dict[str, Any]] = reply.get(b"inconsistencies")
+    return found
+
+
+async def _check_cluster(operation: Operation) -> list[dict[str, Any]]:
+    """Check one database after the other, then what belongs to none."""
+    databases = await _databases(operation)
+    found: list[dict[str, Any]] = []
+    for db in databases:
+        try:
+            found += await _check_database(operation, db)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:  # it was dropped meanwhile
+                raise
+    found += await _hidden_collections(operation)
+    found += await _stray_databases(operation, databases)
+    return sorted(found, key=namespace_of)
+
+
+async def _databases(operation: Operation) -> list[str]:
+    return [str(each["_id"]) for each in await _catalog(operation, "databases")]
+
+
+async def _hidden_collections(operation: Operation) -> list[dict[str, Any]]:
+    """The sharded collections of databases that do not exist.
+
+    A database is created before its collections, and dropped after them: one without a database before and after the
+    databases are read is not just being created or dropped.
+    """
+    before = await _catalog(operation, "collections")
+    databases = _INTERNAL.union(await _databases(operation))
+    after = {each["uuid"] for each in await _catalog(operation, "collections")}
+    return [
+        Inconsistency.HiddenShardedCollection.document(each["_id"], collectionUUID=each["uuid"])
+        for each in before
+        if each["_id"].partition(".")[0] not in databases and each["uuid"] in after
+    ]
+
+
+async def _stray_databases(operation: Operation, before: Iterable[str]) -> list[dict[str, Any]]:
+    """The databases of shards that the catalog did not have before, and does not have after, the shards were asked."""
+    listing = {"listDatabases": 1, "nameOnly": True}
+    on_shards: dict[str, Sequence[str]] = {}
+    for shard in await operation.context.shards.all_ids():
+        reply = await operation.context.sender.command(shard, "admin", listing, may_repeat=True)
+        on_shards[shard] = [each["name"] for each in reply["databases"]]
+    known = _INTERNAL.union(before, await _databases(operation))
+    return [
+        Inconsistency.StrayDatabase.document(db, shard=shard)
+        for shard, databases in on_shards.items()
+        for db in databases
+        if db not in known
+    ]
+
+
+async def _catalog(operation: Operation, collection: str) -> list[dict[str, Any]]:
+    documents = await operation.context.catalog.find(collection, {}, sort={"_id": 1})
+    return [decode_document(document) for document in documents]

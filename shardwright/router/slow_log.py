@@ -1,0 +1,190 @@
+"""The log of slow operations, and the filters that choose what is logged.
+
+A filter (``profile`` with ``filter``) is a query on what a profiler would record of an operation. Queries mean what a
+mongod makes of them, so a mongod applies them to the records of many operations at once, after these were answered.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import bson
+import trio
+
+from shardwright.daemon.outcomes import OK
+from shardwright.router.change_streams.client_stages import applied_to
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.operations.local_operations import KINDS, namespace_shown
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.request_namespace import request_namespace
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    OBJECT,
+    append,
+    decode_document,
+    element,
+    encode_document,
+    encode_elements,
+    from_elements,
+    raw_document,
+)
+from shardwright.wire.request import Request
+
+logger = get_logger("router.commands")
+
+_WAITING_MAX: Final = 1000
+"""How many operations wait to be filtered; the log does not get any more."""
+
+_BATCH_MAX: Final = 100
+
+_COMMAND_BYTES_MAX: Final = 50_000
+"""How much of a command is recorded, as in MongoDB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """An operation that a filter decides about.
+
+    Attributes:
+        query: the raw filter.
+        recorded: what it is applied to, a raw document.
+        line: the fields of the line that may be logged.
+    """
+
+    query: bytes
+    recorded: bytes
+    line: Mapping[str, Any]
+
+
+class SlowLog:
+    """Logs the slow operations of one process.
+
+    Args:
+        context: of the router.
+    """
+
+    def __init__(self, context: RouterContext) -> None:
+        self._context = context
+        self._sender, self._receiver = trio.open_memory_channel[_Record](_WAITING_MAX)
+        self._lost = context.metrics.counter(
+            "unfiltered_operations", "Operations that could not be filtered for the log, and were not logged"
+        )
+
+    def consider(self, operation: Operation, outcome: str, seconds: float, *, waits: bool) -> None:
+        """Log an operation that took ``SlowOperations.considered_ms`` if it is slow, or let its filter decide.
+
+        Args:
+            operation: the operation, which has ended.
+            outcome: ``ok``, or the name of its error.
+            seconds: how long it took.
+            waits: whether its client may have asked it to take long.
+        """
+        query = self._context.slow_operations.filter_of(operation.request.db)
+        if query is None:
+            if not waits and self._context.slow_operations.is_sampled(seconds):
+                _log(_line(operation, outcome, seconds))
+            return
+        record = _Record(query, _recorded(operation, outcome, seconds), _line(operation, outcome, seconds))
+        try:
+            self._sender.send_nowait(record)
+        except trio.WouldBlock:
+            self._lost.add()
+
+    async def run(self) -> None:
+        """Apply filters until cancelled."""
+        async for first in self._receiver:
+            records = [first]
+            while len(records) < _BATCH_MAX and self._receiver.statistics().current_buffer_used:
+                records.append(self._receiver.receive_nowait())
+            by_query = defaultdict(list)
+            for record in records:
+                by_query[record.query].append(record)
+            for query, alike in by_query.items():
+                await self._log_matching(query, alike)
+
+    async def _log_matching(self, query: bytes, records: Sequence[_Record]) -> None:
+        try:
+            matching = await self._matching(query, records)
+        except (CommandError, BackendError) as error:
+            self._lost.add(len(records))
+            logger.warning("Could not filter operations for the log", operations=len(records), error=str(error))
+            return
+        for number in matching:
+            _log(records[number].line)
+
+    async def _matching(self, query: bytes, records: Sequence[_Record]) -> list[int]:
+        """The positions of the records that meet a query.
+
+        Raises:
+            CommandError: a shard failed.
+            BackendError: it does not answer.
+        """
+        stages = [from_elements(element(b"$match", OBJECT, query)), encode_document({"$project": {"_id": 1}})]
+        numbered = [append(record.recorded, encode_elements({"_id": at})) for at, record in enumerate(records)]
+        body = bson.encode({"aggregate": 1, "cursor": {"batchSize": len(records)}, "$db": "admin"})
+        frame = op_msg(
+            append(body, element(b"pipeline", ARRAY, applied_to(numbered, stages))), request_id=next_request_id()
+        )
+        shard_id = (await self._context.shards.ids_as_told())[0]
+        reply = await self._context.sender.send(shard_id, frame, may_repeat=True)
+        reply.raise_for_error()
+        return [int(decode_document(found)["_id"]) for found in CursorReply.of(reply).documents()]
+
+
+def _line(operation: Operation, outcome: str, seconds: float) -> dict[str, Any]:
+    request = operation.request
+    return {
+        "connection_id": operation.client.id,
+        "command": request.name,
+        "namespace": request_namespace(request),
+        "duration_ms": round(seconds * 1000, 1),
+        "outcome": outcome,
+        "shards": list(operation.targeted),
+        "retries": operation.retries,
+    }
+
+
+def _log(line: Mapping[str, Any]) -> None:
+    logger.info("Slow operation", **line)
+
+
+def _recorded(operation: Operation, outcome: str, seconds: float) -> bytes:
+    """What a profiler would record of an operation, as far as the router knows it."""
+    request, client = operation.request, operation.client
+    name = (client.metadata or {}).get("application", {}).get("name")
+    return bson.encode(
+        {
+            "op": KINDS.get(request.name, "command"),
+            "ns": namespace_shown(request),
+            "command": raw_document(_command(request)),
+            "nShards": len(operation.targeted),
+            **({} if outcome == OK else {"errName": outcome}),
+            "protocol": "op_msg",
+            "millis": int(seconds * 1000),
+            "ts": datetime.now(UTC),
+            "client": client.peer.rpartition(":")[0],
+            **({"appName": name} if name else {}),
+            "allUsers": [],
+            "user": "",
+        }
+    )
+
+
+def _command(request: Request) -> bytes:
+    """The body of a request without what exceeds the limit for it."""
+    body = request.body
+    if len(body) <= _COMMAND_BYTES_MAX:
+        return body
+    kept, room = [], _COMMAND_BYTES_MAX
+    for _, start, _, end in request.fields.values():
+        if end - start <= room:
+            kept.append(body[start:end])
+            room -= end - start
+    return from_elements(b"".join(kept))
