@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bson.json_util import dumps
+
 from shardwright.deploy.balancing import ACTIONS, explanation_text, status_text
 from shardwright.deploy.cluster import LocalCluster, json_line
+from shardwright.deploy.consistency import inconsistencies_text
 from shardwright.deploy.daemon_options import DAEMONS, parse_option
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.interrupts import signals_interrupt
@@ -32,6 +35,9 @@ from shardwright.mongosh_compat.jstests.command import run_command as run_jstest
 from shardwright.mongosh_compat.runner import MongoshNotFoundError
 
 DEFAULT_DIRECTORY = Path(".shardwright")
+
+# The exit status of `shardwright check` if it has found something; 1 is that of errors.
+EXIT_INCONSISTENT = 2
 
 # The exit status that a shell reports for a command ended by SIGINT.
 EXIT_INTERRUPTED = 130
@@ -132,6 +138,12 @@ def _balancer(options: argparse.Namespace) -> int:
         if options.explain:
             print(explanation_text(document))
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    found = LocalCluster(options.dir, Steps()).check(indexes=options.indexes)
+    print(dumps({"inconsistencies": found}) if options.json else inconsistencies_text(found))
+    return EXIT_INCONSISTENT if found else 0
 
 
 def _jstest(options: argparse.Namespace) -> int:
@@ -238,6 +250,10 @@ def argument_parser() -> argparse.ArgumentParser:
     balancer.add_argument("action", nargs="?", choices=ACTIONS, default="status", help="(default: status)")
     balancer.add_argument("--explain", action="store_true", help="show the decisions of the next round, with reasons")
     balancer.add_argument("--json", action="store_true", help="print one JSON line")
+
+    check = command("check", _check, "Compare the catalog with the shards; the exit status is 2 if there is damage.")
+    check.add_argument("--indexes", action="store_true", help="compare the indexes of the shards too")
+    check.add_argument("--json", action="store_true", help="print one line of extended JSON")
 
     description = "Run integration suites in the style of MongoDB's jstests, on clusters that are started for them."
     jstest = commands.add_parser("jstest", help=description, description=description)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from bson import json_util
 
 from shardwright.deploy.balancing import balancer, explanation
+from shardwright.deploy.consistency import inconsistencies
 from shardwright.deploy.daemon_options import check_options
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import ClusterState, DamagedStateError, Layout, remove_sockets
@@ -121,6 +122,10 @@ class LocalCluster:
     def balancer(self, action: str) -> dict[str, Any]:
         """Start or stop the balancer, or just return its state (see `deploy.balancing`)."""
         return balancer(self._layout.require().topology.uri, action)
+
+    def check(self, *, indexes: bool) -> list[dict[str, Any]]:
+        """The inconsistencies of the cluster's metadata (see `deploy.consistency`)."""
+        return inconsistencies(self._layout.require().topology.uri, indexes=indexes)
 
     def explain_balancer(self) -> dict[str, Any]:
         """What the balancer would do next (see `deploy.balancing`)."""

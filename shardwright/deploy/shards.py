@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -81,22 +81,33 @@ def _drain(client: Client, shard: str, steps: Steps) -> None:
             left = reply["remaining"]["chunks"]
             bar.advance(chunks - left)
             chunks = left
-            _check_can_go_on(client, shard, reply)
-            time.sleep(POLL_SECONDS)
+            if left:
+                _check_can_go_on(client, shard, reply)
+                time.sleep(POLL_SECONDS)
+            else:
+                _move_databases(client, shard, reply["dbsToMove"], steps)
             reply = client.admin.command("removeShard", shard)
         bar.advance(chunks)
+
+
+def _move_databases(client: Client, shard: str, databases: Sequence[str], steps: Steps) -> None:
+    """Move databases whose primary shard is draining to other shards, evenly."""
+    shards = [each["_id"] for each in client.admin.command("listShards")["shards"] if not each.get("draining")]
+    counts = {name: client.config.databases.count_documents({"primary": name}) for name in shards}
+    for database in databases:
+        to = min(counts, key=lambda name: (counts[name], name))
+        with steps.step(f"moving the database {database} from {shard} to {to}"):
+            client.admin.command("movePrimary", database, to=to)
+        counts[to] += 1
 
 
 def _check_can_go_on(client: Client, shard: str, reply: dict[str, Any]) -> None:
     """Report what the user has to do, if nothing else will empty the shard.
 
     Raises:
-        DeployError: the balancer is off, only jumbo chunks are left, or only databases.
+        DeployError: the balancer is off, or only jumbo chunks are left.
     """
     remaining = reply["remaining"]
-    if not remaining["chunks"]:
-        names = ", ".join(reply["dbsToMove"])
-        raise DeployError(f"{shard} is the primary shard of {names}: drop these databases and repeat the command")
     if remaining["chunks"] == remaining["jumboChunks"]:
         raise DeployError(f"all chunks left on {shard} are jumbo: move them with moveChunk and forceJumbo")
     if client.admin.command("balancerStatus")["mode"] != "full":

@@ -36,7 +36,7 @@ NOT_TRIED: Final[dict[str, dict[str, str]]] = {
         "shardAndDistributeCollection": "MongoDB 8.0, and reshardCollection before",
         **dict.fromkeys(
             ("reshardCollection", "abortReshardCollection", "commitReshardCollection"),
-            "resharding is not supported yet",
+            "tests/resharding has tests of resharding",
         ),
         "balancerCollectionStatus": "there is no balancer yet",
     },

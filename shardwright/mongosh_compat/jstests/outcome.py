@@ -7,7 +7,7 @@ from shardwright.mongosh_compat.jstests.suite import Suite
 
 
 class Result(Enum):
-    """Passed, failed, or not run to its end because it asks for what there is not."""
+    """Passed, failed, or not run to its end because it needs something that is not available."""
 
     PASS = "pass"
     FAIL = "fail"
