@@ -23,7 +23,13 @@ def test_it_leaves_the_reactor_before_it_needs_a_task(marked: Marked) -> None:
     assert not found, "\n".join(map(str, found))
 
 
-@pytest.mark.parametrize("name", ["handle", "dispatch", "_serve_request", "find", "insert", "update", "delete"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("handle", "dispatch", "_serve_request", "find", "insert", "update", "delete", "find_and_modify"),
+        *("commit_transaction", "abort_transaction", "may_change_owner", "understands"),
+    ],
+)
 def test_what_begins_in_the_reactor_is_marked(name: str) -> None:
     assert name in NAMES
 

@@ -10,7 +10,7 @@ from tests.integration.sharded import UPPER, Document, Documents, shard_by_range
 from tests.local_cluster import RunningCluster
 
 SCRIPTS = Path(__file__).parent / "node"
-SECONDS_MAX = 60.0
+SECONDS_MAX = 180.0
 
 
 def run_node(script: str, *arguments: str) -> str:

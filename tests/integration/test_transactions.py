@@ -1,6 +1,7 @@
 """Transactions of a stock driver over both shards."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from shardwright.wire.error_codes import ErrorCode
 from tests.integration.raw_client import RawClient
 from tests.integration.routers import connect_to_all, extra_router
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
 LEVELS = ("local", "majority", "snapshot")
@@ -198,6 +200,45 @@ def test_killed_session_ends_its_transaction(filled: Documents, session: ClientS
     assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
 
 
+@pytest.fixture
+def short_lived(lower_mongod: Client, upper_mongod: Client) -> Iterator[None]:
+    """During the test, mongods let transactions live for a second."""
+    mongods, name = (lower_mongod, upper_mongod), "transactionLifetimeLimitSeconds"
+    before = [mongod.admin.command({"getParameter": 1, name: 1})[name] for mongod in mongods]
+    for mongod in mongods:
+        mongod.admin.command({"setParameter": 1, name: 1})
+    yield
+    for mongod, seconds in zip(mongods, before, strict=True):
+        mongod.admin.command({"setParameter": 1, name: seconds})
+
+
+@pytest.mark.parametrize("is_committing", [False, True])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_transaction_ends_with_its_lifetime(
+    short_lived: None,
+    filled: Documents,
+    session: ClientSession,
+    lower_mongod: Client,
+    upper_mongod: Client,
+    is_committing: bool,
+    shards: int,
+) -> None:
+    session.start_transaction()
+    filled.update_many({"key": {"$in": [1, SPLIT_AT][:shards]}}, {"$set": {"x": 1}}, session=session)
+    idle: list[Document] = [{"$currentOp": {"allUsers": True}}, {"$match": {"type": "idleSession"}}]
+
+    def is_over() -> bool:
+        return not any(list(mongod.admin.aggregate(idle)) for mongod in (lower_mongod, upper_mongod))
+
+    eventually(is_over, what="the transaction's end")
+    following = session.commit_transaction if is_committing else partial(filled.find_one, {"key": 1}, session=session)
+    with pytest.raises(OperationFailure) as raised:
+        following()
+    assert raised.value.code == ErrorCode.NoSuchTransaction
+    assert raised.value.has_error_label("TransientTransactionError")
+    assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
+
+
 def test_server_status_counts(filled: Documents, session: ClientSession, client: Client) -> None:
     before = client.admin.command("serverStatus")["transactions"]
     with session.start_transaction():
@@ -210,6 +251,49 @@ def test_server_status_counts(filled: Documents, session: ClientSession, client:
     assert after["totalContactedParticipants"] == before["totalContactedParticipants"] + 2
     counts = after["commitTypes"]["twoPhaseCommit"]
     assert counts["successful"] == before["commitTypes"]["twoPhaseCommit"]["successful"] + 1
+
+
+def test_cursors_end_with_their_transaction(filled: Documents, session: ClientSession, client: Client) -> None:
+    def open_cursors() -> int:
+        count: int = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
+        return count
+
+    before = open_cursors()
+    for end in (session.commit_transaction, session.abort_transaction):
+        session.start_transaction()
+        next(filled.find({}, batch_size=2, session=session))
+        # The driver would kill it when nobody refers to the cursor any longer; the reply alone keeps it open.
+        filled.database.command({"find": filled.name, "batchSize": 2}, session=session)
+        assert open_cursors() > before
+        end()
+        assert open_cursors() == before
+
+
+def test_current_op_shows_open_transactions(filled: Documents, session: ClientSession, client: Client) -> None:
+    session.start_transaction(read_concern=ReadConcern("snapshot"))
+    filled.insert_one({"key": SPLIT_AT}, session=session)
+    assert filled.count_documents({}, session=session) == 21
+    listing: list[Document] = [
+        {"$currentOp": {"allUsers": True, "localOps": True}},
+        {"$match": {"type": "idleSession", "lsid.id": session.session_id["id"]}},
+    ]
+    [shown] = client.admin.aggregate(listing)
+    assert (shown["desc"], shown["active"]) == ("inactive transaction", False)
+    transaction = shown["transaction"]
+    assert transaction.keys() == {
+        *("parameters", "globalReadTimestamp", "startWallClockTime", "timeOpenMicros", "timeActiveMicros"),
+        *("timeInactiveMicros", "numParticipants", "participants", "numReadOnlyParticipants"),
+        "numNonReadOnlyParticipants",
+    }
+    assert transaction["parameters"]["readConcern"]["level"] == "snapshot"
+    assert transaction["participants"] == [
+        {"name": UPPER, "coordinator": True, "readOnly": False},
+        {"name": LOWER, "coordinator": False, "readOnly": True},
+    ]
+    assert (transaction["numReadOnlyParticipants"], transaction["numNonReadOnlyParticipants"]) == (1, 1)
+    assert transaction["timeActiveMicros"] + transaction["timeInactiveMicros"] <= transaction["timeOpenMicros"] + 1
+    session.abort_transaction()
+    assert list(client.admin.aggregate(listing)) == []
 
 
 def test_stale_routing_in_the_first_statement_is_hidden(

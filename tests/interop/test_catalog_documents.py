@@ -37,6 +37,9 @@ def _story(deployment: Deployment, namespace: str) -> list[Document]:
         change["details"].pop("counts", None)
         # The incarnation of a database that is dropped.
         change["details"].pop("databaseVersion", None)
+        # From which our routers make `shardCollection` events.
+        for name in ("request", "markedAfter", "markedUntil"):
+            change["details"].pop(name, None)
         # A genuine server writes the entries of one commit at once, with the same time.
         change["_id"] = change["_id"].rpartition("-")[2]
     return changes

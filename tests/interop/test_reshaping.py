@@ -1,0 +1,91 @@
+"""``refineCollectionShardKey`` and ``renameCollection`` through our routers, on a genuine cluster and on ours."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo.errors import OperationFailure
+
+from tests.genuine_cluster import SHARDS
+from tests.integration.sharded import LOWER, UPPER
+from tests.local_cluster import Client, RunningCluster
+
+DB = "interop_reshaping"
+REFINED = {"a": 1, "b": "hashed"}
+
+OF_ONE_INCARNATION = frozenset({"lastmodEpoch", "lastmod", "timestamp", "uuid"})
+
+
+class Cluster:
+    """One of the two clusters, with a sharded collection ``c`` on both shards and another one ``e``."""
+
+    def __init__(self, client: Client, shards: tuple[str, ...]) -> None:
+        self.client, self.admin, self.shards = client, client.admin, shards
+        self.admin.command("enableSharding", DB, primaryShard=shards[0])
+        for name in "ce":
+            self.admin.command("shardCollection", f"{DB}.{name}", key={"a": 1})
+        self.admin.command("split", f"{DB}.c", middle={"a": 0})
+        self.admin.command("moveChunk", f"{DB}.c", find={"a": 5}, to=shards[1])
+        client[DB].c.insert_many({"_id": number, "a": number, "b": number} for number in range(-5, 5))
+
+    def answer(self, command: str, namespace: str, **arguments: Any) -> object:  # noqa: ANN401 - of any type
+        """``ok``, or the code and the message of the error."""
+        try:
+            self.admin.command(command, f"{DB}.{namespace}", **arguments)
+        except OperationFailure as failure:
+            details = failure.details or {}
+            return failure.code, details.get("codeName"), details.get("errmsg")
+        return "ok"
+
+    def catalog(self, name: str) -> object:
+        """The collection's entry and chunks, without what differs between any two collections."""
+        entry = self.client.config["collections"].find_one({"_id": f"{DB}.{name}"})
+        if entry is None:
+            return None
+        chunks = self.client.config.chunks.find({"uuid": entry["uuid"]}).sort("min", 1)
+        bounds = [(each["min"], each["max"], self.shards.index(each["shard"]), "jumbo" in each) for each in chunks]
+        return {field: value for field, value in entry.items() if field not in OF_ONE_INCARNATION}, bounds
+
+    def story(self) -> object:
+        """What the changelog says about refining."""
+        entries = self.client.config.changelog.find({"ns": f"{DB}.c", "what": {"$regex": "^refine"}}).sort("time", 1)
+        return [(entry["what"], sorted(entry["details"])) for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def clusters(client: Client, cluster: RunningCluster) -> Iterator[tuple[Cluster, Cluster]]:
+    """The genuine cluster and ours."""
+    with cluster.direct("router.0") as own:
+        yield Cluster(client, SHARDS), Cluster(own, (LOWER, UPPER))
+        for each in (client, own):
+            each.drop_database(DB)
+
+
+def test_both_reshape_alike(clusters: tuple[Cluster, Cluster]) -> None:
+    genuine, own = clusters
+
+    def same(command: str, namespace: str, **arguments: Any) -> object:  # noqa: ANN401 - of any type
+        answer = genuine.answer(command, namespace, **arguments)
+        assert own.answer(command, namespace, **arguments) == answer
+        return answer
+
+    for key in (REFINED, {"a": 1, "b": -1}, {}, {"b": 1}, {"b": 1, "a": 1}):
+        assert same("refineCollectionShardKey", "c", key=key) != "ok"
+    assert same("refineCollectionShardKey", "unsharded", key=REFINED) != "ok"
+    for each in clusters:
+        each.client[DB].c.create_index([("a", 1), ("b", "hashed")])
+    for _ in range(2):
+        assert same("refineCollectionShardKey", "c", key=REFINED) == "ok"
+    assert own.catalog("c") == genuine.catalog("c")
+    assert own.story() == genuine.story()
+
+    assert same("renameCollection", "c", to=f"{DB}.e") != "ok"
+    assert same("renameCollection", "c", to=f"{DB}_other.e", dropTarget=True) != "ok"
+    assert same("renameCollection", "missing", to=f"{DB}.e", dropTarget=True) != "ok"
+    assert same("renameCollection", "c", to=f"{DB}.d") == "ok"
+    assert own.catalog("d") == genuine.catalog("d")
+    assert same("renameCollection", "d", to=f"{DB}.e", dropTarget=True) == "ok"
+    for name in "cde":
+        assert own.catalog(name) == genuine.catalog(name), name
+        found = [sorted(each["_id"] for each in cluster.client[DB][name].find()) for cluster in clusters]
+        assert found[0] == found[1]
