@@ -24,11 +24,10 @@ async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str
     """
     namespace = str(full_namespace(request))
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
-    state = shard.context.namespace(namespace)
-    await shard.context.refresher.reread_collection(state)
-    if state.table is None:  # not sharded
+    table = await shard.context.refresher.current_table(shard.context.namespace(namespace))
+    if table is None:  # not sharded
         return {}
-    pattern = state.table.key_pattern
+    pattern = table.key_pattern
     if start != EMPTY_DOCUMENT and pattern.normalize(start) is None:
         raise CommandError(
             ErrorCode.OrphanedRangeCleanUpFailed,

@@ -72,9 +72,5 @@ def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask])
 
 async def _table(context: ShardContext, namespace: str, uuid: UUID) -> RoutingTable | None:
     """The routing table as the config servers have it; None if the collection is another one now."""
-    state = context.namespace(namespace)
-    await context.refresher.reread_collection(state)
-    while not state.is_known:  # it was forgotten at once
-        await context.refresher.reread_collection(state)
-    table = state.table
+    table = await context.refresher.current_table(context.namespace(namespace))
     return table if table is not None and table.collection.uuid == uuid else None

@@ -18,8 +18,7 @@ async def refreshed_table(context: ShardContext, namespace: Namespace, epoch: Ob
         CommandError: NamespaceNotSharded; StaleConfig, the request is for another incarnation of the collection.
     """
     state = context.namespace(str(namespace))
-    await context.refresher.reread_collection(state)
-    table = state.table
+    table = await context.refresher.current_table(state)
     if table is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")
     if table.collection.epoch != epoch:

@@ -106,6 +106,17 @@ class MetadataRefresher:
         key = ("collection", state.namespace, self._sources.term)
         await self._flights.run_after_now(key, lambda: _with_command_errors(self._refresh_collection(state)))
 
+    async def current_table(self, state: NamespaceState) -> RoutingTable | None:
+        """The routing table as the config servers have it after this call; None if the namespace is not sharded.
+
+        Raises:
+            CommandError: the metadata could not be read.
+        """
+        await self.reread_collection(state)
+        while not state.is_known:  # it may be forgotten again at once, for instance by a critical section
+            await self.reread_collection(state)
+        return state.table
+
     async def refresh_database(self, state: DatabaseState) -> None:
         """Refresh a database, or join the refresh under way.
 

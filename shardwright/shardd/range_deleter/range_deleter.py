@@ -163,11 +163,7 @@ class RangeDeleter:
 
     async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
         """The routing table as the config servers have it; None if the task's collection no longer exists."""
-        state = self._context.namespace(task.namespace)
-        await self._context.refresher.reread_collection(state)
-        while not state.is_known:  # it may be forgotten again at once, for instance by a critical section
-            await self._context.refresher.reread_collection(state)
-        table = state.table
+        table = await self._context.refresher.current_table(self._context.namespace(task.namespace))
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
 
     async def _check_dropped(self, task: RangeDeletionTask) -> None:

@@ -81,6 +81,25 @@ def test_a_reread_does_not_join_a_refresh_that_began_before_it() -> None:
     trio.run(main)
 
 
+def test_a_namespace_that_is_forgotten_at_once_is_not_taken_for_an_unsharded_one() -> None:
+    class ForgottenOnce(NamespaceState):
+        __slots__ = ()
+
+        def learn(self, table: RoutingTable | None) -> None:
+            super().learn(table)
+            if not self.generation:
+                self.forget()
+
+    async def main() -> None:
+        sources, state = FakeSources(), ForgottenOnce("db.c", "me")
+        sources.may_go_on.set()
+        async with trio.open_nursery() as nursery:
+            await refresher_of(sources, nursery).current_table(state)
+        assert (state.is_known, sources.reads) == (True, 2)
+
+    trio.run(main)
+
+
 def test_a_refresh_that_began_in_another_role_is_not_joined() -> None:
     async def main() -> None:
         sources, state = FakeSources(), NamespaceState("db.c", "me")
