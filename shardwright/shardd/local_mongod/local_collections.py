@@ -18,6 +18,9 @@ from shardwright.wire.transport.cursor import DecodedCursor, RawCursor
 _BUCKETS: Final = "system.buckets."
 """The prefix of the collections that store the documents of time-series collections."""
 
+_UNDROPPABLE: Final = frozenset({"system.js", "system.profile"})
+"""Collections that mongod drops with their database alone; ``system.profile`` otherwise only while nothing profiles."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalCollection:
@@ -170,15 +173,14 @@ def uuid_argument(namespace: Namespace, existing: LocalCollection | None) -> dic
 
 
 async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
-    """The collections of a database that can be dropped one by one, without views.
+    """The collections of a database that can be dropped one by one, without views and what mongod alone drops.
 
     They are in an order in which mongod allows all of them to be dropped: ``system.views`` comes last, since it is kept
     as long as there are buckets of time-series collections.
     """
     listing = {"listCollections": 1, "filter": {"type": "collection"}}
     entries = await DecodedCursor(mongod.command, db, listing).all_documents()
-    # This one cannot be dropped while the profiler is on.
-    droppable = [Namespace(db, entry["name"]) for entry in entries if entry["name"] != "system.profile"]
+    droppable = [Namespace(db, entry["name"]) for entry in entries if entry["name"] not in _UNDROPPABLE]
     return sorted(droppable, key=lambda each: each.collection == "system.views")
 
 

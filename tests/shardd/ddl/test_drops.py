@@ -213,7 +213,12 @@ def test_a_late_drop_command_spares_a_new_database_of_that_name(mini: MiniCluste
     assert collections(mini, ranged) == {"sh0": ["c"], "sh1": ["c"]}
 
 
-def test_views_and_profiles_are_dropped_with_a_database(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_views_profiles_and_stored_functions_are_dropped_with_a_database(
+    mini: MiniCluster, ranged: ShardedNamespace
+) -> None:
+    for shard in ("sh0", "sh1"):
+        with mongod(mini, shard) as behind:
+            behind[ranged.db]["system.js"].insert_one({"_id": "one", "value": 1})
     with mongod(mini, "sh0") as behind:
         behind[ranged.db].create_collection("v", viewOn="c")
         behind[ranged.db].command("profile", 2)
