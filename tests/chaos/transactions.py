@@ -39,7 +39,7 @@ class ClientTransaction:
             "txnNumber": Int64(numbered.next_number()),
             "autocommit": False,
         }
-        self._recovery_token: Document = {}
+        self._recovery_token: Document | None = None
         self._is_begun = False
 
     def run(self, command: Document) -> Document:
@@ -102,7 +102,8 @@ class ClientTransaction:
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def _end_fields(self) -> dict[str, Any]:
-        token = {"recoveryToken": self._recovery_token} if self._recovery_token else {}
+        # An empty one is sent too: it says that there was nothing but reads, so that the outcome is known.
+        token = {} if self._recovery_token is None else {"recoveryToken": self._recovery_token}
         return {**self._fields, **token, "writeConcern": {"w": "majority"}}
 
 

@@ -11,6 +11,7 @@ import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Client, MiniCluster
@@ -63,8 +64,10 @@ class Growing(ShardedNamespace):
         owner = next(each["shard"] for each in reversed(self.chunks()) if self._begins_below(each, document["k"]))
         command = {"insert": self.collection, "documents": [document]}
         reply = self.versioned(command, owner, version=versions[owner])
-        assert reply["ok"] or reply["codeName"] == "StaleConfig", reply
-        return bool(reply["ok"])
+        errors = reply.get("writeErrors", ())
+        assert reply["ok"], reply
+        assert all(error["code"] == ErrorCode.StaleConfig for error in errors), reply
+        return not errors
 
     @staticmethod
     def _begins_below(chunk: Mapping[str, Any], value: int) -> bool:
