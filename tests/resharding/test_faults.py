@@ -1,6 +1,7 @@
 """A resharding is stopped in each of its states, and a process is killed there, beside writers.
 
-Whatever the outcome: every acknowledged write is there once, and nothing is left of the operation.
+Whatever the outcome: every acknowledged write is there once, a change stream shows exactly the writes, and nothing is
+left of the operation.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tests.integration.sharded import catalog_entry
 from tests.integration.waiting import eventually
 from tests.migration.fault_cluster import FaultCluster, fault_cluster
 from tests.resharding.resharded import check_nothing_left, new_collection, resharding, running_writers, two_halves
+from tests.resharding.watched import watched
 
 PLACES: Final = (
     "reshardingPauseRecipientBeforeCloning",
@@ -52,7 +54,7 @@ def test_kill(cluster: FaultCluster, place: str, victim: str) -> None:
     namespace = collection.full_name
     former = catalog_entry(router, namespace)
     assert former is not None
-    with running_writers(collection) as writers:
+    with watched(collection) as events, running_writers(collection) as writers:
         writers.wait_for_progress(100)
         paused = cluster.client(PAUSED)
         entered = paused.admin.command("configureFailPoint", place, mode="alwaysOn")["count"]
@@ -66,11 +68,17 @@ def test_kill(cluster: FaultCluster, place: str, victim: str) -> None:
         assert not isinstance(error, OperationFailure) or error.code in MAY_FAIL_WITH, error
         eventually(lambda: not list(router.config.reshardingOperations.find()), within=60, what="it has ended")
         writers.wait_for_progress(100)
-    writers.check(list(collection.find()))
+        writers.stop()
+        stored = list(collection.find())
+        writers.check(stored)
+        events.check(stored)
     entry = catalog_entry(router, namespace)
     assert entry is not None
     assert (entry["key"] == {"other": 1}) == (entry["uuid"] != former["uuid"])
     if error is None:
         assert entry["key"] == {"other": 1}
-    check_nothing_left(router, [cluster.client(f"shard{n}.0.mongod") for n in range(2)], namespace)
+    mongods = [cluster.client(f"shard{n}.0.mongod") for n in range(2)]
+    check_nothing_left(router, mongods, namespace)
+    for mongod in mongods:
+        assert not list(mongod.local["oplog.rs"].find({"op": "c", "o.renameCollection": namespace}))
     router.drop_database(collection.database.name)

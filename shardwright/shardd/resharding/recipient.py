@@ -112,7 +112,7 @@ class ReshardingRecipient:
             CommandError: 5356800, two documents have the same ``_id``; receiving has failed; mongod refuses.
             BackendError: mongod does not answer.
         """
-        if not has_reached(self.state, RecipientState.APPLYING):
+        if self.state is not RecipientState.APPLYING:
             return
         await self._is_pulling.wait()
         async with trio.open_nursery() as nursery:
@@ -159,6 +159,10 @@ class ReshardingRecipient:
 
     async def _receive(self) -> CommandError:
         participation = self.part.participation
+        if self.state is RecipientState.STRICT_CONSISTENCY:
+            # A former primary has everything, and may even have put the collection in the place of the former one. To
+            # create it once more would take it away from there: mongod renames the collection that has the UUID.
+            await trio.sleep_forever()
         if self.state is RecipientState.AWAITING_FETCH_TIMESTAMP:
             await self._enter(RecipientState.CREATING_COLLECTION)
         await self._context.fail_points.hang_while(RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING)
@@ -176,7 +180,7 @@ class ReshardingRecipient:
         participation = self.part.participation
         documents = ConfigCollection(self._context.mongod, PROGRESS)
         me = self._context.require_identity().shard_name
-        self._pulls = {}
+        pulls: dict[str, DonorPull] = {}
         for donor in participation.donors:
             progress = PullProgress(donor)
             document = progress.to_document(participation.id)
@@ -186,7 +190,8 @@ class ReshardingRecipient:
             else:
                 progress = PullProgress.from_document(stored)
             history = None if donor == me else ReshardingHistory(self._history_table, participation)
-            self._pulls[donor] = DonorPull(self._context, participation, writer, progress, history)
+            pulls[donor] = DonorPull(self._context, participation, writer, progress, history)
+        self._pulls = pulls
 
     async def _pull(self) -> CommandError:
         """Pull from all donors; returns the first failure, which ends it."""
