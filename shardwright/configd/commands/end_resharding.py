@@ -1,9 +1,11 @@
 """``_configsvrAbortReshardCollection``, ``…Commit…`` and ``…Cleanup…``: ending the operation under way."""
 
+from contextlib import suppress
 from typing import Any
 
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.resharding.coordinator import OperationOverError
 from shardwright.configd.resharding.running import run_operation
 from shardwright.configd.resharding.store import ReshardingStore
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
@@ -21,7 +23,10 @@ async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: NoSuchReshardCollection; ReshardCollectionCommitted, it is too late.
     """
-    await _abort(operation, await _active(operation))
+    try:
+        await _abort(operation, await _active(operation))
+    except OperationOverError:
+        raise _none(operation) from None
     return {}
 
 
@@ -33,10 +38,11 @@ async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
         CommandError: NoSuchReshardCollection; or the error for which the operation was aborted.
     """
     found = await _active(operation)
-    control = operation.primary.reshardings.control(found.id)
-    if control is not None:
-        control.commit_requested.set()
-    await run_operation(operation.primary, found)
+    operation.primary.reshardings.control(found.id).commit_requested.set()
+    try:
+        await run_operation(operation.primary, found)
+    except OperationOverError:
+        raise _none(operation) from None
     return {}
 
 
@@ -49,25 +55,27 @@ async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
     """
     found = await ReshardingStore(operation.primary.catalog).active()
     if found is not None and found.namespace == operation.namespace:
-        await _abort(operation, found)
+        with suppress(OperationOverError):
+            await _abort(operation, found)
     return {}
 
 
 async def _active(operation: Operation) -> ReshardingOperation:
     found = await ReshardingStore(operation.primary.catalog).active()
     if found is None or found.namespace != operation.namespace:
-        raise CommandError(
-            ErrorCode.NoSuchReshardCollection,
-            f"Could not find reshardCollection operation for namespace {operation.namespace}",
-        )
+        raise _none(operation)
     return found
 
 
+def _none(operation: Operation) -> CommandError:
+    return CommandError(
+        ErrorCode.NoSuchReshardCollection,
+        f"Could not find reshardCollection operation for namespace {operation.namespace}",
+    )
+
+
 async def _abort(operation: Operation, found: ReshardingOperation) -> None:
-    running = operation.primary.reshardings
-    control = running.control(found.id)
-    if control is not None:
-        control.abort()
+    operation.primary.reshardings.control(found.id).abort()
     try:
         await run_operation(operation.primary, found)
     except CommandError as error:

@@ -8,6 +8,7 @@ from uuid import uuid4
 from shardwright.configd.catalog.zone_ranges import ZoneBounds
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.resharding.coordinator import OperationOverError
 from shardwright.configd.resharding.planned_chunks import zone_range
 from shardwright.configd.resharding.running import reshard, run_operation
 from shardwright.configd.resharding.store import ReshardingStore
@@ -17,7 +18,10 @@ from shardwright.sharding.resharding.participation import Participation
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_document, raw_document
+
+logger = get_logger("configd.resharding")
 
 _CHUNKS_MAX: Final = 1_000_000
 
@@ -30,6 +34,17 @@ async def reshard_collection(operation: Operation) -> dict[str, Any]:
         CommandError: NamespaceNotSharded; BadValue, an option is not allowed; 5808201, another operation is under way;
             ReshardCollectionAborted or the error for which the operation was aborted.
     """
+    while True:
+        try:
+            await _reshard(operation)
+        except OperationOverError:
+            # It ended in the moment in which this request joined it. How it ended is seen in the catalog.
+            logger.info("A resharding operation ended before it was joined", namespace=str(operation.namespace))
+        else:
+            return {}
+
+
+async def _reshard(operation: Operation) -> None:
     namespace = str(operation.namespace)
     document = await operation.primary.catalog.find_by_id("collections", namespace)
     if document is None:
@@ -40,7 +55,6 @@ async def reshard_collection(operation: Operation) -> dict[str, Any]:
         await reshard(operation.primary, wanted)
     else:
         await _wait_committed(operation, entry)
-    return {}
 
 
 async def _wait_committed(operation: Operation, entry: CollectionEntry) -> None:

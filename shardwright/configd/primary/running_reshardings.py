@@ -71,14 +71,13 @@ class RunningReshardings:
         """
 
         async def controlled() -> None:
-            control = self._controls[operation_id] = ReshardingControl()
             try:
-                await work(control)
+                await work(self.control(operation_id))
             finally:
                 del self._controls[operation_id]
 
         await self._flights.run(operation_id, controlled)
 
-    def control(self, operation_id: UUID) -> ReshardingControl | None:
-        """The control of an operation; None if it is not under way."""
-        return self._controls.get(operation_id)
+    def control(self, operation_id: UUID) -> ReshardingControl:
+        """The control of an operation. If that is not under way yet, `run` has to follow."""
+        return self._controls.setdefault(operation_id, ReshardingControl())

@@ -30,6 +30,10 @@ _POLL_SECONDS: Final = 0.25
 """How often the recipients are asked how long they still need."""
 
 
+class OperationOverError(Exception):
+    """An operation that was found in the catalog had ended when it was to be continued."""
+
+
 class ReshardingCoordinator:
     """One operation in one term.
 
@@ -50,7 +54,9 @@ class ReshardingCoordinator:
 
         Raises:
             CommandError: it was aborted, for this reason.
+            OperationOverError: it had ended since it was read from the catalog.
         """
+        await self._until_done(self._read)
         await self._until_done(self._decide)
         self._control.is_decided = True
         await self._until_done(self._complete)
@@ -68,6 +74,13 @@ class ReshardingCoordinator:
             else:
                 return
             await backoff.pause()
+
+    async def _read(self) -> None:
+        """Read the present state: the caller may have read an earlier one, before another run ended."""
+        operation = await self._store.find(self.operation.id)
+        if operation is None:
+            raise OperationOverError
+        self.operation = operation
 
     async def _decide(self) -> None:
         """Come to a decision, and persist it.

@@ -2,7 +2,7 @@
 
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import ReshardingControl
-from shardwright.configd.resharding.coordinator import ReshardingCoordinator
+from shardwright.configd.resharding.coordinator import OperationOverError, ReshardingCoordinator
 from shardwright.configd.resharding.store import ReshardingStore
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
@@ -17,6 +17,7 @@ async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
 
     Raises:
         CommandError: 5808201, another one is under way; or the reason for which it was aborted.
+        OperationOverError: the same one was under way, and has ended meanwhile.
     """
     async with primary.locks.hold("resharding"):
         store = ReshardingStore(primary.catalog)
@@ -32,6 +33,7 @@ async def run_operation(primary: Primary, operation: ReshardingOperation) -> Non
 
     Raises:
         CommandError: the reason for which it was aborted; InterruptedDueToReplStateChange, the term is over.
+        OperationOverError: it has ended since it was read.
     """
 
     async def work(control: ReshardingControl) -> None:
@@ -55,5 +57,5 @@ async def resume_resharding(primary: Primary) -> None:
     logger.info("Resuming a resharding operation", namespace=str(operation.namespace), state=str(operation.state))
     try:
         await run_operation(primary, operation)
-    except CommandError as error:
+    except (CommandError, OperationOverError) as error:
         logger.info("A resharding operation was not completed", resharding=str(operation.id), error=str(error))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 from bson.binary import Binary
 from bson.objectid import ObjectId
@@ -45,6 +46,11 @@ class ReshardingStore:
         """The operation of the cluster; None if there is none."""
         documents = await self._catalog.find(OPERATIONS, {"active": True})
         return ReshardingOperation.from_document(documents[0]) if documents else None
+
+    async def find(self, operation_id: UUID) -> ReshardingOperation | None:
+        """An operation; None if it has ended."""
+        document = await self._catalog.find_by_id(OPERATIONS, Binary.from_uuid(operation_id))
+        return None if document is None else ReshardingOperation.from_document(document)
 
     async def begin(self, operation: ReshardingOperation) -> ReshardingOperation:
         """Insert an operation, and forbid migrations; returns it with its donors, which do not change from then on.

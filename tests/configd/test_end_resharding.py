@@ -1,0 +1,70 @@
+"""Ending a resharding operation in the moments in which its coordinator does not run yet, or not any more."""
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+from bson.binary import Binary
+
+from shardwright.configd.resharding.coordinator import OperationOverError
+from shardwright.configd.resharding.running import run_operation
+from shardwright.configd.resharding.store import ReshardingStore
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
+from tests.configd.catalog_user import CatalogUser
+from tests.configd.in_process import InProcess, in_process
+from tests.shardd.mini_cluster import Set
+
+Begin = Callable[[InProcess], Awaitable[ReshardingOperation]]
+
+
+@pytest.fixture
+def begin(catalog: CatalogUser) -> Begin:
+    """Persists an operation that nobody runs."""
+    name = f"resharding_{uuid4().hex}"
+    catalog.run({"_configsvrCreateDatabase": name, "primaryShardId": "a"})
+    sharded = catalog.shard_collection(f"{name}.documents")
+
+    async def begun(config: InProcess) -> ReshardingOperation:
+        key = ShardKeyPattern.from_bson(encode_document({"y": 1}))
+        namespace, source = Namespace.parse(sharded.namespace), UUID(bytes=bytes(sharded.uuid))
+        wanted = ReshardingOperation(Participation(uuid4(), namespace, source, key, (), ()))
+        return await ReshardingStore(config.primary.catalog).begin(wanted)
+
+    return begun
+
+
+def test_abort_before_the_coordinator_runs(config_set: Set, catalog: CatalogUser, begin: Begin) -> None:
+    async def check() -> None:
+        async with in_process(config_set) as config:
+            operation = await begin(config)
+            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+            assert await ReshardingStore(config.primary.catalog).active() is None
+            entry = catalog.config.collections.find_one({"_id": str(operation.namespace)})
+            assert entry is not None
+            assert entry["uuid"] == Binary.from_uuid(operation.participation.source_uuid)
+            assert not entry.keys() & {"reshardingFields", "allowMigrations"}
+
+    trio.run(check)
+
+
+def test_an_operation_that_has_ended_is_not_continued(config_set: Set, begin: Begin) -> None:
+    """A command found it in the catalog just before it ended."""
+
+    async def check() -> None:
+        async with in_process(config_set) as config:
+            operation = await begin(config)
+            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+            with trio.fail_after(10), pytest.raises(OperationOverError):
+                await run_operation(config.primary, operation)
+            with pytest.raises(CommandError) as caught:
+                await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+            assert caught.value.code == ErrorCode.NoSuchReshardCollection
+
+    trio.run(check)
