@@ -23,6 +23,8 @@ from tests.resharding.resharded import (
 
 numbers = count(1)
 
+_UNEQUAL = "Another reshard collection with different arguments is already running for the same namespace"
+
 
 @pytest.fixture
 def mongods(cluster: RunningCluster) -> Iterator[list[Client]]:
@@ -92,11 +94,14 @@ def test_an_operation_in_progress(collection: Documents, mongods: list[Client], 
             for refused, codes in (
                 (partial(collection.create_index, "text"), {338}),
                 (partial(client.admin.command, "moveChunk", namespace, find={"key": 0}, to="shard1"), {117}),
-                (partial(client.admin.command, "reshardCollection", namespace, key={"text": 1}), {117}),
             ):
                 with pytest.raises(OperationFailure) as caught:
                     refused()
                 assert caught.value.code in codes
+            for unequal in ({"key": {"text": 1}}, {"key": {"other": 1}}, {"key": {"other": 1}, "numInitialChunks": 2}):
+                with pytest.raises(OperationFailure) as caught:
+                    client.admin.command("reshardCollection", namespace, **unequal)
+                assert (caught.value.code, (caught.value.details or {})["errmsg"]) == (117, _UNEQUAL)
             shown = client.admin.command({"currentOp": 1, "originatingCommand.reshardCollection": namespace})["inprog"]
             assert {each["desc"].partition("Service")[0] for each in shown} == {
                 "ReshardingDonor",
@@ -261,3 +266,26 @@ def test_what_there_is_nothing_to_do_for(collection: Documents) -> None:
     with pytest.raises(OperationFailure) as caught:
         client.admin.command("reshardCollection", f"{collection.database.name}.unsharded", key={"key": 1})
     assert caught.value.code == 118
+
+
+def test_equal_requests_through_two_routers_are_one_operation(
+    collection: Documents, cluster: RunningCluster, mongods: list[Client], upper: Client
+) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(100))
+    options = {"_presetReshardedChunks": two_halves("other")}
+    with (
+        cluster.direct("router.1") as second,
+        fail_point(upper, "reshardingPauseRecipientBeforeCloning") as point,
+        resharding(client, namespace, {"other": 1}, **options) as first,
+    ):
+        point.wait_entered()
+        with resharding(second, namespace, {"other": 1}, **options) as joined:
+            assert client.config.reshardingOperations.count_documents({}) == 1
+            point.turn_off()
+            assert joined.wait() is None
+        assert first.wait() is None
+    changes = {"what": "resharding.coordinator.transition", "ns": namespace, "details.newState": "committing"}
+    assert client.config.changelog.count_documents(changes) == 1
+    assert collection.count_documents({}) == 100
+    check_nothing_left(client, mongods, namespace)

@@ -90,6 +90,13 @@ class Coordinator(ABC):
         """
         return [self.namespace.db, *([str(self.namespace)] if self.namespace.collection else [])]
 
+    @property
+    def conflict_text(self) -> str:
+        """The message of ConflictingOperationInProgress for a request with other arguments."""
+        return (
+            f"Another {self.operation_type} for namespace {self.namespace} is being executed with different parameters"
+        )
+
     @abstractmethod
     async def run(self) -> dict[str, Any]:
         """Make the change; returns the reply to the caller.

@@ -16,6 +16,11 @@ class ReshardCollection(Coordinator):
 
     operation_type: ClassVar[str] = "reshardCollection"
 
+    @property
+    def conflict_text(self) -> str:
+        """MongoDB 6.0 has a text of its own here."""
+        return "Another reshard collection with different arguments is already running for the same namespace"
+
     async def run(self) -> dict[str, Any]:
         """Have the config servers reshard the collection, and wait for the end.
 

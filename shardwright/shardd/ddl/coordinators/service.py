@@ -29,11 +29,17 @@ class _Run:
         self.reply: dict[str, Any] = {}
         self.error: CommandError | None = None
         self._arguments = dict(coordinator.arguments)
+        self._is_left_behind = coordinator.phase is not None
 
     def has_arguments(self, requested: Mapping[str, Any]) -> bool:
-        """Whether it makes the requested change; the order of fields in a shard key, for example, matters."""
-        own = {name: self._arguments.get(name) for name in requested}
-        return encode_document(own) == encode_document(requested)
+        """Whether it makes the requested change; the order of fields in a shard key, for example, matters.
+
+        One that a former primary left behind also has what its phases have added, which is not compared.
+        """
+        own = self._arguments
+        names = sorted(requested if self._is_left_behind else own.keys() | requested.keys())
+        compared = ({name: each.get(name) for name in names} for each in (own, requested))
+        return len({encode_document(each) for each in compared}) == 1
 
 
 class CoordinatorService:
@@ -100,11 +106,7 @@ class CoordinatorService:
         if run is None:
             run = self._start(coordinator, self._nursery)
         elif not run.has_arguments(coordinator.arguments):
-            raise CommandError(
-                ErrorCode.ConflictingOperationInProgress,
-                f"Another {coordinator.operation_type} for namespace {coordinator.namespace} is being executed "
-                "with different parameters",
-            )
+            raise CommandError(ErrorCode.ConflictingOperationInProgress, coordinator.conflict_text)
         await run.ended.wait()
         if run.error is not None:
             raise run.error
