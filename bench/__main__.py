@@ -25,6 +25,7 @@ from bench.mongods import direct_mongod
 from bench.plan import Plan, body_of
 from bench.proxy import PROXY, tcp_proxy
 from bench.report import Result, table, write_json
+from bench.resharding import measure_resharding
 from bench.routing import measure_routing
 from bench.targets import Target
 from bench.transactions import measure_transactions
@@ -39,6 +40,7 @@ TRANSACTIONS: Final = "transactions"
 GOSSIP: Final = "gossip"
 ROUTING: Final = "routing"
 MIGRATION: Final = "migration"
+RESHARDING: Final = "resharding"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -82,6 +84,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if MIGRATION in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[MIGRATION] = measure_migrations(options, find_mongod(options.mongod), Path(directory))
+    if RESHARDING in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[RESHARDING] = measure_resharding(options, find_mongod(options.mongod), Path(directory))
     if GOSSIP in options.only:
         document[GOSSIP] = measure_gossip()
     if ROUTING in options.only:
@@ -202,7 +207,8 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING, MIGRATION]
+    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING, MIGRATION, RESHARDING]
+    names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument(
@@ -215,7 +221,7 @@ def _options() -> argparse.Namespace:
         "--documents",
         type=int,
         metavar="N",
-        help=f"number of documents of 1 kB to migrate (default: {DOCUMENTS:,}, quick: {DOCUMENTS_QUICK:,})",
+        help=f"number of documents of 1 kB to move (default: {DOCUMENTS:,}, quick: {DOCUMENTS_QUICK:,})",
     )
     parser.add_argument(
         "--parts",

@@ -16,7 +16,7 @@ from bench.workloads import DATABASE, SHARD_KEY
 from shardwright.deploy.mongod import connect
 
 _COMMAND_SECONDS: Final = 120.0
-_MOVE_SECONDS: Final = 3600.0
+MOVE_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ def our_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iter
     """
     with running_cluster(mongod, directory, cache_gb=cache_gb) as cluster:
         router = cluster.address("router.0")
-        _run(router, {"enableSharding": DATABASE, "primaryShard": "shard0"})
+        run_on(router, {"enableSharding": DATABASE, "primaryShard": "shard0"})
         yield MovingCluster(
             cluster.target,
             (cluster.address("shard0.0.mongod"), cluster.address("shard1.0.mongod")),
-            lambda collection: _run(router, {"shardCollection": f"{DATABASE}.{collection}", "key": SHARD_KEY}),
-            lambda collection, end: _run(router, _move(collection, end), seconds=_MOVE_SECONDS),
+            lambda collection: run_on(router, {"shardCollection": f"{DATABASE}.{collection}", "key": SHARD_KEY}),
+            lambda collection, end: run_on(router, _move(collection, end), seconds=MOVE_SECONDS),
             {"donor's mongod": cluster.pid("shard0.0.mongod"), "recipient's mongod": cluster.pid("shard1.0.mongod")},
             {"donor": cluster.pid("shard0.0.shardd"), "recipient": cluster.pid("shard1.0.shardd")},
         )
@@ -82,7 +82,12 @@ def _move(collection: str, end: int) -> dict[str, Any]:
     return {"moveRange": f"{DATABASE}.{collection}", **bounds, "toShard": "shard1", "forceJumbo": True}
 
 
-def _run(router: str, command: dict[str, Any], *, seconds: float = _COMMAND_SECONDS) -> None:
+def run_on(router: str, command: dict[str, Any], *, seconds: float = _COMMAND_SECONDS) -> None:
+    """Run a command on ``admin``.
+
+    Raises:
+        BenchError: it failed.
+    """
     with connect(router, seconds) as client:
         try:
             client.admin.command(command)

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -85,9 +86,25 @@ def reads(dialect: Dialect, collection: str, documents: int) -> Plan:
 
 
 def move_under_load(
-    generator: LoadGenerator, cluster: MovingCluster, collection: str, documents: int, plan: Plan, *, seconds: float
+    generator: LoadGenerator,
+    cluster: MovingCluster,
+    collection: str,
+    documents: int,
+    plan: Plan,
+    *,
+    seconds: float,
+    change: Callable[[MovingCluster, str, int], Move] = move,
 ) -> LoadedMove:
-    """Apply a load to a cluster, first alone for some seconds, then while a range moves.
+    """Apply a load to a cluster, first alone for some seconds, then while its documents move.
+
+    Args:
+        generator: makes the load.
+        cluster: the cluster.
+        collection: the collection to create.
+        documents: how many documents move.
+        plan: the load.
+        seconds: how long it is applied alone.
+        change: moves the documents, given the first arguments; by default a range of them.
 
     Raises:
         BenchError: an operation or the migration failed.
@@ -95,7 +112,7 @@ def move_under_load(
     prepare(cluster, collection, documents)
     before = generator.run(cluster.target, plan, connections=CLIENTS, warm_up=seconds / 4, seconds=seconds)
     with generator.running(cluster.target, plan, connections=CLIENTS) as load:
-        moved = move(cluster, collection, documents)
+        moved = change(cluster, collection, documents)
         # Operations that waited for the commit are answered within this time.
         time.sleep(min(1.0, seconds / 4))
         during = load.stop()

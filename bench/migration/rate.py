@@ -1,7 +1,7 @@
 """The throughput of migrations, compared with a raw copy of the same documents."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -73,19 +73,25 @@ def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
     Raises:
         BenchError: it failed.
     """
-    before = _cpu_seconds(cluster)
-    with PeakMemory(cluster.daemons) as memory:
-        started = time.perf_counter()
-        try:
-            cluster.move_range(collection, documents)
-        except PyMongoError as error:
-            raise BenchError(f"{cluster.target.name} could not move {documents:,} documents: {error}") from error
-        seconds = time.perf_counter() - started
-    used = {role: after - before[role] for role, after in _cpu_seconds(cluster).items()}
+    try:
+        moved = measured(cluster, documents, lambda: cluster.move_range(collection, documents))
+    except PyMongoError as error:
+        raise BenchError(f"{cluster.target.name} could not move {documents:,} documents: {error}") from error
     with connect(cluster.mongods[1], _COMMAND_SECONDS) as recipient:
         arrived = recipient[DATABASE][collection].estimated_document_count()
     if arrived != documents:
         raise BenchError(f"{cluster.target.name} moved {arrived:,} documents instead of {documents:,}")
+    return moved
+
+
+def measured(cluster: MovingCluster, documents: int, change: Callable[[], None]) -> Move:
+    """Measure anything that moves this number of documents between the shards of a cluster; errors are its own."""
+    before = _cpu_seconds(cluster)
+    with PeakMemory(cluster.daemons) as memory:
+        started = time.perf_counter()
+        change()
+        seconds = time.perf_counter() - started
+    used = {role: after - before[role] for role, after in _cpu_seconds(cluster).items()}
     return Move(documents, seconds, used, memory.peak)
 
 
