@@ -1,4 +1,4 @@
-"""``reshardCollection``: its throughput beside a raw copy of the same documents, and the pause of writers at its commit.
+"""``reshardCollection``: its throughput beside a raw copy of the same documents, and how long writers wait for its end.
 
 All documents are on one shard by ``key``. They are resharded by the hash of ``key``, so that half of them move to the
 other shard, and a client's updates by ``key`` have the whole shard key before and after.
