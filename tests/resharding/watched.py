@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from pymongo.change_stream import CollectionChangeStream
+from pymongo.change_stream import ChangeStream
 
 from tests.integration.sharded import Document, Documents
 
@@ -21,7 +21,7 @@ class Watched:
         stream: a stream that was opened before the first write.
     """
 
-    def __init__(self, collection: Documents, stream: CollectionChangeStream[Document]) -> None:
+    def __init__(self, collection: Documents, stream: ChangeStream[Document]) -> None:
         self._collection = collection
         self._stream = stream
 
