@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 from bson.objectid import ObjectId
@@ -25,6 +25,7 @@ from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.daemon.until_done import until_done
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
@@ -50,6 +51,7 @@ class ConfigServer:
         pools: connections to its own mongod, the shards and the other members.
         sidecar: makes the daemon look like its mongod.
         primary: the current term; None while the mongod is not primary or the catalog is not ready.
+        resharding_statistics: of all resharding operations that this daemon has coordinated.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ConfigServer:
         self._conflicts = conflicts
         self._balancer_metrics = balancer_metrics
         self.primary: Primary | None = None
+        self.resharding_statistics = ReshardingStatistics()
         self.pools = ConnectionPools(handshake)
         self._changed = trio.Event()
         self.sidecar = Sidecar(
@@ -116,7 +119,7 @@ class ConfigServer:
             shards=shards,
             shard_hosts=shard_hosts,
             migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
-            reshardings=RunningReshardings(nursery),
+            reshardings=RunningReshardings(nursery, self.resharding_statistics),
             config_servers=lambda: self.connection_string,
         )
         nursery.start_soon(resume_resharding, self.primary)
@@ -143,6 +146,10 @@ class ConfigServer:
         if self.sidecar.is_primary and self.primary is None:
             return "the catalog is being initialized"
         return None
+
+    def operations(self) -> list[dict[str, Any]]:
+        """The daemon's own operations, as ``currentOp`` shows them."""
+        return [] if self.primary is None else self.primary.reshardings.operations()
 
     def _announce_change(self) -> None:
         self._changed.set()

@@ -6,10 +6,13 @@ from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.dispatcher import is_config_command, run_config_command
+from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
+from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
+from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.error_codes import Category, has_category
@@ -70,7 +73,21 @@ class ConfigHandler(SidecarHandler):
         # mongod itself ends operations whose client has disconnected.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)
-        return await upstream.pass_on(request.message.frame, request.message.flags)
+        flags = request.message.flags
+        if request.name == "currentOp":
+            return await self._current_op(upstream, request)
+        if request.name == "serverStatus":
+            section = self._server.resharding_statistics.to_section()
+            return with_sharding_statistics(await upstream.forward(request.message.frame, flags), request, section)
+        return await upstream.pass_on(with_daemon_operations(request, self._server.operations), flags)
+
+    async def _current_op(self, upstream: Upstream, request: Request) -> bytes | None:
+        operations = self._server.operations()
+        if not operations or request.db != "admin":
+            return await upstream.forward(request.message.frame, request.message.flags)
+        question = find_operations(request.document, [union_with(operations)])
+        found = found_operations(await upstream.command("admin", question))
+        return reply_document(request.message.request_id, {"inprog": found, "ok": 1.0})
 
     async def _run_config_command(self, client: ClientConnection, request: Request) -> bytes:
         try:

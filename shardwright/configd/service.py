@@ -8,6 +8,7 @@ from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.handler import ConfigHandler
+from shardwright.configd.resharding.metrics import export_metrics
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions
@@ -43,6 +44,7 @@ class ConfigService(ConfigHandler):
             "1 if the mongod of this daemon is primary, else 0",
             lambda: self.config_server.sidecar.is_primary,
         )
+        export_metrics(self.metrics, self.config_server.resharding_statistics)
         super().__init__(self.config_server, self.metrics)
 
     @classmethod

@@ -20,6 +20,7 @@ from shardwright.deploy.layout import DEFAULT_CACHE_GB
 from shardwright.deploy.migrations import migration_text
 from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
+from shardwright.deploy.reshardings import resharding_text
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.up_options import (
     DEFAULT_PORT,
@@ -101,7 +102,11 @@ def _down(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     cluster = LocalCluster(options.dir, Steps())
-    document = {**cluster.describe(), "migrations": cluster.migrations()}
+    document = {
+        **cluster.describe(),
+        "migrations": cluster.migrations(),
+        "reshardings": cluster.reshardings(),
+    }
     print(json_line(document) if options.json else _status_text(document))
     return 0 if all(process["pid"] for process in document["processes"]) else 1
 
@@ -157,6 +162,8 @@ def _status_text(document: dict[str, Any]) -> str:
     parts = [_process_table(document)]
     if document["migrations"]:
         parts.append("\n".join(map(migration_text, document["migrations"])))
+    if document["reshardings"]:
+        parts.append("\n".join(map(resharding_text, document["reshardings"])))
     return "\n\n".join([*parts, f"connect with: mongosh {document['uri']}"])
 
 

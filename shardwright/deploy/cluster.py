@@ -19,6 +19,7 @@ from shardwright.deploy.plan import existing_cluster, new_cluster
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.processes import exit_description, wait_any_ended
 from shardwright.deploy.recovery import recovered_state
+from shardwright.deploy.reshardings import reshardings_under_way
 from shardwright.deploy.shards import add_shard, remove_shard
 from shardwright.deploy.start import start_cluster
 from shardwright.deploy.steps import Steps, counted
@@ -165,10 +166,17 @@ class LocalCluster:
         Raises:
             DeployError: there is no cluster in the directory.
         """
+        return migrations_under_way(self._running_shard_daemons())
+
+    def reshardings(self) -> list[dict[str, Any]]:
+        """The recipients of the resharding operation under way (see `deploy.reshardings`); errors as `migrations`."""
+        return reshardings_under_way(self._running_shard_daemons())
+
+    def _running_shard_daemons(self) -> list[ProcessPlan]:
         state = self._layout.require()
         supervisor = Supervisor(self._layout, state)
         supervisor.find_unrecorded()
-        return migrations_under_way(plan for plan in state.topology.of_role(Role.SHARDD) if supervisor.running(plan))
+        return [plan for plan in state.topology.of_role(Role.SHARDD) if supervisor.running(plan)]
 
     def watch(self) -> None:
         """Report every process that ends unexpectedly; returns when another command has stopped all of them."""

@@ -12,6 +12,8 @@ from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
+from shardwright.daemon.sidecar.own_operations import with_daemon_operations
+from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.command_runner import run_command
@@ -24,7 +26,6 @@ from shardwright.shardd.metadata.renamed import is_renamed
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace_of
-from shardwright.shardd.operations.current_op import with_daemon_operations
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
@@ -190,7 +191,8 @@ class ShardHandler(SidecarHandler):
             return reply
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()
-            return with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
+            reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
+            return with_sharding_statistics(reply, request, self._shard.resharding.statistics.to_section())
         if shows_queries(request):
             return without_filters(
                 await upstream.forward(with_daemon_operations(request, self._shard.components.operations), flags)

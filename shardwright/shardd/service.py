@@ -10,6 +10,7 @@ from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.server_parameters import set_parameter
 from shardwright.shardd.handler import ShardHandler
 from shardwright.shardd.options import ShardOptions
+from shardwright.shardd.resharding.metrics import export_metrics
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.transport.server import Server
@@ -40,6 +41,7 @@ class ShardService(ShardHandler):
         stale_errors = self.metrics.labelled_counter(
             "stale_errors", "Operations rejected because of a stale routing version", "error"
         )
+        export_metrics(self.metrics, self._shard.resharding.statistics)
         super().__init__(self._shard, stale_errors)
 
     @classmethod

@@ -20,6 +20,7 @@ from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import BackendError
 from shardwright.wire.frames import next_request_id
@@ -120,7 +121,7 @@ async def in_process(
             shards=shards,
             shard_hosts=ShardHosts(catalog, shards, nursery),
             migrations=SingleFlight(nursery),
-            reshardings=RunningReshardings(nursery),
+            reshardings=RunningReshardings(nursery, ReshardingStatistics()),
             config_servers=lambda: ConnectionString.parse(config_set.connection_string),
         )
         yield InProcess(mongod, primary)

@@ -1,11 +1,13 @@
 """The resharding operations that are under way in this term, for the commands that wait for them or end them."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 import trio
 
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -20,6 +22,7 @@ class ReshardingControl:
         commit_requested: set when a user does not want to wait until the recipients have caught up.
         is_decided: whether the decision to commit is being written, or has been.
         began: when the operation began in this term, by trio's clock.
+        shown: returns its entry in ``currentOp``; None before it runs.
     """
 
     def __init__(self) -> None:
@@ -28,6 +31,7 @@ class ReshardingControl:
         self.commit_requested = trio.Event()
         self.is_decided = False
         self.began = trio.current_time()
+        self.shown: Callable[[], dict[str, Any]] | None = None
 
     def before_decision(self) -> trio.CancelScope:
         """A scope for what is done before the decision; `abort` cancels it."""
@@ -55,9 +59,14 @@ class RunningReshardings:
 
     Args:
         nursery: the term's nursery, in which they run.
+        statistics: of all terms of this daemon.
+
+    Attributes:
+        statistics: see above.
     """
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, statistics: ReshardingStatistics) -> None:
+        self.statistics = statistics
         self._flights: SingleFlight[UUID, None] = SingleFlight(
             nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange
         )
@@ -77,6 +86,10 @@ class RunningReshardings:
                 del self._controls[operation_id]
 
         await self._flights.run(operation_id, controlled)
+
+    def operations(self) -> list[dict[str, Any]]:
+        """What ``currentOp`` shows of them."""
+        return [control.shown() for control in self._controls.values() if control.shown is not None]
 
     def control(self, operation_id: UUID) -> ReshardingControl:
         """The control of an operation. If that is not under way yet, `run` has to follow."""

@@ -5,11 +5,13 @@ from there; every step can be repeated. The decision is the transaction that giv
 everything can be undone, and after it everything will be done.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import trio
 from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
@@ -19,6 +21,7 @@ from shardwright.configd.resharding.store import ReshardingStore
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.sharding.resharding.shown_operation import shown_operation
 from shardwright.sharding.resharding.states import DECIDED, CoordinatorState, RecipientState
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
@@ -47,6 +50,7 @@ class ReshardingCoordinator:
         self.operation = operation
         self._primary = primary
         self._control = control
+        self._statistics = primary.reshardings.statistics
         self._store = ReshardingStore(primary.catalog)
 
     async def run(self) -> None:
@@ -57,10 +61,14 @@ class ReshardingCoordinator:
             OperationOverError: it had ended since it was read from the catalog.
         """
         await self._until_done(self._read)
+        self._control.shown = self._shown
         await self._until_done(self._decide)
         self._control.is_decided = True
         await self._until_done(self._complete)
-        if (error := self.operation.abort_error) is not None:
+        error = self.operation.abort_error
+        is_canceled = error is not None and error.code == ErrorCode.ReshardCollectionAborted
+        self._statistics.end(is_success=error is None, is_canceled=is_canceled)
+        if error is not None:
             raise error
 
     async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -126,6 +134,8 @@ class ReshardingCoordinator:
         await self._participants.refresh(self.operation.participation.donors)
         planned = await plan(self._primary, self.operation)
         await self._store.write_chunks(self.operation, planned)
+        counts = Counter(each.shard for each in planned).values()
+        self._statistics.chunk_imbalance = max(counts) - min(counts)
         document = await self._primary.catalog.find_by_id("databases", self.operation.namespace.db)
         if document is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"Database {self.operation.namespace.db} does not exist")
@@ -143,7 +153,12 @@ class ReshardingCoordinator:
         )
 
     async def _clone(self) -> ReshardingOperation:
-        await self._participants.receive_until(RecipientState.APPLYING)
+        operation, shares = self.operation, len(self.operation.participation.recipients)
+        await self._participants.receive_until(
+            RecipientState.APPLYING,
+            approxBytesToCopy=Int64(operation.approximate_bytes // shares),
+            approxDocumentsToCopy=Int64(operation.approximate_documents // shares),
+        )
         return await self._store.enter(self.operation, CoordinatorState.APPLYING)
 
     async def _catch_up(self) -> ReshardingOperation:
@@ -151,8 +166,10 @@ class ReshardingCoordinator:
         enough = await self._parameter("remainingReshardingOperationTimeThresholdMillis")
         while not self._control.commit_requested.is_set():
             remaining = await self._participants.remaining_millis()
-            if remaining is not None and remaining < enough:
-                break
+            if remaining is not None:
+                self._statistics.remaining_millis = min(remaining), max(remaining)
+                if max(remaining) < enough:
+                    break
             with trio.move_on_after(_POLL_SECONDS):
                 await self._control.commit_requested.wait()
         return await self._store.enter(self.operation, CoordinatorState.BLOCKING_WRITES)
@@ -192,6 +209,12 @@ class ReshardingCoordinator:
             await self._store.delete_chunks(self.operation)
         await self._store.finish(self.operation)
         await self._log_transition("done", str(self.operation.state))
+
+    def _shown(self) -> dict[str, Any]:
+        operation = self.operation
+        seconds = trio.current_time() - self._control.began
+        details = {"coordinatorState": str(operation.state)}
+        return shown_operation("Coordinator", operation.participation, seconds, details)
 
     @property
     def _participants(self) -> Participants:

@@ -77,16 +77,16 @@ class Participants:
 
         await together(self._participation.recipients, wait)
 
-    async def remaining_millis(self) -> int | None:
-        """How long the slowest recipient still needs, by its estimate; None if one cannot tell.
+    async def remaining_millis(self) -> list[int] | None:
+        """How long each recipient still needs, by its estimate; None if one cannot tell.
 
         Raises:
             CommandError: a recipient failed, with this error.
         """
         ask = {"_shardsvrReshardingOperationTime": str(self._participation.namespace)}
         replies = await self._ask(self._participation.recipients, ask)
-        times = [reply.get("remainingMillis") for reply in replies.values()]
-        return None if any(time is None for time in times) else max((int(time) for time in times if time), default=0)
+        times = [reply["remainingMillis"] for reply in replies.values() if "remainingMillis" in reply]
+        return times if len(times) == len(replies) else None
 
     async def hold(self) -> None:
         """Block reads and writes of the collection on all participants, until commit or abort.

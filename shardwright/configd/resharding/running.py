@@ -25,6 +25,7 @@ async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
         if active is None or not active.is_same_request(wanted):
             async with primary.locks.hold(f"ns:{wanted.namespace}"):
                 active = await store.begin(wanted)
+                primary.reshardings.statistics.started += 1
     await run_operation(primary, active)
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from shardwright.daemon.current_op import find_operations, found_operations
+from shardwright.daemon.sidecar.own_operations import union_with
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
-from shardwright.shardd.operations.current_op import union_with
 from shardwright.wire.request import Request
 
 

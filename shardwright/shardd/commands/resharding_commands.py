@@ -44,6 +44,7 @@ async def resharding_receive(shard: ShardComponents, request: Request) -> dict[s
     arguments = Arguments.of(request)
     recipient = await shard.resharding.receive(_participation(request))
     recipient.bytes_to_copy = arguments.maybe_integer(b"approxBytesToCopy") or recipient.bytes_to_copy
+    recipient.documents_to_copy = arguments.maybe_integer(b"approxDocumentsToCopy") or recipient.documents_to_copy
     wanted = RecipientState(arguments.string(b"awaitState"))
     seconds_max = (arguments.maybe_integer(b"waitMillis") or _WAIT_MILLIS_DEFAULT) / 1000
     last_writes = arguments.value(b"lastWrites") if arguments.has(b"lastWrites") else None
@@ -91,7 +92,8 @@ async def commit_reshard_collection(shard: ShardComponents, request: Request) ->
 @command("_shardsvrAbortReshardCollection", admin_only=True)
 async def abort_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Remove everything of an operation that was aborted."""
-    await shard.resharding.abort(_participation(request, b"operation"))
+    is_canceled = Arguments.of(request).boolean(b"userCanceled")
+    await shard.resharding.abort(_participation(request, b"operation"), is_canceled=is_canceled)
     return {}
 
 

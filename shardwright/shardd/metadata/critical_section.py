@@ -15,13 +15,15 @@ class CriticalSection:
     Attributes:
         reason: its purpose; two sections with the same reason are the same.
         blocks_reads: whether it is in its second phase.
+        held_writes: how many writes have had to wait for it.
     """
 
-    __slots__ = ("_released", "blocks_reads", "reason")
+    __slots__ = ("_released", "blocks_reads", "held_writes", "reason")
 
     def __init__(self, reason: Mapping[str, Any]) -> None:
         self.reason = reason
         self.blocks_reads = False
+        self.held_writes = 0
         self._released = trio.Event()
 
     def blocks(self, *, is_write: bool) -> bool:

@@ -256,6 +256,7 @@ class Admission:
                     continue
                 section = self._blocking_section(request, state, involvement, transaction, is_write=is_write)
                 if section is not None:
+                    section.held_writes += is_write
                     await section.wait_released()
                     continue
                 try:

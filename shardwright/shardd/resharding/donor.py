@@ -12,6 +12,7 @@ from shardwright.shardd.local_mongod.local_collections import describe
 from shardwright.shardd.resharding.donor_source import DonorSource, read_ownership
 from shardwright.shardd.resharding.local_documents import LocalPart
 from shardwright.shardd.resharding.section import ReshardingSection
+from shardwright.shardd.resharding.state_times import StateTimes
 from shardwright.sharding.resharding.states import DonorState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -29,7 +30,7 @@ class ReshardingDonor:
     Attributes:
         part: see above.
         is_aborted: whether the operation was aborted, so that nothing may be blocked any more.
-        began: when it began in this term, by trio's clock.
+        times: how long it has been in which state in this term.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class ReshardingDonor:
         self._sources: dict[str, DonorSource] = {}
         self._changing = trio.Lock()
         self.is_aborted = False
-        self.began = trio.current_time()
+        self.times = StateTimes(part.operation.state)
 
     async def describe(self) -> dict[str, Any]:
         """The size of what this shard has, and a time before which nothing needs to be fetched.
@@ -73,7 +74,7 @@ class ReshardingDonor:
         async with self._changing:
             if self.part.operation.state is not DonorState.BLOCKING_WRITES:
                 # Persisted first: the next primary then blocks from the beginning what this one has blocked.
-                await self.part.save(state=DonorState.BLOCKING_WRITES)
+                await self._enter(DonorState.BLOCKING_WRITES)
             await self._section.block_writes()
             if self.is_aborted:
                 self._section.leave()
@@ -99,7 +100,7 @@ class ReshardingDonor:
         self._nursery.start_soon(source.run)
         async with self._changing:
             if self.part.operation.state is DonorState.PREPARING_TO_DONATE:
-                await self.part.save(state=DonorState.DONATING_INITIAL_DATA)
+                await self._enter(DonorState.DONATING_INITIAL_DATA)
         return followed
 
     def source(self, recipient: str, session_id: str) -> DonorSource:
@@ -122,6 +123,11 @@ class ReshardingDonor:
     def shown(self) -> dict[str, Any]:
         """What ``currentOp`` shows of it."""
         return {
+            "countWritesDuringCriticalSection": Int64(self._section.held_writes),
+            "totalCriticalSectionTimeElapsedSecs": self.times.seconds_in(DonorState.BLOCKING_WRITES),
             "donorState": str(self.part.operation.state),
-            "totalOperationTimeElapsedSecs": Int64(trio.current_time() - self.began),
         }
+
+    async def _enter(self, state: DonorState) -> None:
+        await self.part.save(state=state)
+        self.times.enter(state)

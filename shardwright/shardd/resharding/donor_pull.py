@@ -1,6 +1,6 @@
 """Pulling everything from one donor: the clone, then changes until the commit, beside them the session history."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from shardwright.shardd.resharding.pull_progress import PullProgress
 from shardwright.shardd.resharding.recipient_writer import RecipientWriter
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -51,6 +52,7 @@ class DonorPull:
         writer: writes what is pulled.
         progress: how far a former primary has come.
         history: stores the history of retryable writes; None if this shard has it already, being the donor itself.
+        statistics: counts what is pulled.
 
     Attributes:
         progress: how far this has come.
@@ -65,6 +67,7 @@ class DonorPull:
         writer: RecipientWriter,
         progress: PullProgress,
         history: ReshardingHistory | None,
+        statistics: ReshardingStatistics,
     ) -> None:
         self.progress = progress
         self.queued: int | None = None
@@ -75,6 +78,7 @@ class DonorPull:
         self._participation = participation
         self._writer = writer
         self._history = history
+        self._statistics = statistics
         self._donor = progress.donor
         self._me = context.require_identity().shard_name
         self._wanted = Timestamp(0, 0)
@@ -145,7 +149,9 @@ class DonorPull:
     async def _clone(self, session: "_PullSession") -> None:
         while not self.progress.is_cloned:
             await self._context.fail_points.hang_while(RESHARDING_PAUSE_RECIPIENT_DURING_CLONING)
+            asked = trio.current_time()
             documents, key = await session.next_clone_batch()
+            self._statistics.fetching.add(trio.current_time() - asked)
             before = self.progress
             progress = replace(
                 before,
@@ -155,6 +161,8 @@ class DonorPull:
                 bytes=before.bytes + sum(map(len, documents)),
             )
             await self._writer.apply(self._donor, (), documents, progress)
+            self._statistics.documents_copied += progress.documents - before.documents
+            self._statistics.bytes_copied += progress.bytes - before.bytes
             self.progress = progress
         self.cloned.set()
 
@@ -166,8 +174,7 @@ class DonorPull:
             if gone or documents:
                 count = self.progress.changes + len(gone) + len(documents)
                 progress = replace(self.progress, position=position, changes=count)
-                await self._writer.apply(self._donor, gone, documents, progress)
-                self.progress = progress
+                await self._apply_changes(gone, documents, progress)
                 continue
             if wanted is not None:
                 if self._history is not None:
@@ -177,6 +184,16 @@ class DonorPull:
                 self._advanced.unpark_all()
             with trio.move_on_after(_POLL_SECONDS):
                 await self._is_wanted.wait()
+
+    async def _apply_changes(self, gone: Sequence[bytes], documents: Sequence[bytes], progress: PullProgress) -> None:
+        statistics, began = self._statistics, trio.current_time()
+        statistics.changes_fetched += len(gone) + len(documents)
+        await self._writer.apply(self._donor, gone, documents, progress)
+        self.progress = progress
+        statistics.applying.add(trio.current_time() - began)
+        statistics.changes_applied += len(gone) + len(documents)
+        statistics.deleted += len(gone)
+        statistics.stored += len(documents)
 
 
 class _PullSession:

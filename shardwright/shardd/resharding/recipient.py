@@ -19,10 +19,12 @@ from shardwright.shardd.resharding.local_documents import PROGRESS, LocalPart
 from shardwright.shardd.resharding.passing_errors import is_passing
 from shardwright.shardd.resharding.pull_progress import PullProgress
 from shardwright.shardd.resharding.recipient_writer import RecipientWriter
+from shardwright.shardd.resharding.state_times import StateTimes
 from shardwright.shardd.resharding.temporary_collection import create_temporary
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.sharding.resharding.progress import remaining_millis
 from shardwright.sharding.resharding.states import RecipientState, has_reached
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
@@ -36,19 +38,24 @@ class ReshardingRecipient:
         context: this shard daemon's context.
         part: the persisted state.
         history_table: stores the history of retryable writes.
+        statistics: counts what it receives.
 
     Attributes:
         part: see above.
-        began: when it began in this term, by trio's clock.
+        times: how long it has been in which state in this term.
+        documents_to_copy: about how many documents it will receive; 0 if unknown.
         bytes_to_copy: about how many bytes it will receive; 0 if unknown.
     """
 
-    def __init__(self, context: ShardContext, part: LocalPart, history_table: HistoryTable) -> None:
+    def __init__(
+        self, context: ShardContext, part: LocalPart, history_table: HistoryTable, statistics: ReshardingStatistics
+    ) -> None:
         self.part = part
-        self.began = self._phase_began = trio.current_time()
+        self.times = StateTimes(part.operation.state)
         self._context = context
+        self._statistics = statistics
         self._history_table = history_table
-        self.bytes_to_copy = 0
+        self.documents_to_copy = self.bytes_to_copy = 0
         self._pulls: dict[str, DonorPull] = {}
         self._is_pulling = trio.Event()
         self._writer: RecipientWriter | None = None
@@ -127,7 +134,7 @@ class ReshardingRecipient:
     def progress(self) -> dict[str, Any]:
         """Its numbers, with MongoDB's names."""
         pulled = [each.progress for each in self._pulls.values()]
-        elapsed = int((trio.current_time() - self._phase_began) * 1000)
+        elapsed = int((trio.current_time() - self.times.present) * 1000)
         copied, applied = (sum(getattr(each, name) for each in pulled) for name in ("bytes", "changes"))
         queued = [each.queued for each in self._pulls.values()]
         is_cloning = not has_reached(self.state, RecipientState.APPLYING)
@@ -141,13 +148,17 @@ class ReshardingRecipient:
                 fetched=applied + sum(each or 0 for each in queued),
             )
         return {
-            "recipientState": str(self.state),
             "elapsedMillis": Int64(elapsed),
             "remainingMillis": remaining,
+            "approxDocumentsToCopy": Int64(self.documents_to_copy),
             "documentsCopied": Int64(sum(each.documents for each in pulled)),
+            "approxBytesToCopy": Int64(self.bytes_to_copy),
             "bytesCopied": Int64(copied),
+            "totalCopyTimeElapsedSecs": self.times.seconds_in(RecipientState.CLONING),
             "oplogEntriesFetched": Int64(applied + sum(each or 0 for each in queued)),
             "oplogEntriesApplied": Int64(applied),
+            "totalApplyTimeElapsedSecs": self.times.seconds_in(RecipientState.APPLYING),
+            "recipientState": str(self.state),
         }
 
     async def _try_to_receive(self) -> CommandError:
@@ -190,7 +201,7 @@ class ReshardingRecipient:
             else:
                 progress = PullProgress.from_document(stored)
             history = None if donor == me else ReshardingHistory(self._history_table, participation)
-            pulls[donor] = DonorPull(self._context, participation, writer, progress, history)
+            pulls[donor] = DonorPull(self._context, participation, writer, progress, history, self._statistics)
         self._pulls = pulls
 
     async def _pull(self) -> CommandError:
@@ -219,7 +230,7 @@ class ReshardingRecipient:
     async def _enter(self, state: RecipientState) -> None:
         async with self._changing:
             await self.part.save(state=state)
-        self._phase_began = trio.current_time()
+        self.times.enter(state)
         self._changed.unpark_all()
 
     async def _until_saved(self, failure: CommandError) -> None:
@@ -240,5 +251,7 @@ class ReshardingRecipient:
         progress = self.progress()
         remaining = progress.pop("remainingMillis")
         progress.pop("elapsedMillis")
-        shown = {} if remaining is None else {"remainingOperationTimeEstimatedSecs": Int64(remaining // 1000)}
-        return {**progress, **shown, "totalOperationTimeElapsedSecs": Int64(trio.current_time() - self.began)}
+        return {
+            "remainingOperationTimeEstimatedSecs": Int64(-1 if remaining is None else remaining // 1000),
+            **progress,
+        }

@@ -44,6 +44,12 @@ class ReshardingSection:
         await self._state.enter_section(self._reason)
         self._state.block_reads()
 
+    @property
+    def held_writes(self) -> int:
+        """How many writes have had to wait for it in this term."""
+        section = self._state.critical_section
+        return section.held_writes if section is not None and section.reason == self._reason else 0
+
     def leave(self) -> None:
         """Release the operations that wait, which find the refreshed placement."""
         section = self._state.critical_section

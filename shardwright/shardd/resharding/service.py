@@ -1,6 +1,6 @@
 """The resharding operations in which this shard takes part: at most one at a time, in one part or in both."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -24,12 +24,13 @@ from shardwright.shardd.resharding.local_documents import (
     no_operation,
 )
 from shardwright.shardd.resharding.recipient import ReshardingRecipient
-from shardwright.shardd.resharding.resharding_operation import resharding_operation
 from shardwright.shardd.resharding.section import ReshardingSection
 from shardwright.shardd.resharding.temporary_collection import remove_remains, replace_source
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.shown_operation import shown_operation
 from shardwright.sharding.resharding.states import DECIDED, DonorState, RecipientState
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -47,11 +48,13 @@ class ReshardingService:
     Attributes:
         donors: the operations in which this shard is a donor, by id.
         recipients: those in which it is a recipient, by id.
+        statistics: of all operations in which this daemon has taken part.
     """
 
     def __init__(self, context: ShardContext, history_table: HistoryTable) -> None:
         self.donors: dict[UUID, ReshardingDonor] = {}
         self.recipients: dict[UUID, ReshardingRecipient] = {}
+        self.statistics = ReshardingStatistics()
         self._context = context
         self._history_table = history_table
         self._as_donor = LocalOperations(context.mongod, DONOR)
@@ -104,6 +107,7 @@ class ReshardingService:
                 await self._check_undecided(participation.id)
                 operation = LocalOperation(participation, DonorState.PREPARING_TO_DONATE)
                 await self._as_donor.save(operation)
+                self.statistics.started += participation.id not in self.recipients
                 self._add_donor(operation)
             return self.donors[participation.id]
 
@@ -114,6 +118,7 @@ class ReshardingService:
                 await self._check_undecided(participation.id)
                 operation = LocalOperation(participation, RecipientState.AWAITING_FETCH_TIMESTAMP)
                 await self._as_recipient.save(operation)
+                self.statistics.started += participation.id not in self.donors
                 self._add_recipient(operation)
             return self.recipients[participation.id]
 
@@ -152,9 +157,15 @@ class ReshardingService:
             await replace_source(self._context, participation, is_recipient=is_recipient)
             await self._context.fail_points.hang_while(RESHARDING_PAUSE_AFTER_COMMIT)
             await self._finish(participation, section)
+            self.statistics.end(is_success=True, is_canceled=False)
 
-    async def abort(self, participation: Participation) -> None:
-        """Remove everything of the operation, and let operations go on; errors as for `commit`."""
+    async def abort(self, participation: Participation, *, is_canceled: bool) -> None:
+        """Remove everything of the operation, and let operations go on; errors as for `commit`.
+
+        Args:
+            participation: the operation.
+            is_canceled: whether a user has ended it.
+        """
         async with self._changing(participation.id):
             if not self._parts(participation.id):
                 return
@@ -162,6 +173,7 @@ class ReshardingService:
             if participation.id in self.donors:
                 self.donors[participation.id].is_aborted = True
             await self._finish(participation, ReshardingSection(self._context, participation))
+            self.statistics.end(is_success=False, is_canceled=is_canceled)
 
     def donor(self, operation_id: UUID) -> ReshardingDonor:
         """The donor of an operation.
@@ -180,12 +192,15 @@ class ReshardingService:
 
     def operations(self) -> list[dict[str, Any]]:
         """What ``currentOp`` shows of the parts."""
-        address = self._context.options.address
-        donors = [resharding_operation("Donor", each.part, address, each.shown()) for each in self.donors.values()]
-        recipients = [
-            resharding_operation("Recipient", each.part, address, each.shown()) for each in self.recipients.values()
+        parts: tuple[tuple[str, Iterable[ReshardingDonor | ReshardingRecipient]], ...] = (
+            ("Donor", self.donors.values()),
+            ("Recipient", self.recipients.values()),
+        )
+        return [
+            shown_operation(role, each.part.participation, each.times.elapsed, each.shown())
+            for role, those in parts
+            for each in those
         ]
-        return donors + recipients
 
     async def _finish(self, participation: Participation, section: ReshardingSection) -> None:
         await self._refresh(participation)
@@ -195,6 +210,7 @@ class ReshardingService:
         self._context.namespace(str(participation.namespace)).is_resharding = False
         self.donors.pop(participation.id, None)
         self.recipients.pop(participation.id, None)
+        self.statistics.held_writes += section.held_writes
         section.leave()
 
     async def _refresh(self, participation: Participation) -> None:
@@ -232,7 +248,7 @@ class ReshardingService:
 
     def _add_recipient(self, operation: LocalOperation) -> None:
         part = LocalPart(self._as_recipient, operation)
-        recipient = ReshardingRecipient(self._context, part, self._history_table)
+        recipient = ReshardingRecipient(self._context, part, self._history_table, self.statistics)
         self.recipients[operation.participation.id] = recipient
         self._nursery.start_soon(recipient.run)
 

@@ -7,7 +7,7 @@ A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operatio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardwright.shardd.exchange.sharding_fields import with_body
+from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
 from shardwright.wire.rawbson import ARRAY, append, array_of_documents, element, encode_document, index, without
 from shardwright.wire.request import Request
 
@@ -37,4 +37,5 @@ def with_daemon_operations(request: Request, own: Callable[[], Sequence[dict[str
         return frame
     stages = [pipeline[0], encode_document(union_with(operations)), *pipeline[1:]]
     body = append(without(request.body, {b"pipeline"}), element(b"pipeline", ARRAY, array_of_documents(stages)))
-    return with_body(request.message, body)
+    message = request.message
+    return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)
