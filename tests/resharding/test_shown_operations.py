@@ -35,7 +35,10 @@ def collection(cluster: RunningCluster) -> Iterator[Documents]:
 
 
 def shown(client: Client, namespace: str) -> list[Document]:
-    pipeline = [{"$currentOp": {"allUsers": True}}, {"$match": {"originatingCommand.reshardCollection": namespace}}]
+    pipeline: list[Document] = [
+        {"$currentOp": {"allUsers": True}},
+        {"$match": {"originatingCommand.reshardCollection": namespace}},
+    ]
     return list(client.admin.aggregate(pipeline))
 
 
@@ -70,8 +73,7 @@ def test_an_operation_under_way(collection: Documents, cluster: RunningCluster) 
         ]
 
         def are_copied() -> bool:
-            copied = [part.get("documentsCopied", 0) for part in shown(client, namespace)]
-            return sum(copied) == 400
+            return sum(int(part.get("documentsCopied", 0)) for part in shown(client, namespace)) == 400
 
         eventually(are_copied, within=60, what="all documents are copied")
         assert sum(part.get("approxDocumentsToCopy", 0) for part in shown(client, namespace)) == 400
