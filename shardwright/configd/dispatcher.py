@@ -56,6 +56,8 @@ def _check_write_concern(command: ConfigCommand, request: Request) -> None:
         if write_concern is not None:
             raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
         return
+    if command.write_concern is WriteConcernRule.ANY:
+        return
     if not isinstance(write_concern, Mapping) or write_concern.get("w") != "majority":
         got = request.raw_object(b"writeConcern")
         shown = '{ w: 1, wtimeout: 0, provenance: "implicitDefault" }' if got is None else document_text(got)

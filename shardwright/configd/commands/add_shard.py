@@ -4,6 +4,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.commands.cluster_settings import settings
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.primary import Primary
@@ -64,6 +65,8 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
                 raise CommandError(ErrorCode.OperationFailed, f"a shard named {shard.id} already exists")
             databases = await _check_databases(primary, client, whole)
             await _identify(primary, client, shard)
+            for setting in await settings(primary):
+                await _ask(client, setting)
         await _enter(primary, shard, databases)
         primary.shard_hosts.follow(shard)
     await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})

@@ -21,6 +21,8 @@ class WriteConcernRule(Enum):
     """It is required, with ``w: "majority"``."""
     UNSUPPORTED = auto()
     """It is not allowed."""
+    ANY = auto()
+    """It is allowed and makes no difference: the command has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""Settings that all servers of a cluster have: cluster parameters and the feature compatibility version.
+"""Settings that all servers of a cluster have: cluster parameters, the feature compatibility version, blocked writes.
 
-The config servers check and store a change first, then each shard. If a shard fails, the command fails, and has to be
-repeated.
+The config servers carry out the changes of the first two on all servers, one after the other.
 """
 
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 import bson
 
 from shardwright.router.commands.command_registry import command
+from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.replies.own_reply import Reply
@@ -30,7 +30,9 @@ async def get_cluster_parameter(operation: Operation) -> Reply:
 @command("setClusterParameter", admin_only=True)
 async def set_cluster_parameter(operation: Operation) -> Reply:
     """Changes a cluster parameter on all servers."""
-    return await _set_everywhere(operation, {"setClusterParameter": operation.argument(b"setClusterParameter")})
+    change = {"_configsvrSetClusterParameter": operation.argument(b"setClusterParameter"), "writeConcern": MAJORITY}
+    await operation.context.catalog.command(change)
+    return {}
 
 
 @command("setUserWriteBlockMode")
@@ -49,7 +51,8 @@ async def set_feature_compatibility_version(operation: Operation) -> Reply:
     arguments = Arguments.of(operation.request)
     arguments.refuse_unknown((name,))
     version = arguments.string(name)
-    return await _set_everywhere(operation, {name.decode(): version, "writeConcern": {"w": "majority"}})
+    await operation.context.catalog.command({name.decode(): version, "writeConcern": MAJORITY})
+    return {}
 
 
 async def _set_everywhere(operation: Operation, setting: Mapping[str, Any]) -> Reply:
