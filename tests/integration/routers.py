@@ -20,15 +20,21 @@ END_SECONDS_MAX = 30.0
 @contextmanager
 def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An additional router: its address and its process; stopped after the block."""
+    with router_of(f"config/{cluster.address('config.0.configd')}", *options) as started:
+        yield started
+
+
+@contextmanager
+def router_of(config_servers: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A router of a cluster that need not have been started by the launcher; as `extra_router`.
+
+    Args:
+        config_servers: ``set/host:port,…``.
+        options: of the router.
+    """
     with PortReservation() as ports:
         port = ports.hold_free()
-    command = [
-        sys.executable,
-        "-m",
-        "shardwright.router.main",
-        "--configdb",
-        f"config/{cluster.address('config.0.configd')}",
-    ]
+    command = [sys.executable, "-m", "shardwright.router.main", "--configdb", config_servers]
     process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
     address = f"127.0.0.1:{port}"
     try:

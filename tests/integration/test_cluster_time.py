@@ -1,7 +1,6 @@
 """Cluster times: signed for clients by keys of the config servers, checked, and gossiped to all shards."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import bson
 import pytest
@@ -10,11 +9,10 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.signing_keys import SigningKey
-from shardwright.sharding.time_signer import is_proven
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.message import op_msg
 from tests.integration.raw_client import RawClient, raw_client
-from tests.integration.sharded import SPLIT_AT, Document, Documents
+from tests.integration.sharded import SPLIT_AT, Documents
+from tests.integration.signed_times import is_signed, later, signing_keys, time_in
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 from tests.wire.raw_connection import op_msg_frame
@@ -26,8 +24,7 @@ LOW, HIGH = SPLIT_AT - 1, SPLIT_AT
 def keys(cluster: RunningCluster) -> dict[int, SigningKey]:
     """The keys on the config servers."""
     with cluster.direct("config.0.mongod") as mongod:
-        found = [SigningKey.from_document(document) for document in mongod.admin["system.keys"].find()]
-    return {key.id: key for key in found}
+        return signing_keys(mongod)
 
 
 @pytest.fixture
@@ -36,25 +33,6 @@ def raw(cluster: RunningCluster) -> Iterator[RawClient]:
     with raw_client(cluster.address("router.0")) as connection:
         eventually(lambda: time_in(connection.command({"ping": 1}))["signature"]["keyId"], what="the router has keys")
         yield connection
-
-
-def time_in(reply: Document) -> dict[str, Any]:
-    """The ``$clusterTime`` of a reply."""
-    time: dict[str, Any] = reply["$clusterTime"]
-    return time
-
-
-def is_signed(reply: Document, keys: dict[int, SigningKey]) -> bool:
-    """Whether its time is signed by the cluster."""
-    signature = time_in(reply)["signature"]
-    key = keys.get(signature["keyId"])
-    return key is not None and is_proven(key, pack_timestamp(time_in(reply)["clusterTime"]), signature["hash"])
-
-
-def later(reply: Document, seconds: int = 60) -> Timestamp:
-    """A time after that of a reply."""
-    time = time_in(reply)["clusterTime"]
-    return Timestamp(time.time + seconds, 1)
 
 
 def test_there_are_two_keys_one_rotation_apart(keys: dict[int, SigningKey]) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,16 +177,22 @@ class MiniCluster:
 
 
 @contextmanager
-def mini_cluster(directory: Path, shards: int = 2, members: int | Sequence[int] = 1) -> Iterator[MiniCluster]:
+def mini_cluster(
+    directory: Path,
+    shards: int = 2,
+    members: int | Sequence[int] = 1,
+    config_parameters: Mapping[str, str] | None = None,
+) -> Iterator[MiniCluster]:
     """Start a cluster, and stop all its processes after the block.
 
     Args:
         directory: for its files.
         shards: number of shards.
         members: number of members of each shard, the same for all or one for each.
+        config_parameters: more server parameters of the config servers' mongod.
     """
     with ExitStack() as stack:
-        config = _start_set(stack, directory, "config", "configd", 1)
+        config = _start_set(stack, directory, "config", "configd", 1, config_parameters)
         cluster = MiniCluster(config)
         for index in range(shards):
             name = f"sh{index}"
@@ -208,8 +214,15 @@ def replica_set(directory: Path, members: int = 1, daemon: str = "shardd") -> It
         yield _start_set(stack, directory, "alone", daemon, members)
 
 
-def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count: int) -> Set:
-    members = [_plan_member(directory, name, daemon, index) for index in range(count)]
+def _start_set(
+    stack: ExitStack,
+    directory: Path,
+    name: str,
+    daemon: str,
+    count: int,
+    parameters: Mapping[str, str] | None = None,
+) -> Set:
+    members = [_plan_member(directory, name, daemon, index, parameters) for index in range(count)]
     for member in members:
         stack.callback(shutil.rmtree, directory / member.mongod_plan.name)
         member.mongod.start()
@@ -244,13 +257,15 @@ def _free_ports(count: int) -> list[int]:
         return [reservation.hold_free() for _ in range(count)]
 
 
-def _plan_member(directory: Path, name: str, daemon: str, index: int) -> Member:
+def _plan_member(directory: Path, name: str, daemon: str, index: int, parameters: Mapping[str, str] | None) -> Member:
     mongod_port, port, metrics_port = _free_ports(3)
     plan = ProcessPlan(f"{name}.{index}.mongod", Role.MONGOD, mongod_port, name)
     dbpath = directory / plan.name
     dbpath.mkdir()
     log = directory / f"{plan.name}.log"
-    mongod = mongod_arguments(find_mongod(), plan, dbpath=dbpath, log=log, sockets=directory, cache_gb=0.25)
+    mongod = mongod_arguments(
+        find_mongod(), plan, dbpath=dbpath, log=log, sockets=directory, cache_gb=0.25, parameters=parameters
+    )
     arguments = [
         *(sys.executable, "-m", f"shardwright.{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
         *("--mongod-socket", str(mongod_socket(directory, plan)), "--mongod-address", plan.address),
