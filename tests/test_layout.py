@@ -73,7 +73,6 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "local_mongod",
             "metadata",
             "migration",
-            "operations",
             "range_deleter",
             "splitting",
             "resharding",

@@ -8,7 +8,7 @@ from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.handler import ConfigHandler
-from shardwright.configd.resharding.metrics import export_metrics
+from shardwright.configd.resharding.exported_statistics import export_metrics
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions

@@ -10,7 +10,7 @@ from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.server_parameters import set_parameter
 from shardwright.shardd.handler import ShardHandler
 from shardwright.shardd.options import ShardOptions
-from shardwright.shardd.resharding.metrics import export_metrics
+from shardwright.shardd.resharding.exported_statistics import export_metrics
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.transport.server import Server
