@@ -18,6 +18,7 @@ from typing import Any, Final
 import trio
 
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.term_scope import working_for
 
 PAUSE_SECONDS_MAX: Final = 1.0
 """A primary's process that was paused for longer than this may have missed an election."""
@@ -142,7 +143,8 @@ class RoleCertainty:
             pauses = self._pauses
             hello = await self._ask_hello()
             if self._catch_up is not None and hello.get("secondary"):
-                with self.while_role_lasts() as scope:
+                # A task of the term that has ended would check its term before each command, and wait here for itself.
+                with self.while_role_lasts() as scope, working_for(None):
                     await self._catch_up()
                 if scope.cancelled_caught:
                     return

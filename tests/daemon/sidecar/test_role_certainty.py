@@ -9,6 +9,7 @@ from bson import ObjectId
 
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, SECONDARY_PAUSE_SECONDS_MAX, RoleCertainty
+from shardwright.daemon.sidecar.term_scope import term_of_task, working_for
 
 PROCESS = ObjectId()
 
@@ -112,6 +113,25 @@ def test_a_primary_does_not_catch_up(world: World) -> None:
     world.pause()
     run(world.certainty.wait_certain)
     assert world.certainty.is_certain
+
+
+def test_catching_up_is_not_part_of_the_term_of_the_task_that_notices_the_pause(world: World) -> None:
+    """A task of a term that has ended during the pause: what catches up asks the mongod, whatever its term."""
+    terms: list[int | None] = []
+
+    async def catch_up() -> None:
+        await trio.lowlevel.checkpoint()
+        terms.append(term_of_task())
+
+    async def work() -> None:
+        with working_for(3):
+            assert await world.certainty.present_term() is None
+
+    world.certainty.catch_up_by(catch_up)
+    world.answer = secondary(2)
+    world.pause()
+    run(work)
+    assert terms == [None]
 
 
 def test_catching_up_ends_when_the_role_changes(world: World) -> None:
