@@ -3,14 +3,19 @@
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
+from uuid import uuid4
 
 import pytest
 from bson import MaxKey, MinKey
+from bson.binary import Binary
 from bson.int64 import Int64
 from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
 
 from tests.fail_points import fail_point
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Document, Documents, assert_tiled, catalog_entry, chunks
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 from tests.resharding.resharded import (
     LAST,
@@ -139,6 +144,50 @@ def test_open_transactions_end_it(collection: Documents, mongods: list[Client], 
     check_nothing_left(client, mongods, namespace)
 
 
+def test_a_transaction_commits_while_writes_are_blocked(
+    collection: Documents, mongods: list[Client], upper: Client
+) -> None:
+    """The critical section waits for transactions, and these for nothing."""
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(10))
+    chunks_of_other = two_halves("other")
+    with (
+        fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point,
+        resharding(client, namespace, {"other": 1}, _presetReshardedChunks=chunks_of_other) as running,
+    ):
+        point.wait_entered()
+        with client.start_session() as session, session.start_transaction():
+            collection.update_one({"key": 1}, {"$set": {"text": "y"}}, session=session)
+            collection.insert_one({"_id": "new", "key": LAST - 1, "other": 1}, session=session)
+            point.turn_off()
+            blocked = {"ns": namespace, "state": "blocking-writes"}
+            eventually(
+                lambda: client.config.reshardingOperations.find_one(blocked), within=60, what="writes are blocked"
+            )
+            collection.update_one({"key": 2}, {"$set": {"text": "y"}}, session=session)
+        assert running.wait() is None
+    assert collection.distinct("_id", {"$or": [{"text": "y"}, {"_id": "new"}]}) == [1, 2, "new"]
+    assert collection.count_documents({}) == 11
+    check_nothing_left(client, mongods, namespace)
+
+
+def test_a_snapshot_from_before_it_is_not_read(collection: Documents) -> None:
+    """At that time the assembled collection was not complete, and not under this name."""
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(10))
+    beside = collection.database.beside
+    beside.insert_one({})
+    with client.start_session() as session:
+        session.start_transaction(read_concern=ReadConcern("snapshot"))
+        assert beside.find_one({}, session=session)
+        client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=2)
+        with pytest.raises(OperationFailure) as caught:
+            collection.count_documents({}, session=session)
+        assert caught.value.has_error_label("TransientTransactionError")
+        session.abort_transaction()
+    assert collection.count_documents({}) == 10
+
+
 def test_two_documents_with_one_id(collection: Documents, mongods: list[Client]) -> None:
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many([{"_id": 1, "key": 0, "other": 0}, {"_id": 1, "key": LAST - 1, "other": 1}])
@@ -155,24 +204,28 @@ def test_two_documents_with_one_id(collection: Documents, mongods: list[Client])
     assert collection.count_documents({"_id": 1}) == 2
 
 
-def test_a_retried_write_is_not_executed_again(collection: Documents) -> None:
-    client, namespace = collection.database.client, collection.full_name
-    db = collection.database
+def test_a_retried_write_is_not_executed_again(collection: Documents, cluster: RunningCluster) -> None:
+    """Not through either router, one of which knows nothing of the resharding."""
+    client, namespace, db = collection.database.client, collection.full_name, collection.database.name
     collection.insert_many(documents(10))
-    session = client.start_session()
-    lsid = session.session_id
     update = {"q": {"key": 1, "other": 7}, "u": {"$inc": {"times": 1}}}
+    document = {"_id": "new", "key": LAST - 1, "other": 1}
     commands = [
-        {"update": collection.name, "updates": [update], "lsid": lsid, "txnNumber": Int64(1_000)},
+        {**command, "lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(7)}
+        for command in (
+            {"update": collection.name, "updates": [update]},
+            {"insert": collection.name, "documents": [document]},
+        )
     ]
-    other = client.start_session()
-    insert = {"insert": collection.name, "documents": [{"_id": "new", "key": LAST - 1, "other": 1}]}
-    commands.append({**insert, "lsid": other.session_id, "txnNumber": Int64(1_000)})
-    for command in commands:
-        assert db.command(command)["n"] == 1
-    client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other"))
-    for command in commands:
-        assert db.command(command)["n"] == 1
+    with raw_client(cluster.address("router.0")) as first, raw_client(cluster.address("router.1")) as second:
+        for command in commands:
+            assert first.command(command, db=db)["n"] == 1
+        client.admin.command(
+            "reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other")
+        )
+        for router in (first, second):
+            for command in commands:
+                assert router.command(command, db=db)["n"] == 1
     assert collection.find_one({"key": 1, "other": 7}, {"times": 1}) == {"_id": 1, "times": 1}
     assert collection.count_documents({"_id": "new"}) == 1
 
