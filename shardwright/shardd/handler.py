@@ -393,7 +393,9 @@ class ShardHandler(SidecarHandler):
     async def _run_without_orphans(
         self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter, request: Request
     ) -> bytes | None:
-        request = await without_orphans(request, self._context.mongod, Namespace.parse(state.namespace), orphans)
+        namespace = Namespace.parse(state.namespace)
+        time_series = None if state.table is None else state.table.collection.time_series
+        request = await without_orphans(request, self._context.mongod, namespace, orphans, time_series)
         return await self._run_filtered(exchange, state, request)
 
     @may_run_in_reactor

@@ -6,6 +6,7 @@ The rules and the messages are those of mongod 6.0.5. Lengths count UTF-8 bytes,
 from dataclasses import dataclass
 from typing import Final
 
+from shardwright.sharding.time_series import BUCKETS_PREFIX
 from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -16,7 +17,6 @@ SHARDED_NAMESPACE_BYTES_MAX: Final = 235
 """Checked where a collection is created, not where it is read, as in MongoDB."""
 
 _COMMAND: Final = "$cmd"
-_BUCKETS_PREFIX: Final = "system.buckets."
 
 # Which names of the reserved "system." kind may exist, in every database and in particular ones.
 _SYSTEM_COLLECTIONS: Final = frozenset({"system.js", "system.users", "system.profile", "system.views"})
@@ -161,7 +161,12 @@ class Namespace:
     @property
     def is_time_series_buckets(self) -> bool:
         """Whether it holds the buckets of a time-series collection."""
-        return self.collection.startswith(_BUCKETS_PREFIX)
+        return self.collection.startswith(BUCKETS_PREFIX)
+
+    @property
+    def buckets(self) -> "Namespace":
+        """The collection that would hold the buckets of this time-series collection."""
+        return Namespace(self.db, BUCKETS_PREFIX + self.collection)
 
     @property
     def is_logical_sessions(self) -> bool:
@@ -192,7 +197,7 @@ class Namespace:
     @property
     def _is_legal_system_collection(self) -> bool:
         if self.is_time_series_buckets:
-            return len(self.collection) > len(_BUCKETS_PREFIX)
+            return len(self.collection) > len(BUCKETS_PREFIX)
         return self.collection in _SYSTEM_COLLECTIONS or self.collection in _SYSTEM_COLLECTIONS_OF.get(self.db, ())
 
 

@@ -10,12 +10,16 @@ from bson.timestamp import Timestamp
 
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.sharding.versions import ChunkVersion
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedCollection:
-    """One incarnation of a sharded collection, as `config.collections` describes it."""
+    """One incarnation of a sharded collection, as `config.collections` describes it.
+
+    ``time_series`` tells that it holds the buckets of a time-series collection.
+    """
 
     namespace: Namespace
     uuid: UUID
@@ -26,6 +30,7 @@ class ShardedCollection:
     default_collation: Mapping[str, Any] | None = None
     allow_migrations: bool = True
     max_chunk_size_bytes: int | None = None
+    time_series: TimeSeriesFields | None = None
 
     def version(self, packed: int) -> ChunkVersion:
         """A version of this incarnation of the collection."""

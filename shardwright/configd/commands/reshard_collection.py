@@ -50,6 +50,11 @@ async def _reshard(operation: Operation) -> None:
     if document is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
     entry = CollectionEntry.from_document(document)
+    if entry.time_series is not None:
+        raise CommandError(
+            ErrorCode.NotImplemented,
+            "reshardCollection command of a sharded time-series collection is not supported",
+        )
     wanted = await _wanted(operation, entry)
     if wanted.participation.key.document != entry.key.document:
         await reshard(operation.primary, wanted)

@@ -20,7 +20,7 @@ from shardwright.router.ddl.created_indexes import (
 )
 from shardwright.router.ddl.raw_replies import merge_raw
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.retry import on_buckets_if_sharded, with_routing
 from shardwright.router.operations.routed_sending import connection_strings
 from shardwright.router.operations.scatter import forwarded, scatter
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -39,9 +39,13 @@ logger = get_logger("router.indexes")
 @command("createIndexes", api_versions=("1",), supports_write_concern=True)
 async def create_indexes(operation: Operation) -> Reply:
     """Creates indexes on all shards that own a part of the collection."""
-    creation = IndexCreation(operation)
-    replies = await with_routing(operation, operation.namespace, creation.attempt, create_database=True)
-    return merge_raw(replies, connection_strings(operation))
+
+    async def create(operation: Operation) -> Reply:
+        creation = IndexCreation(operation)
+        replies = await with_routing(operation, operation.namespace, creation.attempt, create_database=True)
+        return merge_raw(replies, connection_strings(operation))
+
+    return await on_buckets_if_sharded(operation, create)
 
 
 class IndexCreation:

@@ -6,7 +6,7 @@ from shardwright.router.ddl.coordinated import coordinated_command
 from shardwright.router.ddl.raw_replies import merge_raw
 from shardwright.router.operations.cursor_opening import open_on_one_shard
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.retry import on_buckets_if_sharded, with_routing
 from shardwright.router.operations.routed_sending import (
     connection_strings,
     send_to_owning_shards,
@@ -45,13 +45,16 @@ async def list_indexes(operation: Operation) -> Reply:
     """The indexes of a collection on the shard that owns its lowest chunk."""
     namespace = operation.namespace
 
-    async def attempt(routing: CollectionRouting) -> bytes:
-        shard = _shard_of_lowest_chunk(routing)
-        frame = forwarded(operation, routing.versions_for(shard))
-        return await open_on_one_shard(operation, shard, frame, preference=operation.read_preference)
+    async def list_on_shard(operation: Operation) -> Reply:
+        async def attempt(routing: CollectionRouting) -> bytes:
+            shard = _shard_of_lowest_chunk(routing)
+            frame = forwarded(operation, routing.versions_for(shard))
+            return await open_on_one_shard(operation, shard, frame, preference=operation.read_preference)
+
+        return await with_routing(operation, operation.namespace, attempt)
 
     try:
-        return await with_routing(operation, namespace, attempt)
+        return await on_buckets_if_sharded(operation, list_on_shard)
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise

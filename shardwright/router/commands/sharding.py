@@ -5,6 +5,7 @@ from typing import Any, Final
 import bson
 
 from shardwright.router.commands.command_registry import command
+from shardwright.router.ddl.time_series_options import check_time_series
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
 from shardwright.router.operations.scatter import send_to_one
@@ -51,6 +52,7 @@ async def shard_collection(operation: Operation) -> Reply:
     request = operation.request
     namespace = full_namespace(request)
     key = Arguments.of(request).raw(b"key")
+    check_time_series(request)
     if namespace.is_admin or namespace.is_local:
         raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
     creation = {
@@ -71,4 +73,5 @@ async def shard_collection(operation: Operation) -> Reply:
         await with_database(operation, namespace.db, attempt, create=True)
     finally:
         operation.context.routing.forget_collection(str(namespace))
+        operation.context.routing.forget_collection(str(namespace.buckets))
     return {"collectionsharded": str(namespace)}

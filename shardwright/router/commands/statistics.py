@@ -7,11 +7,13 @@ from shardwright.router.ddl.collection_stats import merge_collection_stats, scal
 from shardwright.router.ddl.database_stats import merge_database_stats
 from shardwright.router.ddl.raw_replies import merge_raw
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import on_buckets_if_sharded
 from shardwright.router.operations.routed_sending import connection_strings, read_all_shards, send_to_owning_shards
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_of
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.sharding.arguments import named_in_full
+from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, measurements_of
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -21,13 +23,17 @@ from shardwright.wire.rawbson import append, encode_elements, without
 @command("collStats", aliases=("collstats",), reads=True)
 async def coll_stats(operation: Operation) -> Reply:
     """Sizes, indexes and storage of a collection, per shard and in total."""
+    return await on_buckets_if_sharded(operation, _coll_stats)
+
+
+async def _coll_stats(operation: Operation) -> Reply:
     namespace = operation.namespace
     scale = scale_of(operation.argument(b"scale"))
     try:
         routing, replies = await send_to_owning_shards(
             operation,
             namespace,
-            without(operation.request.body, (b"scale",)),
+            without(operation.request.body, (b"scale", IS_TIME_SERIES_NAMESPACE)),
             preference=operation.read_preference,
             may_repeat=True,
         )
@@ -43,7 +49,8 @@ async def coll_stats(operation: Operation) -> Reply:
         placement = {"sharded": True}
         chunks = sum(table.chunk_count_of(shard) for shard in table.shards)
     shards = {reply.shard_id: answer_of(reply) for reply in replies}
-    return placement | merge_collection_stats(namespace, shards, scale=scale, chunks=chunks)
+    named = namespace if table is None or table.collection.time_series is None else measurements_of(namespace)
+    return placement | merge_collection_stats(named, shards, scale=scale, chunks=chunks)
 
 
 @command("dataSize", aliases=("datasize",), reads=True)

@@ -8,13 +8,24 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.router.routing.routing_cache import RoutingCache
+from shardwright.sharding.buckets_commands import on_buckets
 from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 10
 """As mongos's ``kMaxNumStaleVersionRetries``."""
+
+
+class BucketsShardedError(CommandError):
+    """A shard says that a collection's buckets are sharded, so that its command has to be about these."""
+
+    def __init__(self, stale: CommandError) -> None:
+        super().__init__(stale.code, stale.message, labels=stale.labels, extra=stale.extra)
 
 
 @may_run_in_reactor
@@ -34,6 +45,7 @@ async def with_routing(
         create_database: make the database if it does not exist.
 
     Raises:
+        BucketsShardedError: it is a sharded time-series collection.
         CommandError: NamespaceNotFound, the database does not exist; what ``attempt`` raises; the stale error itself,
             once `ATTEMPTS_MAX` attempts met one, or in a transaction that cannot begin again.
     """
@@ -45,11 +57,42 @@ async def with_routing(
         try:
             return await attempt(routing)
         except StaleRoutingError as stale:
+            if not routing.is_sharded and routing_cache.note_time_series(namespace, stale.error):
+                operation.begin_again(stale.error)
+                raise BucketsShardedError(stale.error) from stale
             _invalidate(routing_cache, stale, routing)
             operation.begin_again(stale.error)
             if not attempts_left:
                 raise stale.error from stale
     raise AssertionError("unreachable")
+
+
+async def on_buckets_if_sharded(operation: Operation, run: Callable[[Operation], Awaitable[T]]) -> T:
+    """The result of running a command, or, for a sharded time-series collection, the same command on its buckets.
+
+    Raises:
+        CommandError: what ``run`` raises.
+    """
+    routing_cache, namespace = operation.context.routing, operation.namespace
+    if namespace not in routing_cache.time_series:
+        try:
+            return await run(operation)
+        except BucketsShardedError:
+            pass
+    if await routing_cache.sharded_buckets(namespace) is None:
+        return await run(operation)
+    request = operation.request
+    message = op_msg(on_buckets(request.body), request_id=request.message.request_id, sections=_sections(request))
+    part = operation.part(Request(OpMsg(message)))
+    try:
+        return await run(part)
+    finally:
+        operation.targeted = part.targeted
+        operation.retries += part.retries
+
+
+def _sections(request: Request) -> bytes:
+    return b"".join([sequence.section() for sequence in request.message.sequences])
 
 
 async def with_database(

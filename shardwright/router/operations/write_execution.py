@@ -238,7 +238,9 @@ class _Execution:
             elif each.code == ErrorCode.WouldChangeOwningShard and self._batch.statement_count == 1:
                 refuse_or_move(self._operation, move_refused(1))
             elif is_routing_refusal(each.code):
-                self._raise_in_transaction(CommandError.from_reply(decode_document(each.document)))
+                refusal = CommandError.from_reply(decode_document(each.document))
+                self._routing.note_time_series(self._namespace, refusal)
+                self._raise_in_transaction(refusal)
         run.record(part, written)
 
     def _raise_if_repeatable(self, error: CommandError) -> None:
@@ -278,16 +280,18 @@ class _Execution:
         self._destinations = None
         if routing.table is not None and not self._has_checked_errors and self._targets(routing).has_errors:
             self._has_checked_errors = True
-            if self._routing.collections.get(self._namespace) is routing:
-                self._routing.forget_collection(self._namespace)
+            if self._routing.collections.get(routing.namespace) is routing:
+                self._routing.forget_collection(routing.namespace)
             self._destinations = None
             routing = await self._read_routing()
         return routing
 
     @may_run_in_reactor
     async def _read_routing(self) -> CollectionRouting:
-        cache = self._routing
-        return cache.collections.get(self._namespace) or await cache.collection(self._namespace, create_database=True)
+        cache, namespace = self._routing, self._namespace
+        buckets = await cache.sharded_buckets(namespace) if namespace in cache.time_series else None
+        self._batch.address_buckets(is_on_buckets=buckets is not None)
+        return buckets or cache.collections.get(namespace) or await cache.collection(namespace, create_database=True)
 
     def _targets(self, routing: CollectionRouting) -> Destinations:
         if self._destinations is None:

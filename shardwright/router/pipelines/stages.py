@@ -3,6 +3,13 @@
 from enum import Enum
 from typing import Final
 
+UNPACK_BUCKET: Final = "$_internalUnpackBucket"
+"""Makes the measurements out of the buckets of a time-series collection, as the first stage of reads."""
+
+
+CONVERT_INDEX_STATS: Final = "$_internalConvertBucketIndexStats"
+"""Shows the indexes of buckets as those of a time-series collection, behind ``$indexStats``."""
+
 
 class Place(Enum):
     """Where a stage runs in a pipeline over several shards."""
@@ -18,7 +25,9 @@ class Place(Enum):
 PLACES: Final = {
     **dict.fromkeys(("$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"), Place.MAPS),
     "$match": Place.FILTERS,
-    **dict.fromkeys(("$redact", "$unwind", "$_internalInhibitOptimization"), Place.EACH_SHARD),
+    **dict.fromkeys(
+        ("$redact", "$unwind", "$_internalInhibitOptimization", UNPACK_BUCKET, CONVERT_INDEX_STATS), Place.EACH_SHARD
+    ),
     **dict.fromkeys(("$collStats", "$currentOp", "$indexStats", "$planCacheStats"), Place.DESCRIBES_SHARD),
     **dict.fromkeys(
         ("$bucket", "$count", "$geoNear", "$group", "$limit", "$sample", "$skip", "$sort", "$sortByCount"),

@@ -1,14 +1,16 @@
 """The shards that an aggregation targets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.pipelines.stages import Place, place_of
+from shardwright.router.pipelines.stages import UNPACK_BUCKET, Place, place_of
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.targeting import shards_for_read
+from shardwright.sharding.targeting.bucket_filters import bucket_filter
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
@@ -29,22 +31,30 @@ def shards_for_pipeline(
     """The shards that a pipeline reads: those its filter targets, or all for statistics of each shard."""
     if place_of(pipeline.first) is Place.DESCRIBES_SHARD:
         return tuple(sorted(routing.shards))
-    return shards_for_read(routing, leading_filter(pipeline), collation, time)
+    fields = None if routing.table is None else routing.table.collection.time_series
+    return shards_for_read(routing, leading_filter(pipeline, fields), collation, time)
 
 
-def leading_filter(pipeline: Pipeline) -> bytes:
+def leading_filter(pipeline: Pipeline, fields: TimeSeriesFields | None = None) -> bytes:
     """The raw filter that all documents of the collection have to pass, empty if there is none.
 
     It consists of all ``$match`` stages behind nothing but each other and sorts, and the ``query`` of a ``$geoNear``.
+
+    Args:
+        pipeline: the pipeline.
+        fields: of a collection of buckets; a filter of their measurements becomes one of the buckets.
     """
-    filters = list(_filters(pipeline))
+    if fields is not None and pipeline.first == UNPACK_BUCKET:
+        filters = [bucket_filter(each, fields) for each in _filters(pipeline.stages[1:])]
+    else:
+        filters = list(_filters(pipeline.stages))
     if len(filters) < 2:
         return filters[0] if filters else EMPTY_DOCUMENT
     return from_elements(element(b"$and", ARRAY, array_of_documents(filters)))
 
 
-def _filters(pipeline: Pipeline) -> Iterator[bytes]:
-    for stage in pipeline.stages:
+def _filters(stages: Sequence[Stage]) -> Iterator[bytes]:
+    for stage in stages:
         kind, _, start, end = stage.span
         if stage.name == "$match" and kind == OBJECT:
             yield stage.raw[start:end]

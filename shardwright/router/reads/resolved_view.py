@@ -13,8 +13,10 @@ from shardwright.wire.rawbson import (
     append,
     array_documents,
     array_of_documents,
+    decode_document,
     decode_value,
     element,
+    encode_document,
     from_elements,
     index,
     string_value,
@@ -22,8 +24,11 @@ from shardwright.wire.rawbson import (
 )
 from shardwright.wire.request import Request
 
-_REPLACED = frozenset({b"aggregate", b"pipeline", b"collation"})
+_REPLACED = frozenset({b"aggregate", b"pipeline"})
 _NOT_ON_VIEWS = b"$collStats"
+_INDEX_STATS = b"$indexStats"
+_UNPACK_BUCKET = "$_internalUnpackBucket"
+_CONVERT_INDEX_STATS = "$_internalConvertBucketIndexStats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class ResolvedView:
     Attributes:
         namespace: the collection.
         stages: raw.
-        collation: raw; the view's own, which reads cannot override.
+        collation: raw; the view's own, which reads cannot override. Empty for a time-series collection, which may be
+            read with any.
     """
 
     namespace: Namespace
@@ -56,6 +62,17 @@ class ResolvedView:
         raw_collation = b"" if collation is None or collation[0] != OBJECT else reply[collation[2] : collation[3]]
         return cls(Namespace.parse(str(decode_value(reply, name))), stages, raw_collation)
 
+    @property
+    def _is_time_series(self) -> bool:
+        return self.namespace.is_time_series_buckets and len(self.stages) == 1
+
+    @property
+    def _conversion(self) -> bytes:
+        """The stage that shows indexes of buckets as those of the time-series collection."""
+        unpacking = decode_document(self.stages[0])[_UNPACK_BUCKET]
+        fields = {name: unpacking[name] for name in ("timeField", "metaField") if name in unpacking}
+        return encode_document({_CONVERT_INDEX_STATS: fields})
+
     def expand(self, request: Request) -> Request:
         """The aggregation on the collection that is equivalent to a read of the view.
 
@@ -66,10 +83,14 @@ class ResolvedView:
         stages = aggregate.documents(b"pipeline")
         if stages and next(iter(index(stages[0])), b"") == _NOT_ON_VIEWS:
             raise not_on_view(Namespace(request.db, request.collection))
+        above = self.stages
+        if stages and self._is_time_series and next(iter(index(stages[0])), b"") == _INDEX_STATS:
+            # The indexes are those of the buckets; their measurements are not read.
+            above, stages = (), [stages[0], self._conversion, *stages[1:]]
         body = from_elements(
             element(b"aggregate", STRING, string_value(self.namespace.collection))
-            + element(b"pipeline", ARRAY, array_of_documents([*self.stages, *stages]))
-            + without(aggregate.body, _REPLACED)[4:-1]
+            + element(b"pipeline", ARRAY, array_of_documents([*above, *stages]))
+            + without(aggregate.body, _REPLACED | {b"collation"} if self.collation else _REPLACED)[4:-1]
         )
         return with_body(
             request, append(body, element(b"collation", OBJECT, self.collation)) if self.collation else body

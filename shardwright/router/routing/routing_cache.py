@@ -18,6 +18,7 @@ from shardwright.router.placement.database_routing import CONFIG_SHARD, Database
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
+from shardwright.sharding.time_series import buckets_of
 from shardwright.wire.database_names import check_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -48,7 +49,15 @@ class RoutingStatistics:
 
 
 class RoutingCache:
-    """Databases and collections by name; see the module's docstring."""
+    """Databases and collections by name; see the module's docstring.
+
+    Attributes:
+        databases: the databases.
+        collections: the collections.
+        time_series: the sharded time-series collections that shards have told of. They are in ``collections`` as
+            unsharded ones, since it is their buckets that are sharded.
+        statistics: what is reported about the cache.
+    """
 
     def __init__(self, catalog: CatalogClient, nursery: trio.Nursery) -> None:
         self._catalog = catalog
@@ -59,6 +68,7 @@ class RoutingCache:
             name: DatabaseRouting(name, CONFIG_SHARD, None) for name in _FIXED_DATABASES
         }
         self.collections: dict[str, CollectionRouting] = {}
+        self.time_series: set[str] = set()
         self.statistics = RoutingStatistics()
 
     @may_run_in_reactor
@@ -106,6 +116,34 @@ class RoutingCache:
         if create_database:
             await self.database(namespace.partition(".")[0], create=True, primary=primary)
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
+
+    def note_time_series(self, namespace: str, stale: CommandError) -> bool:
+        """Note that a shard refused an operation on a collection because its buckets are sharded; False if it did not.
+
+        Args:
+            namespace: ``db.collection``.
+            stale: the shard's StaleConfig.
+        """
+        if stale.extra.get("ns") != buckets_of(namespace):
+            return False
+        self.forget_collection(buckets_of(namespace))
+        self.time_series.add(namespace)
+        return True
+
+    @may_run_in_reactor
+    async def sharded_buckets(self, namespace: str) -> CollectionRouting | None:
+        """The routing of the buckets of a time-series collection; None if it is not known to be a sharded one.
+
+        Raises:
+            CommandError: as `collection`.
+        """
+        if namespace not in self.time_series:
+            return None
+        buckets = self.collections.get(buckets_of(namespace)) or await self.collection(buckets_of(namespace))
+        if buckets.is_sharded:
+            return buckets
+        self.time_series.discard(namespace)
+        return None
 
     @may_run_in_reactor
     async def find(self, namespace: str, *, is_sharding_confirmed: bool = False) -> CollectionRouting | None:
@@ -195,6 +233,7 @@ class RoutingCache:
         for name in list(self.databases):
             self.forget_database(name)
         self._old_tables.clear()
+        self.time_series.clear()
 
     @may_run_in_reactor
     async def _create_database(self, name: str, primary: str | None) -> None:

@@ -6,6 +6,7 @@ from bson.int64 import Int64
 
 from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.statement_ids import STATEMENT_ID_FIELDS, statement_ids
+from shardwright.sharding.buckets_commands import on_buckets, on_measurements
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
@@ -35,6 +36,7 @@ class WriteBatch:
         body: the command as shards get it. ``w: 0`` is raised to 1, since shards have to answer, if only to reject
             versions.
         has_own_statements: a statement was replaced, so the client's message cannot be forwarded.
+        is_on_buckets: the collection is a sharded time-series collection, and shards get a command for its buckets.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class WriteBatch:
         "_statements",
         "body",
         "has_own_statements",
+        "is_on_buckets",
         "is_ordered",
         "is_retryable",
         "is_unacknowledged",
@@ -66,7 +69,7 @@ class WriteBatch:
         if write_concern is not None:
             acknowledged = encode_elements({"writeConcern": {**write_concern, "w": 1}})
             self.body = append(without(request.body, (_WRITE_CONCERN,)), acknowledged)
-        self.has_own_statements = False
+        self.has_own_statements = self.is_on_buckets = False
         self._statements: list[bytes] | None = None
         self._statement_ids: list[int] | None = None
         self._divided_body: bytes | None = None
@@ -103,6 +106,13 @@ class WriteBatch:
             return len(self.statements)
         except (CommandError, InvalidBSONError, RemoteProtocolError):
             return 0
+
+    def address_buckets(self, *, is_on_buckets: bool) -> None:
+        """Have the command name the buckets of the collection, or the collection again."""
+        if is_on_buckets != self.is_on_buckets:
+            self.is_on_buckets = is_on_buckets
+            self.body = on_buckets(self.body) if is_on_buckets else on_measurements(self.body)
+            self._divided_body = None
 
     def replace_statements(self, statements: list[bytes]) -> None:
         """Replace the client's statements."""

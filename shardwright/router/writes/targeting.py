@@ -14,6 +14,11 @@ from bson.objectid import ObjectId
 from shardwright.router.writes.batch import WriteBatch
 from shardwright.router.writes.filter_operators import unknown_operator
 from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.measurement_statements import (
+    filter_of_delete,
+    filter_of_update,
+    shard_of_measurement,
+)
 from shardwright.router.writes.statements import DeleteStatement, UpdateStatement, UpdateStyle
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.routing_table import RoutingTable
@@ -21,6 +26,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import effective, is_collection_default, is_simple
 from shardwright.sharding.targeting.exact_key import exact_shard_key, has_exact_id
 from shardwright.sharding.targeting.targets import beyond_all_chunks, target_filter, target_shard_key
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -76,6 +82,8 @@ def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) ->
     """
     if table is None:
         return Destinations([primary] * len(batch.statements), has_errors=False, has_broadcasts=False)
+    if batch.is_on_buckets:
+        return target_measurements(batch, table)
     if batch.kind is WriteKind.INSERT:
         completed = with_ids(batch.statements, table.key_pattern)
         if completed is not None:
@@ -106,6 +114,38 @@ def target_inserts(documents: list[bytes], table: RoutingTable) -> Destinations:
             found.append(error)
             has_errors = True
     return Destinations(found, has_errors, has_broadcasts=False)
+
+
+def target_measurements(batch: WriteBatch, table: RoutingTable) -> Destinations:
+    """Where the statements of a batch on a sharded time-series collection go.
+
+    Args:
+        batch: the batch, whose statements are about measurements.
+        table: the routing table of the buckets.
+
+    Raises:
+        InvalidBSONError: a statement is not well-formed BSON.
+    """
+    fields = table.collection.time_series
+    assert fields is not None
+    parse = {WriteKind.INSERT: bytes, WriteKind.UPDATE: UpdateStatement, WriteKind.DELETE: DeleteStatement}[batch.kind]
+    return Destinations.of([_target_measurements(parse(each), fields, table) for each in batch.statements])
+
+
+def _target_measurements(
+    statement: bytes | UpdateStatement | DeleteStatement, fields: TimeSeriesFields, table: RoutingTable
+) -> Destination:
+    try:
+        if isinstance(statement, bytes):
+            return shard_of_measurement(statement, fields, table)
+        if isinstance(statement, UpdateStatement):
+            filter_document = filter_of_update(statement, fields, table.key_pattern)
+        else:
+            filter_document = filter_of_delete(statement, fields)
+    except CommandError as error:
+        return error
+    shards = _shards_of_filter(filter_document, statement.collation, table)
+    return next(iter(shards)) if len(shards) == 1 else ALL_SHARDS
 
 
 def with_ids(documents: list[bytes], pattern: ShardKeyPattern) -> list[bytes] | None:

@@ -1,6 +1,6 @@
 """The DDL commands that a router sends to the primary shard of a database."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.command_runner import check_database_version
@@ -15,12 +15,16 @@ from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollecti
 from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
+from shardwright.shardd.ddl.time_series import buckets_to_modify, buckets_to_shard, has_sharded_buckets
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _CREATE_ARGUMENTS: Final = (
     "shardKey",
@@ -40,14 +44,20 @@ _RESHARD_ARGUMENTS: Final = ("key", "unique", "collation", "numInitialChunks", "
 @command("_shardsvrCreateCollection", is_ddl=True)
 async def create_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Shard a collection, creating it if it does not exist."""
-    arguments = {name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields}
-    return await shard.coordinators.run(CreateCollection, own_collection(request), arguments)
+    arguments: Mapping[str, Any] = {
+        name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields
+    }
+    namespace, arguments = await buckets_to_shard(shard.context, own_collection(request), arguments)
+    return await shard.coordinators.run(CreateCollection, namespace, arguments)
 
 
 @command("_shardsvrDropCollection", is_ddl=True)
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop a collection on all shards."""
-    return await shard.coordinators.run(DropCollection, own_collection(request), {})
+    """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
+    namespace = own_collection(request)
+    if await has_sharded_buckets(shard.context, namespace):
+        await shard.coordinators.run(DropCollection, namespace.buckets, {})
+    return await shard.coordinators.run(DropCollection, namespace, {})
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
@@ -88,7 +98,10 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     """Change a collection's options on all shards that have it."""
     change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
-    return await shard.coordinators.run(ModifyCollection, own_collection(request), {"collModRequest": fields})
+    namespace = own_collection(request)
+    if await has_sharded_buckets(shard.context, namespace):
+        namespace = buckets_to_modify(namespace, fields)
+    return await shard.coordinators.run(ModifyCollection, namespace, {"collModRequest": fields})
 
 
 @command("_shardsvrDropIndexes", is_ddl=True)

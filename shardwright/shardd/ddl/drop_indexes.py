@@ -11,6 +11,7 @@ from shardwright.shardd.local_mongod.local_collections import change
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -31,6 +32,11 @@ async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, i
         catalog = await context.catalog()
         table = await catalog.read(read_routing(str(namespace)))
         drop = {"dropIndexes": namespace.collection, "index": index}
+        if table is None and not namespace.is_time_series_buckets:
+            table = await catalog.read(read_routing(str(namespace.buckets)))
+            if table is not None:
+                namespace = namespace.buckets
+                drop = {**drop, "dropIndexes": namespace.collection, IS_TIME_SERIES_NAMESPACE.decode(): True}
         shards = await catalog.shards()
         if table is None:
             me = context.require_identity().shard_name

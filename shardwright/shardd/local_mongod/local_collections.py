@@ -10,13 +10,11 @@ from bson.binary import Binary
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.time_series import BUCKETS_PREFIX, TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_value, index
 from shardwright.wire.transport.cursor import DecodedCursor, RawCursor
-
-_BUCKETS: Final = "system.buckets."
-"""The prefix of the collections that store the documents of time-series collections."""
 
 _UNDROPPABLE: Final = frozenset({"system.js", "system.profile"})
 """Collections that mongod drops with their database alone; ``system.profile`` otherwise only while nothing profiles."""
@@ -87,16 +85,27 @@ async def is_empty(mongod: LocalMongod, namespace: Namespace) -> bool:
     return not reply["cursor"]["firstBatch"]
 
 
-async def create(mongod: LocalMongod, namespace: Namespace) -> None:
+async def create(mongod: LocalMongod, namespace: Namespace, time_series: TimeSeriesFields | None = None) -> None:
     """Create a collection with default options, unless it exists.
 
+    Args:
+        mongod: the local mongod.
+        namespace: the collection.
+        time_series: given for the buckets of a time-series collection, which is created as a whole.
+
     Raises:
-        CommandError: it cannot be created.
+        CommandError: it cannot be created; NamespaceExists, something else has the name of a time-series collection.
     """
+    creation: dict[str, Any] = {"create": namespace.collection}
+    if time_series is not None:
+        creation = {
+            "create": namespace.collection.removeprefix(BUCKETS_PREFIX),
+            "timeseries": time_series.to_document(),
+        }
     try:
-        await mongod.command(namespace.db, {"create": namespace.collection, "writeConcern": MAJORITY})
+        await mongod.command(namespace.db, {**creation, "writeConcern": MAJORITY})
     except CommandError as error:
-        if error.code != ErrorCode.NamespaceExists:
+        if error.code != ErrorCode.NamespaceExists or time_series is not None:
             raise
 
 
@@ -167,7 +176,7 @@ async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str
 
 def uuid_argument(namespace: Namespace, existing: LocalCollection | None) -> dict[str, Binary]:
     """``collectionUUID`` for a command about a collection; nothing if mongod does not accept it."""
-    if existing is None or existing.uuid is None or namespace.collection.startswith(_BUCKETS):
+    if existing is None or existing.uuid is None or namespace.is_time_series_buckets:
         return {}
     return {"collectionUUID": Binary.from_uuid(existing.uuid)}
 

@@ -13,9 +13,17 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import read_options
 from shardwright.sharding.involved_namespaces import involved_namespaces
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import array_documents, decode_value, encode_document, index, raw_document
+from shardwright.wire.rawbson import (
+    array_documents,
+    decode_document,
+    decode_value,
+    encode_document,
+    index,
+    raw_document,
+)
 
 READS_OF_VIEWS: Final = frozenset({"find", "aggregate", "count", "distinct", "explain"})
 CHANGES_OF_VIEWS: Final = frozenset({"create", "collMod", "drop", "dropDatabase", "renameCollection"})
@@ -34,12 +42,14 @@ class _View:
         pipeline: its stages, raw.
         collation: its collation, raw; the simple one if it names none.
         named: the other collections that its stages name.
+        time_series: the options of a time-series collection, which is a view of its buckets; None for others.
     """
 
     on: Namespace
     pipeline: tuple[bytes, ...]
     collation: bytes
     named: tuple[str, ...]
+    time_series: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +62,20 @@ class ResolvedView:
         collation: the view's collation, raw.
         involved: all namespaces that a read of the view involves, except the view itself: those below it, and those
             that the stages name.
+        time_series: the options of a time-series collection if it is one itself; None for views.
     """
 
     on: Namespace
     pipeline: tuple[bytes, ...]
     collation: bytes
     involved: tuple[str, ...]
+    time_series: Mapping[str, Any] | None = None
 
     def error(self) -> CommandError:
         """CommandOnShardedViewNotSupportedOnMongod, which gives the router the resolved view."""
+        own: dict[str, Any] = {"collation": raw_document(self.collation)}
+        if self.time_series is not None:  # reads may have any collation, and the default is that of the buckets
+            own = {"timeseriesOptions": dict(self.time_series), "timeseriesMayContainMixedData": False}
         return CommandError(
             ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
             "Resolved views on sharded collections must be executed by mongos",
@@ -68,7 +83,7 @@ class ResolvedView:
                 "resolvedView": {
                     "ns": str(self.on),
                     "pipeline": [raw_document(stage) for stage in self.pipeline],
-                    "collation": raw_document(self.collation),
+                    **own,
                 }
             },
         )
@@ -112,7 +127,7 @@ class Views:
             view = await self._definition(view.on)
         if top is None:
             return None
-        return ResolvedView(below.on, tuple(pipeline), top.collation, tuple(involved))
+        return ResolvedView(below.on, tuple(pipeline), top.collation, tuple(involved), top.time_series)
 
     async def check_collation(self, namespace: Namespace, collation: Mapping[str, Any]) -> None:
         """Refuse a read with a collation other than the view's; mongod itself compares them.
@@ -131,8 +146,8 @@ class Views:
         generation = self.generation
         found = await read_options(self._mongod, namespace)
         view = None
-        if found is not None and found[0] == "view":
-            view = _view(namespace, found[1])
+        if found is not None and found[0] != "collection":
+            view = _view(namespace, found[1]) if found[0] == "view" else _time_series(namespace, found[1])
         # If nothing exists under that name, its creation might go unnoticed.
         if found is not None and self._is_primary() and generation == self.generation:
             self._known[name] = view
@@ -148,3 +163,15 @@ def _view(namespace: Namespace, options: bytes) -> _View:
         _SIMPLE if collation is None else options[collation[2] : collation[3]],
         () if pipeline is None else tuple(involved_namespaces(options, namespace.db, pipeline[2])),
     )
+
+
+def _time_series(namespace: Namespace, options: bytes) -> _View:
+    """A time-series collection as what it is to mongod: a view that unpacks the measurements in buckets."""
+    time_series: dict[str, Any] = decode_document(options)["timeseries"]
+    fields = TimeSeriesFields.from_document(time_series)
+    unpacking: dict[str, Any] = {"timeField": fields.time_field}
+    if fields.meta_field is not None:
+        unpacking["metaField"] = fields.meta_field
+    unpacking["bucketMaxSpanSeconds"] = fields.span_ms // 1000
+    stage = encode_document({"$_internalUnpackBucket": unpacking})
+    return _View(namespace.buckets, (stage,), _SIMPLE, (), time_series)

@@ -162,7 +162,7 @@ class Admission:
                 return None
             if database.critical_section is not None:
                 return None
-        if not is_write and self._involvements.is_needed(request, state):
+        if self._involvements.is_needed(request, state):
             return None
         state.enter(is_write=is_write)
         if transaction is not None:

@@ -28,6 +28,16 @@ from shardwright.wire.request import Request
 
 _WITH_PIPELINE: Final = frozenset({"aggregate", "explain"})
 
+_ON_BUCKETS: Final = frozenset(
+    {
+        *("insert", "update", "delete", "createIndexes", "dropIndexes", "deleteIndexes", "listIndexes"),
+        *("collStats", "collstats"),
+    }
+)
+"""What mongod does with the buckets if it is asked to do it with a time-series collection, apart from reads."""
+
+_WRITES_TO_BUCKETS: Final = _ON_BUCKETS - {"listIndexes", "collStats", "collstats"}
+
 Received = Mapping[bytes, Span]
 
 
@@ -41,6 +51,8 @@ class InvolvedNamespace:
         is_written: whether the operation writes to it.
         received: its versions in the command; None if the router sent none.
         view: the view that the operation reads, if the namespace is involved only through that.
+        is_addressed: it holds the buckets of the time-series collection that the operation names. The router would name
+            the buckets if it knew that they are sharded, so it takes them to be unsharded.
     """
 
     state: NamespaceState
@@ -48,6 +60,7 @@ class InvolvedNamespace:
     is_written: bool
     received: Received | None = None
     view: ResolvedView | None = None
+    is_addressed: bool = False
 
     def check(self, body: bytes, shard: str) -> None:
         """Check that it matches the router's versions, is unsharded, and is on this shard.
@@ -78,7 +91,7 @@ class InvolvedNamespace:
         version = received.get(SHARD_VERSION)
         if version is not None:
             self.state.check(body[version[2] : version[3]], ChunkVersion.from_span(body, version))
-        elif not self.state.is_known:
+        elif self.is_addressed or not self.state.is_known:
             self.state.check(UNSHARDED.raw, UNSHARDED)  # raises, which causes a refresh
 
     def _refusal(self, reason: str) -> CommandError:
@@ -142,8 +155,13 @@ class InvolvementFinder:
         self._views = views
 
     def is_needed(self, request: Request, state: NamespaceState) -> bool:
-        """Whether an operation on a namespace may involve others; mostly decided without reading the command."""
+        """Whether an operation on a namespace may involve others; mostly decided without reading the command.
+
+        Any operation on a time-series collection involves its buckets.
+        """
         name = request.name
+        if name in _ON_BUCKETS:
+            return state.table is None and not self._views.is_known_collection(state.namespace)
         if name not in READS_OF_VIEWS:
             return False
         if state.table is None and not self._views.is_known_collection(state.namespace):
@@ -179,6 +197,11 @@ class InvolvementFinder:
         received = _NONE if span is None else received_versions(request.body, span)
         found: dict[str, InvolvedNamespace] = {}
         view = await self._view(state)
+        if request.name in _ON_BUCKETS:
+            if view is not None and view.time_series is not None:
+                is_written = request.name in _WRITES_TO_BUCKETS
+                await self._add(found, str(view.on), is_written=is_written, is_addressed=True)
+            return Involvement(tuple(found.values()), generation)
         if view is not None:
             for name in view.involved:
                 await self._add(found, name, view=view)
@@ -211,6 +234,7 @@ class InvolvementFinder:
         *,
         is_written: bool = False,
         view: ResolvedView | None = None,
+        is_addressed: bool = False,
     ) -> None:
         db = Namespace.parse(name).db
         if Namespace.parse(name).is_internal:
@@ -222,7 +246,7 @@ class InvolvementFinder:
         if known is not None:
             received, view = received or known.received, known.view
             is_written = is_written or known.is_written
-        found[name] = InvolvedNamespace(self._namespace(name), database, is_written, received, view)
+        found[name] = InvolvedNamespace(self._namespace(name), database, is_written, received, view, is_addressed)
 
 
 def named_namespaces(request: Request) -> Mapping[str, bool]:

@@ -7,6 +7,7 @@ from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -57,7 +58,10 @@ async def check_dropped_indexes(
     dropped = request.get(b"index")
     names = dropped if isinstance(dropped, list) else [dropped]
     indexes = await _indexes(upstream, namespace)
-    kept = [index for index in indexes if index["name"] not in names and index["key"] not in names]
+    # An index of measurements is named by its key in their terms.
+    shown = await _indexes(upstream, namespace, request.get(IS_TIME_SERIES_NAMESPACE))
+    dropped_names = {index["name"] for index in shown if index["name"] in names or index["key"] in names}
+    kept = [index for index in indexes if index["name"] not in dropped_names]
     if len(kept) == len(indexes) or any(table.key_pattern.is_supported_by_index(index) for index in kept):
         return
     raise CommandError(
@@ -79,10 +83,15 @@ async def drop_all_but_needed(
     return await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
 
 
-async def _indexes(upstream: TermExchange, namespace: Namespace) -> list[dict[str, Any]]:
-    """The specifications of the existing indexes."""
+async def _indexes(
+    upstream: TermExchange, namespace: Namespace, of_measurements: object = None
+) -> list[dict[str, Any]]:
+    """The specifications of the existing indexes; those of buckets also in the terms of measurements."""
+    listing: dict[str, Any] = {"listIndexes": namespace.collection}
+    if of_measurements:
+        listing[IS_TIME_SERIES_NAMESPACE.decode()] = True
     try:
-        reply = await upstream.command(namespace.db, {"listIndexes": namespace.collection})
+        reply = await upstream.command(namespace.db, listing)
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise

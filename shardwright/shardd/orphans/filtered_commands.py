@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.orphans.bucket_statements import as_bucket_statements, is_about_measurements
 from shardwright.shardd.orphans.filtered_pipelines import filtered_pipeline, opens_change_stream, without_moves
 from shardwright.shardd.orphans.filtered_queries import collation_of, is_pinned, with_filtered_query
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.positional import is_positional, with_owned_ids
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
@@ -37,7 +39,11 @@ _STATEMENTS: Final = {"update": b"updates", "delete": b"deletes"}
 
 
 async def without_orphans(
-    request: Request, mongod: LocalMongod, namespace: Namespace, ownership: OwnershipFilter
+    request: Request,
+    mongod: LocalMongod,
+    namespace: Namespace,
+    ownership: OwnershipFilter,
+    time_series: TimeSeriesFields | None = None,
 ) -> Request:
     """The same request, but ignoring orphans.
 
@@ -46,11 +52,15 @@ async def without_orphans(
         mongod: the local mongod.
         namespace: the collection.
         ownership: the filter.
+        time_series: of a collection of buckets, whose measurements the request may be about.
 
     Raises:
         CommandError: as for `with_ownership` and `with_owned_ids`.
         BackendError: mongod does not answer.
     """
+    if is_about_measurements(request):
+        on_buckets = None if time_series is None else as_bucket_statements(request, time_series)
+        return request if on_buckets is None else with_ownership(on_buckets, ownership)
     if is_positional(request) and not _reads_available(request.body):
         return _with_body(request, await with_owned_ids(request, mongod, namespace, ownership), b"")
     return with_ownership(request, ownership)

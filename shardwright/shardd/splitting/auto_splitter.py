@@ -118,7 +118,7 @@ class AutoSplitter:
         growing.sampler.window_bytes = self._window_bytes(table.collection)
         threshold = self._threshold(table.collection)
         for position, weight in growing.sampler.samples(size):
-            key = key_written(request, table.key_pattern, position)
+            key = key_written(request, table.key_pattern, position, table.collection.time_series)
             if key is not None:
                 chunk = table.chunk_for_key(key)
             elif owned := table.chunk_count_of(state.shard):

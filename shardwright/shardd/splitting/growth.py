@@ -12,6 +12,7 @@ from typing import Final
 
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, find
 from shardwright.wire.request import Request
@@ -63,17 +64,25 @@ def _updated_bytes(request: Request, reply: bytes | None, size: int) -> int:
     return size * modified // max(1, len(request.documents(b"updates")))
 
 
-def key_written(request: Request, pattern: ShardKeyPattern, position: float) -> bytes | None:
+def key_written(
+    request: Request, pattern: ShardKeyPattern, position: float, time_series: TimeSeriesFields | None = None
+) -> bytes | None:
     """The key bytes of the document at a position of what a request has written; None if the request does not fix them.
 
     Args:
         request: a request for which `grown_bytes` is not 0.
         pattern: the shard key.
         position: from 0 up to but not including 1, among the bytes of all documents or statements.
+        time_series: of a collection of buckets, whose measurements the request may be about.
     """
     try:
         if request.name == "insert":
-            return pattern.key_bytes_of_document(_document_at(request.documents(b"documents"), position))
+            document = _document_at(request.documents(b"documents"), position)
+            if time_series is not None and IS_TIME_SERIES_NAMESPACE in request.fields:
+                document = time_series.bucket_of(document)
+            return pattern.key_bytes_of_document(document)
+        if IS_TIME_SERIES_NAMESPACE in request.fields:
+            return None  # its query is about measurements
         if request.name == "update":
             statement = _document_at(request.documents(b"updates"), position)
             span = find(statement, b"q")

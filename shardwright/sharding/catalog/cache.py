@@ -14,6 +14,7 @@ from shardwright.sharding.document_fields import optional, required, required_uu
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire import rawbson
@@ -84,6 +85,7 @@ class CachedCollection:
         enter_critical_section_counter: rises when a critical section begins.
         max_chunk_size_bytes: as in the catalog.
         allow_migrations: as in the catalog.
+        time_series: as in the catalog.
     """
 
     namespace: Namespace
@@ -98,6 +100,7 @@ class CachedCollection:
     enter_critical_section_counter: int | None = None
     max_chunk_size_bytes: int | None = None
     allow_migrations: bool = True
+    time_series: TimeSeriesFields | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CachedCollection":
@@ -119,6 +122,7 @@ class CachedCollection:
             enter_critical_section_counter=optional(document, "enterCriticalSectionCounter", int),
             max_chunk_size_bytes=optional(document, "maxChunkSizeBytes", int),
             allow_migrations=optional(document, "allowMigrations", bool) is not False,
+            time_series=TimeSeriesFields.of_entry(document),
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -136,6 +140,8 @@ class CachedCollection:
         if self.refreshing is not None:
             document["refreshing"] = self.refreshing
         document["allowAutoSplit"] = True
+        if self.time_series is not None:
+            document["timeseriesFields"] = self.time_series.to_document()
         if self.last_refreshed_version is not None:
             document["lastRefreshedCollectionVersion"] = self.last_refreshed_version
         if self.enter_critical_section_counter is not None:
@@ -160,6 +166,7 @@ class CachedCollection:
             refreshing=refreshing,
             max_chunk_size_bytes=collection.max_chunk_size_bytes,
             allow_migrations=collection.allow_migrations,
+            time_series=collection.time_series,
         )
 
     def for_routing(self) -> ShardedCollection:
@@ -178,6 +185,7 @@ class CachedCollection:
             default_collation=self.default_collation,
             allow_migrations=self.allow_migrations,
             max_chunk_size_bytes=self.max_chunk_size_bytes,
+            time_series=self.time_series,
         )
 
 

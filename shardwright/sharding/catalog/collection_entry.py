@@ -14,6 +14,7 @@ from shardwright.sharding.document_fields import optional, required, required_uu
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
 
 
@@ -34,6 +35,7 @@ class CollectionEntry:
         is_defragmented: its chunks are being merged, on a user's request.
         defragmentation_phase: how far that has got; None until it begins.
         max_chunk_size_bytes: the collection's own limit above which chunks are too large.
+        time_series: how measurements are made into its buckets; None if it holds none.
     """
 
     namespace: Namespace
@@ -51,6 +53,7 @@ class CollectionEntry:
     max_chunk_size_bytes: int | None = None
     is_defragmented: bool = False
     defragmentation_phase: str | None = None
+    time_series: TimeSeriesFields | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
@@ -75,6 +78,7 @@ class CollectionEntry:
             max_chunk_size_bytes=optional(document, "maxChunkSizeBytes", int),
             is_defragmented=bool(document.get("defragmentCollection", False)),
             defragmentation_phase=optional(document, "defragmentationPhase", str),
+            time_series=TimeSeriesFields.of_entry(document),
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -104,6 +108,8 @@ class CollectionEntry:
             document["defragmentCollection"] = True
         if self.defragmentation_phase is not None:
             document["defragmentationPhase"] = self.defragmentation_phase
+        if self.time_series is not None:
+            document["timeseriesFields"] = self.time_series.to_document()
         return document
 
     @property
@@ -123,4 +129,5 @@ class CollectionEntry:
             self.default_collation,
             self.may_migrate,
             self.max_chunk_size_bytes,
+            self.time_series,
         )

@@ -28,6 +28,7 @@ from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -55,7 +56,10 @@ class Prepared:
 
 
 class CreateCollection(Coordinator):
-    """The arguments are the fields of the request: ``shardKey``, ``unique``, ``numInitialChunks`` and so on."""
+    """The arguments are the fields of the request: ``shardKey``, ``unique``, ``numInitialChunks`` and so on.
+
+    With ``timeseries``, the namespace and the key are those of the buckets (see `ddl.time_series`).
+    """
 
     operation_type: ClassVar[str] = "createCollection_V2"
 
@@ -82,6 +86,11 @@ class CreateCollection(Coordinator):
     @property
     def _unique(self) -> bool:
         return bool(self.arguments.get("unique", False))
+
+    @property
+    def _time_series(self) -> TimeSeriesFields | None:
+        options = self.arguments.get("timeseries")
+        return None if options is None else TimeSeriesFields.from_document(options)
 
     async def _shard_collection(self, pattern: ShardKeyPattern) -> RoutingTable:
         context, namespace = self.context, self.namespace
@@ -116,11 +125,9 @@ class CreateCollection(Coordinator):
         arguments, namespace = self.arguments, self.namespace
         if namespace.is_internal and not namespace.is_logical_sessions:
             raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
-        if namespace.is_system and not namespace.is_logical_sessions:
+        if namespace.is_system and not (namespace.is_logical_sessions or self._time_series is not None):
             raise CommandError(ErrorCode.IllegalOperation, "can't shard system namespaces")
         namespace.check_shardable()
-        if arguments.get("timeseries") is not None:
-            raise CommandError(ErrorCode.CommandNotSupported, "sharding a time-series collection is not supported")
         if self._unique and pattern.hashed_field is not None:
             raise CommandError(
                 ErrorCode.InvalidOptions,
@@ -146,7 +153,8 @@ class CreateCollection(Coordinator):
         mongod, namespace, arguments = self.context.mongod, self.namespace, self.arguments
         local = await local_collections.describe(mongod, namespace)
         if local is None:
-            await local_collections.create(mongod, namespace)
+            await local_collections.create(mongod, namespace, self._time_series)
+            self.context.views.forget()
             local = await local_collections.describe(mongod, namespace)
         self._check_local(local)
         assert local is not None
@@ -164,12 +172,10 @@ class CreateCollection(Coordinator):
         return Prepared(local, is_empty, plan)
 
     def _check_local(self, local: LocalCollection | None) -> None:
-        if local is None or local.kind == "view":
+        if local is None or local.kind != "collection":
             raise CommandError(
                 ErrorCode.CommandNotSupportedOnView, f"Namespace {self.namespace} already exists as a view"
             )
-        if local.kind != "collection":
-            raise CommandError(ErrorCode.CommandNotSupported, "sharding a time-series collection is not supported")
         if local.options.get("capped"):
             raise CommandError(ErrorCode.InvalidOptions, "can't shard a capped collection")
         if "collation" in local.options and self.arguments.get("collation") is None:
@@ -190,9 +196,10 @@ class CreateCollection(Coordinator):
             "options": dict(prepared.local.options),
             "indexes": [index for index in indexes if index["name"] != "_id_"],
             "collectionUUID": Binary.from_uuid(prepared.uuid),
-            "idIndex": prepared.local.id_index,
             **self.session,
         }
+        if prepared.local.id_index is not None:
+            participate["idIndex"] = prepared.local.id_index
         await send_to_shards(self.context, others, self.namespace.db, participate)
 
     async def _commit(self, pattern: ShardKeyPattern, prepared: Prepared) -> None:
@@ -208,6 +215,7 @@ class CreateCollection(Coordinator):
             key=pattern,
             unique=self._unique,
             default_collation=prepared.local.options.get("collation"),
+            time_series=self._time_series,
         )
         first_version = ChunkVersion(1, 0, epoch, timestamp)
         chunks = make_initial_chunks(prepared.plan, uuid=prepared.uuid, first_version=first_version, new_id=ObjectId)

@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
+from shardwright.shardd.migration.donor.open_buckets import close_open_buckets
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -42,6 +43,7 @@ class DonorCriticalSection:
         self.phases: dict[str, float] = {}
         self._context = context
         self._state = context.namespace(coordinator.namespace)
+        self._range = coordinator.range
         # The session id distinguishes it from every other section.
         self._reason: dict[str, Any] = {
             "command": "moveChunk",
@@ -123,8 +125,16 @@ class DonorCriticalSection:
         self._state.forget()
         try:
             await self._context.refresher.refresh_collection(self._state)
+            await self._close_open_buckets()
         except CommandError as error:
             logger.warning("Could not refresh after a migration", namespace=self._state.namespace, error=str(error))
+
+    async def _close_open_buckets(self) -> None:
+        """Close the buckets of a time-series collection that no measurements of this shard may be added to any more."""
+        table, moved = self._state.table, self._range
+        if table is None or table.shard_for_key(table.key_pattern.key_bytes(moved.min)) == self._state.shard:
+            return
+        await close_open_buckets(self._context.mongod, table.collection, moved)
 
     def finish(self, phase: str) -> None:
         """Record how long a phase took, for the log."""

@@ -1,0 +1,91 @@
+"""DDL of time-series collections, whose buckets are what can be sharded."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.time_series import TimeSeriesFields
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_NOT_TIME_SERIES: Final = 6159000
+_OTHER_OPTIONS: Final = 5731500
+"""MongoDB's numbers for errors without a name."""
+
+
+async def buckets_to_shard(
+    context: ShardContext, namespace: Namespace, arguments: Mapping[str, Any]
+) -> tuple[Namespace, Mapping[str, Any]]:
+    """What a request to shard a time-series collection is about: its buckets, by the key that these have.
+
+    Args:
+        context: this shard daemon's context.
+        namespace: the collection to shard.
+        arguments: of ``_shardsvrCreateCollection``.
+
+    Returns:
+        The namespace and the arguments as they are, if it is not a time-series collection and is not to become one.
+
+    Raises:
+        CommandError: 5731500, it exists with other options; 6159000, something else is where its buckets would be; or
+            what `TimeSeriesFields.buckets_key` raises.
+    """
+    if namespace.is_time_series_buckets:
+        return namespace, arguments
+    buckets, requested = namespace.buckets, arguments.get("timeseries")
+    existing = await local_collections.describe(context.mongod, buckets)
+    if existing is None and requested is None:
+        return namespace, arguments
+    options = requested
+    if existing is not None:
+        options = existing.options.get("timeseries")
+        if options is None:
+            raise CommandError(_NOT_TIME_SERIES, f"the collection '{buckets}' does not have 'timeseries' options")
+        if requested is not None:
+            if not _are_equal(TimeSeriesFields.from_document(requested), TimeSeriesFields.from_document(options)):
+                raise CommandError(
+                    _OTHER_OPTIONS,
+                    f"the 'timeseries' spec provided must match that of exists '{namespace}' collection",
+                )
+            options = requested
+    fields = TimeSeriesFields.from_document(options or {})
+    key = fields.buckets_key(arguments["shardKey"])
+    return buckets, {**arguments, "shardKey": key, "timeseries": fields.to_document()}
+
+
+def buckets_to_modify(namespace: Namespace, change: Mapping[str, Any]) -> Namespace:
+    """What a ``collMod`` of a sharded time-series collection is about.
+
+    Args:
+        namespace: the collection.
+        change: the fields of the request that say what to change.
+
+    Raises:
+        CommandError: NotImplemented, the granularity is to change.
+    """
+    if "timeseries" in change:
+        raise CommandError(
+            ErrorCode.NotImplemented, "collMod of the granularity of a sharded time-series collection is not supported"
+        )
+    return namespace.buckets
+
+
+async def has_sharded_buckets(context: ShardContext, namespace: Namespace) -> bool:
+    """Whether a collection is a sharded time-series collection.
+
+    Raises:
+        CommandError: the catalog could not be read.
+    """
+    if namespace.is_time_series_buckets:
+        return False
+    catalog = await context.catalog()
+    return await catalog.read(read_routing(str(namespace.buckets))) is not None
+
+
+def _are_equal(one: TimeSeriesFields, other: TimeSeriesFields) -> bool:
+    return (one.time_field, one.meta_field, one.granularity, one.span_ms) == (
+        *(other.time_field, other.meta_field, other.granularity, other.span_ms),
+    )

@@ -1,0 +1,178 @@
+"""Sharded time-series collections: what is sharded is the collection that holds their buckets.
+
+Clients see the collection ``X`` of measurements; ``system.buckets.X`` holds buckets, each with measurements that have
+the same metadata and lie within a limited time. A shard key of ``X`` names the metadata, fields of it, and the time; it
+becomes a key on the corresponding fields of buckets: ``meta``, ``meta.<field>``, ``control.min.<time>``.
+
+The rules, the rounding of times and the errors are those of MongoDB 6.0.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.document_fields import optional, required
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import DATE, OBJECT, element, encode_document, find, from_elements
+
+BUCKETS_PREFIX: Final = "system.buckets."
+IS_TIME_SERIES_NAMESPACE: Final = b"isTimeseriesNamespace"
+"""In commands that name the buckets: the rest of the command is about measurements."""
+
+META: Final = "meta"
+"""The field of buckets with the metadata of their measurements."""
+
+_CONTROL_MIN: Final = "control.min."
+_CONTROL_MAX: Final = "control.max."
+
+_HOUR_SECONDS: Final = 3600
+_DAY_SECONDS: Final = 24 * _HOUR_SECONDS
+
+_SPAN_SECONDS: Final = {"seconds": _HOUR_SECONDS, "minutes": _DAY_SECONDS, "hours": 30 * _DAY_SECONDS}
+"""Which time the measurements of a bucket may span, by granularity."""
+
+_ROUNDING_SECONDS: Final = {"seconds": 60, "minutes": _HOUR_SECONDS, "hours": _DAY_SECONDS}
+"""To whole multiples of what the beginning of a bucket is rounded down, by granularity."""
+
+_TIME_NOT_LAST: Final = 5914000
+_FOREIGN_FIELD: Final = 5914001
+_NO_TIME: Final = 5743702
+"""MongoDB's numbers for errors without a name."""
+
+_int64 = Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSeriesFields:
+    """How the measurements of a time-series collection are made into buckets.
+
+    Attributes:
+        time_field: the field with the time of a measurement.
+        meta_field: the field with its metadata; None if there is none.
+        granularity: ``seconds``, ``minutes`` or ``hours``.
+        bucket_max_span_seconds: as given when the collection was created; it follows from the granularity.
+    """
+
+    time_field: str
+    meta_field: str | None = None
+    granularity: str = "seconds"
+    bucket_max_span_seconds: int | None = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "TimeSeriesFields":
+        """Read ``timeseriesFields`` of the catalog, or the option ``timeseries`` of a collection.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch.
+        """
+        return cls(
+            required(document, "timeField", str),
+            optional(document, "metaField", str),
+            optional(document, "granularity", str) or "seconds",
+            optional(document, "bucketMaxSpanSeconds", int),
+        )
+
+    @classmethod
+    def of_entry(cls, document: Mapping[str, Any]) -> "TimeSeriesFields | None":
+        """Read ``timeseriesFields`` of a collection in the catalog; None if it holds no buckets."""
+        fields = optional(document, "timeseriesFields", Mapping)
+        return None if fields is None else cls.from_document(fields)
+
+    def to_document(self) -> dict[str, Any]:
+        """The document in the catalog."""
+        document: dict[str, Any] = {"timeField": self.time_field}
+        if self.meta_field is not None:
+            document["metaField"] = self.meta_field
+        document["granularity"] = self.granularity
+        if self.bucket_max_span_seconds is not None:
+            document["bucketMaxSpanSeconds"] = self.bucket_max_span_seconds
+        return document
+
+    @property
+    def span_ms(self) -> int:
+        """How many milliseconds at most lie between the beginning of a bucket and a measurement in it."""
+        return 1000 * (self.bucket_max_span_seconds or _SPAN_SECONDS[self.granularity])
+
+    @property
+    def min_time_field(self) -> str:
+        """The field of buckets with their beginning."""
+        return _CONTROL_MIN + self.time_field
+
+    # Keys
+
+    def buckets_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The shard key of the buckets for a shard key of the measurements.
+
+        Raises:
+            CommandError: 5914000, the time is not the last field; 5914001, there are other fields than time and
+                metadata; BadValue, the time is not ranged.
+        """
+        for position, name in enumerate(key, 1):
+            if name == self.time_field:
+                if position < len(key):
+                    raise CommandError(
+                        _TIME_NOT_LAST, f"the time field '{name}' can be only at the end of the shard key pattern"
+                    )
+            elif self.renamed(name) is None:
+                raise CommandError(_FOREIGN_FIELD, "only the time field or meta field can be part of shard key pattern")
+        return {name: way for each, way in key.items() for name, way in self._bucket_fields(key, each)}
+
+    def _bucket_fields(self, key: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
+        way = key[name]
+        if name != self.time_field:
+            yield self.renamed(name) or name, way
+        elif isinstance(way, bool) or not isinstance(way, int | float):
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Invalid index spec for time-series collection: {document_text(encode_document(key))}. Indexes on the "
+                "time field must be ascending or descending (numbers only): "
+                f"{document_text(encode_document({name: way}))[2:-2]}",
+            )
+        else:
+            if way < 0:  # refused as a shard key, with this text
+                yield _CONTROL_MAX + name, way
+            yield _CONTROL_MIN + name, way
+
+    def renamed(self, name: str) -> str | None:
+        """The field of buckets for the metadata or a field of it; None for all other fields of measurements."""
+        meta = self.meta_field
+        if meta is None or not (name == meta or name.startswith(meta + ".")):
+            return None
+        return META + name[len(meta) :]
+
+    # Measurements
+
+    def bucket_of(self, measurement: bytes) -> bytes:
+        """A document with the shard key of the bucket for a measurement.
+
+        Raises:
+            CommandError: 5743702, it has no time.
+            InvalidBSONError: it is not well-formed.
+        """
+        name = self.time_field.encode()
+        span = find(measurement, name)
+        if span is None or span[0] != DATE:
+            shown = f"'{self.time_field}' must be present and contain a valid BSON UTC datetime value"
+            raise CommandError(_NO_TIME, shown)
+        (time,) = _int64.unpack_from(measurement, span[2])
+        rounded = _int64.pack(time - time % (1000 * _ROUNDING_SECONDS[self.granularity]))
+        earliest = from_elements(element(b"min", OBJECT, from_elements(element(name, DATE, rounded))))
+        elements = element(b"control", OBJECT, earliest)
+        meta = None if self.meta_field is None else find(measurement, self.meta_field.encode())
+        if meta is not None:
+            elements += element(META.encode(), meta[0], measurement[meta[2] : meta[3]])
+        return from_elements(elements)
+
+
+def buckets_of(namespace: str) -> str:
+    """The name of the collection with the buckets of a time-series collection, given as ``db.collection``."""
+    db, _, collection = namespace.partition(".")
+    return f"{db}.{BUCKETS_PREFIX}{collection}"
+
+
+def measurements_of(buckets: str) -> str:
+    """The name of the time-series collection whose buckets a collection holds, both as ``db.collection``."""
+    return buckets.replace(f".{BUCKETS_PREFIX}", ".", 1)
