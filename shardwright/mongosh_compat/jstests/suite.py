@@ -22,7 +22,6 @@ _UNMET: Final = {
     "uses_multi_shard_transaction": "transactions are not supported",
     "uses_prepare_transaction": "transactions are not supported",
     "requires_mongobridge": "there is no mongobridge",
-    "requires_sharded_timeseries": "time-series collections cannot be sharded",
 }
 """Tags of suites that cannot run on a cluster, with the reasons."""
 

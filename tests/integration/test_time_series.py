@@ -1,0 +1,237 @@
+"""Sharded time-series collections: their buckets are sharded, and move."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from bson.son import SON
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from shardwright.wire.error_codes import ErrorCode
+from tests.integration.sharded import LOWER, UPPER, Document, Documents, catalog_entry, placement, shard_collection
+from tests.local_cluster import Client
+
+START = datetime(2024, 1, 1)
+OPTIONS = {"timeField": "at", "metaField": "sensor"}
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def measurements(count: int = 100, sensors: int = 10, first: int = 0) -> list[Document]:
+    return [{"at": at(i), "sensor": i % sensors, "value": i} for i in range(first, first + count)]
+
+
+def shard_series(
+    database: Database[Document], key: Mapping[str, Any], split_at: Mapping[str, Any], name: str = "series"
+) -> Documents:
+    """A new collection sharded by a key; the buckets below ``split_at`` are on `LOWER`, the others on `UPPER`."""
+    shard_collection(database, name, key, timeseries=OPTIONS)
+    buckets = f"{database.name}.system.buckets.{name}"
+    database.client.admin.command("split", buckets, middle=split_at)
+    database.client.admin.command("moveChunk", buckets, find=split_at, to=UPPER)
+    return database[name]
+
+
+@pytest.fixture
+def series(database: Database[Document]) -> Documents:
+    """A hundred measurements of ten sensors, half of which are on each shard."""
+    found = shard_series(database, {"sensor": 1}, {"meta": 5})
+    found.insert_many(measurements())
+    return found
+
+
+def targeted(series: Documents, query: Mapping[str, Any]) -> list[str]:
+    return sorted(series.find(query).explain()["shards"])
+
+
+def refusal(database: Database[Document], **options: Any) -> tuple[int, str]:  # noqa: ANN401 - any option
+    with pytest.raises(OperationFailure) as refused:
+        shard_collection(database, "refused", options.pop("key", {"sensor": 1}), **options)
+    assert refused.value.code is not None
+    assert refused.value.details is not None
+    return refused.value.code, refused.value.details["errmsg"]
+
+
+def test_sharded_by_its_buckets(series: Documents, client: Client, lower_mongod: Client, upper_mongod: Client) -> None:
+    database = series.database
+    entry = catalog_entry(client, f"{database.name}.system.buckets.series")
+    assert entry is not None
+    assert entry["key"] == {"meta": 1}
+    assert entry["timeseriesFields"] == {**OPTIONS, "granularity": "seconds"}
+    assert catalog_entry(client, f"{database.name}.series") is None
+    held = [mongod[database.name]["system.buckets.series"].distinct("meta") for mongod in (lower_mongod, upper_mongod)]
+    assert held == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    kinds = {each["name"]: each["type"] for each in database.list_collections()}
+    assert (kinds["series"], kinds["system.buckets.series"]) == ("timeseries", "collection")
+
+
+def test_reads(series: Documents) -> None:
+    assert series.count_documents({}) == series.estimated_document_count() == 100
+    assert [each["value"] for each in series.find({"sensor": 7}).sort("value", -1).limit(3)] == [97, 87, 77]
+    assert [each["value"] for each in series.find().sort("value").batch_size(7)] == list(range(100))
+    assert series.distinct("sensor", {"value": {"$gte": 97}}) == [7, 8, 9]
+    groups = series.aggregate([{"$group": {"_id": "$sensor", "mean": {"$avg": "$value"}}}, {"$sort": {"_id": 1}}])
+    assert list(groups) == [{"_id": sensor, "mean": 45.0 + sensor} for sensor in range(10)]
+    joined = series.database["sensors"]
+    joined.insert_one({"sensor": 8})
+    lookup = {"from": "series", "localField": "sensor", "foreignField": "sensor", "as": "found"}
+    assert [len(each["found"]) for each in joined.aggregate([{"$lookup": lookup}])] == [10]
+
+
+def test_targeting_by_metadata_and_time(database: Database[Document]) -> None:
+    series = shard_series(database, SON([("sensor", 1), ("at", 1)]), SON([("meta", 1), ("control.min.at", at(36_000))]))
+    series.insert_many([{"at": at(3600 * hour), "sensor": sensor} for hour in range(20) for sensor in (0, 1, 2)])
+    assert targeted(series, {"sensor": 0}) == [LOWER]
+    assert targeted(series, {"sensor": 1, "at": {"$lt": at(30_000)}}) == [LOWER]
+    assert targeted(series, {"sensor": 1, "at": {"$gte": at(60_000)}}) == [UPPER]
+    # A bucket that begins before the boundary may reach beyond it.
+    assert targeted(series, {"sensor": 1, "at": {"$gte": at(37_000)}}) == [LOWER, UPPER]
+    assert targeted(series, {"at": at(0)}) == [LOWER, UPPER]
+    assert series.count_documents({"sensor": 1, "at": {"$gte": at(36_000)}}) == 10
+
+
+def test_stale_router(series: Documents, other_client: Client) -> None:
+    stale = other_client[series.database.name]["series"]
+    stale.insert_many(measurements(first=100), ordered=False)
+    assert stale.count_documents({"sensor": 7}) == 20
+    assert stale.delete_many({"sensor": {"$in": [2, 7]}}).deleted_count == 40
+    assert series.count_documents({}) == 160
+    series.drop()
+    stale.insert_one({"_id": 1})
+    assert list(series.find()) == [{"_id": 1}]
+
+
+def test_existing_collection(database: Database[Document], other_client: Client) -> None:
+    database.client.admin.command("enableSharding", database.name, primaryShard=LOWER)
+    series = database.create_collection("series", timeseries={**OPTIONS, "granularity": "minutes"})
+    elsewhere = other_client[database.name]["series"]
+    elsewhere.insert_many(measurements(20))
+    with pytest.raises(OperationFailure, match="Please create an index that starts with the proposed shard key"):
+        shard_collection(database, "series", {"sensor": "hashed"})
+    series.create_index([("sensor", "hashed")])
+    shard_collection(database, "series", {"sensor": "hashed"})
+    buckets = f"{database.name}.system.buckets.series"
+    entry = catalog_entry(database.client, buckets)
+    assert entry is not None
+    assert entry["timeseriesFields"] == {**OPTIONS, "granularity": "minutes", "bucketMaxSpanSeconds": 86_400}
+    database.client.admin.command("split", buckets, middle={"meta": 0})
+    database.client.admin.command("moveChunk", buckets, bounds=[{"meta": 0}, {"meta": {"$maxKey": 1}}], to=UPPER)
+    elsewhere.insert_many(measurements(20, first=20))
+    assert series.count_documents({}) == elsewhere.count_documents({}) == 40
+
+
+def test_updates_and_deletes(series: Documents) -> None:
+    run = series.database.command
+
+    def errors(command: str, statement: Document) -> list[int]:
+        field = {"update": "updates", "delete": "deletes", "insert": "documents"}[command]
+        return [each["code"] for each in run({command: "series", field: [statement]}).get("writeErrors", ())]
+
+    assert run({"delete": "series", "deletes": [{"q": {"sensor": 1}, "limit": 0}]})["n"] == 10
+    assert errors("delete", {"q": {"sensor": 3}, "limit": 1}) == [ErrorCode.IllegalOperation]
+    assert errors("delete", {"q": {"value": 3}, "limit": 0}) == [ErrorCode.InvalidOptions]
+    assert errors("update", {"q": {"sensor": 3}, "u": {"$set": {"sensor": 4}}, "multi": True}) == [72]
+    assert errors("update", {"q": {}, "u": {"$set": {"sensor.a": 4}}, "multi": True}) == [31025]
+    assert errors("update", {"q": {}, "u": {"$set": {"value": 4}}, "multi": False}) == [72]
+    assert errors("insert", {"sensor": 3}) == [5743702]
+    assert series.count_documents({}) == 90
+
+
+def test_updates_of_other_metadata(database: Database[Document]) -> None:
+    series = shard_series(database, {"sensor.id": 1}, {"meta.id": 5})
+    series.insert_many([{"at": at(i), "sensor": {"id": i, "room": i % 2}} for i in range(10)])
+    moved = series.update_many({"sensor.room": 1}, {"$set": {"sensor.room": 2}})
+    assert (moved.matched_count, moved.modified_count) == (5, 5)
+    assert [each["sensor"]["id"] for each in series.find({"sensor.room": 2}).sort("at")] == [1, 3, 5, 7, 9]
+
+
+def test_indexes_and_statistics(series: Documents, other_client: Client) -> None:
+    elsewhere = other_client[series.database.name]["series"]
+    elsewhere.create_index([("sensor.room", 1), ("at", 1)], name="room")
+    keys = {each["name"]: dict(each["key"]) for each in series.list_indexes()}
+    assert keys == {"meta_1": {"sensor": 1}, "room": {"sensor.room": 1, "at": 1}}
+    shown = sorted((each["name"], each["shard"]) for each in series.aggregate([{"$indexStats": {}}]))
+    assert shown == [("meta_1", LOWER), ("meta_1", UPPER), ("room", LOWER), ("room", UPPER)]
+    elsewhere.drop_index([("sensor.room", 1), ("at", 1)])
+    assert [each["name"] for each in series.list_indexes()] == ["meta_1"]
+    with pytest.raises(OperationFailure, match="Cannot drop the only compatible index"):
+        series.drop_index("meta_1")
+    stats = series.database.command("collStats", "series")
+    assert (stats["ns"], stats["sharded"], stats["timeseries"]["bucketCount"]) == (series.full_name, True, 10)
+
+
+def test_expiry_changed_on_all_shards(series: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    database = series.database
+    database.command("collMod", "series", expireAfterSeconds=1_000_000_000)
+    for mongod in (lower_mongod, upper_mongod):
+        [buckets] = mongod[database.name].list_collections(filter={"name": "system.buckets.series"})
+        assert buckets["options"]["expireAfterSeconds"] == 1_000_000_000
+    with pytest.raises(OperationFailure, match="granularity") as refused:
+        database.command("collMod", "series", timeseries={"granularity": "minutes"})
+    assert refused.value.code == ErrorCode.NotImplemented
+
+
+def test_open_buckets_of_a_range_that_leaves(database: Database[Document]) -> None:
+    """Later measurements, which this shard keeps, do not go into a bucket that it has given away."""
+    key = SON([("sensor", 1), ("at", 1)])
+    shard_collection(database, "series", key, timeseries=OPTIONS)
+    series, admin = database["series"], database.client.admin
+    buckets = f"{database.name}.system.buckets.series"
+    series.insert_many([{"at": at(60 * i), "sensor": 1} for i in range(20)])
+    admin.command("split", buckets, middle=SON([("meta", 1), ("control.min.at", at(1200))]))
+    admin.command("moveChunk", buckets, find=SON([("meta", 1), ("control.min.at", at(0))]), to=UPPER)
+    assert placement(database.client, buckets) == [UPPER, LOWER]
+    series.insert_many([{"at": at(60 * i), "sensor": 1} for i in range(20, 40)])
+    assert [each["at"] for each in series.find({"sensor": 1}).sort("at")] == [at(60 * i) for i in range(40)]
+
+
+def test_moves_beside_writers(series: Documents, other_client: Client) -> None:
+    admin, buckets = series.database.client.admin, f"{series.database.name}.system.buckets.series"
+    elsewhere = other_client[series.database.name]["series"]
+    inserted, stop = 0, Event()
+
+    def write() -> None:
+        nonlocal inserted
+        while not stop.is_set():
+            elsewhere.insert_many(measurements(5, first=inserted))
+            inserted += 5
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(2):
+            admin.command("moveChunk", buckets, find={"meta": 5}, to=LOWER)
+            admin.command("moveChunk", buckets, find={"meta": 5}, to=UPPER)
+    finally:
+        stop.set()
+        writer.join()
+    assert inserted
+    assert series.count_documents({}) == len(list(series.find())) == 100 + inserted
+
+
+def test_refusals(database: Database[Document]) -> None:
+    other = "only the time field or meta field can be part of shard key pattern"
+    assert refusal(database, timeseries=OPTIONS, key={"value": 1}) == (5914001, other)
+    assert refusal(database, timeseries=OPTIONS, key={"_id": 1}) == (5914001, other)
+    assert refusal(database, timeseries=OPTIONS, key=SON([("at", 1), ("sensor", 1)]))[0] == 5914000
+    assert refusal(database, timeseries={"metaField": "sensor"})[0] == 40414
+    assert refusal(database, timeseries={**OPTIONS, "granularity": "days"})[0] == ErrorCode.BadValue
+    assert refusal(database, timeseries={**OPTIONS, "bucketMaxSpanSeconds": 5})[0] == 5510500
+    database.create_collection("refused", timeseries=OPTIONS)
+    different = "the 'timeseries' spec provided must match that of exists 'DB.refused' collection"
+    assert refusal(database, timeseries={**OPTIONS, "granularity": "hours"}) == (
+        *(5731500, different.replace("DB", database.name)),
+    )
+
+
+def test_resharding_refused(series: Documents) -> None:
+    with pytest.raises(OperationFailure, match="is not supported") as refused:
+        series.database.client.admin.command(
+            "reshardCollection", f"{series.database.name}.system.buckets.series", key={"meta.a": 1}
+        )
+    assert refused.value.code == ErrorCode.NotImplemented
