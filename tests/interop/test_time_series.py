@@ -41,8 +41,10 @@ class Cluster:
             return failure.code, details.get("codeName"), details.get("errmsg")
         if "cursor" in reply:
             return reply["cursor"]["ns"], reply["cursor"]["firstBatch"]
+        if "values" in reply:
+            return sorted(reply["values"])
         written = [(each["code"], each["errmsg"]) for each in reply.get("writeErrors", ())]
-        return {name: reply[name] for name in ("n", "nModified", "values") if name in reply}, written
+        return {name: reply[name] for name in ("n", "nModified") if name in reply}, written
 
     def catalog(self, name: str) -> object:
         """The entry of the buckets and their chunks, without what differs between any two collections."""

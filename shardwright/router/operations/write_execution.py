@@ -1,6 +1,7 @@
 """Executing a batch: routing it, sending it, and resending what shards refused because of stale routing."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from shardwright.router.operations.operation import Operation
@@ -239,7 +240,8 @@ class _Execution:
                 refuse_or_move(self._operation, move_refused(1))
             elif is_routing_refusal(each.code):
                 refusal = CommandError.from_reply(decode_document(each.document))
-                self._routing.note_time_series(self._namespace, refusal)
+                if self._routing.note_time_series(self._namespace, refusal):
+                    written = replace(written, n=0)  # genuine shards count measurements that they have refused
                 self._raise_in_transaction(refusal)
         run.record(part, written)
 

@@ -23,6 +23,7 @@ from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangin
 from shardwright.shardd.shard_key_updates.key_changing_updates import KeyChangingUpdates
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
@@ -56,8 +57,8 @@ class ShardedOperation:
 async def update(operation: ShardedOperation) -> bytes | None:
     """Run updates that may change a shard key as `KeyChangingUpdates`."""
     pattern = operation.state.mutable_key
-    if pattern is None:
-        return None
+    if pattern is None or IS_TIME_SERIES_NAMESPACE in operation.request.fields:
+        return None  # routers send no update of measurements that may change a shard key
     for statement in operation.request.documents(b"updates"):
         fields = index(statement)
         query, modification = fields.get(b"q"), fields.get(b"u")
