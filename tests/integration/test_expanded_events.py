@@ -14,7 +14,7 @@ from tests.local_cluster import Client
 OF_EVERY_TIME: Final = frozenset({"_id", "clusterTime", "wallTime", "collectionUUID", "stateBeforeChange"})
 
 
-def watch(watched: Database[Document] | Documents, **options: Any) -> Stream:  # noqa: ANN401
+def watch(watched: Client | Database[Document] | Documents, **options: Any) -> Stream:  # noqa: ANN401
     """A stream with all events."""
     return watched.watch(show_expanded_events=True, max_await_time_ms=500, **options)
 
@@ -120,3 +120,66 @@ def test_a_sharded_collection_is_dropped(database: Database[Document]) -> None:
         assert kinds(take(of_collection, 5))[-2:] == ["drop", "invalidate"]
         database.after.insert_one({})
         assert kinds(take(stream, 2)) == ["create", "insert"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"refineCollectionShardKey": "DB.ranged", "key": {"key": 1, "other": 1}},
+        {"reshardCollection": "DB.ranged", "key": {"other": 1}, "numInitialChunks": 2},
+        {"movePrimary": "DB", "to": UPPER},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_changes_that_are_no_events_in_this_version_leave_no_traces(
+    client: Client, placed: Documents, change: Document
+) -> None:
+    """Nothing of copies and temporary collections, nothing lost, nothing twice."""
+    database = placed.database
+    placed.create_index({"key": 1, "other": 1})
+    placed.insert_many({"key": n * 100, "other": -n} for n in range(10))
+    database["unsharded"].insert_one({})
+    command = {
+        name: value.replace("DB", database.name) if isinstance(value, str) else value for name, value in change.items()
+    }
+    with watch(placed) as of_collection, watch(database) as of_database, watch(client) as of_cluster:
+        placed.insert_one({"key": 1, "other": 1})
+        database["unsharded"].insert_one({})
+        client.admin.command(command)
+        placed.insert_one({"key": 999, "other": 999})
+        database["unsharded"].insert_one({})
+        database["last"].insert_one({})
+        assert kinds(take(of_collection, 2)) == ["insert"] * 2
+        assert of_collection.try_next() is None
+        for stream in (of_database, of_cluster):
+            events = take(stream, 6)
+            assert [(event["operationType"], event["ns"]["coll"]) for event in events] == [
+                *(("insert", name) for name in ("ranged", "unsharded") * 2),
+                *((kind, "last") for kind in ("create", "insert")),
+            ]
+            assert stream.try_next() is None
+
+
+@pytest.mark.parametrize("is_replacing", [False, True], ids=["new name", "over another one"])
+def test_a_sharded_collection_is_renamed(client: Client, placed: Documents, *, is_replacing: bool) -> None:
+    database = placed.database
+    if is_replacing:
+        shard_by_range(database, "target")
+    with (
+        watch(placed) as of_source,
+        watch(database["target"]) as of_target,
+        watch(database) as of_database,
+        watch(client) as of_cluster,
+    ):
+        placed.insert_many([{"key": 1}, {"key": 999}])
+        placed.rename("target", dropTarget=is_replacing)
+        database["target"].insert_many([{"key": 2}, {"key": 998}])
+        assert kinds(take(of_source, 4)) == ["insert", "insert", "rename", "invalidate"]
+        assert kinds(take(of_target, 2)) == ["rename", "invalidate"]
+        for stream in (of_database, of_cluster):
+            events = take(stream, 5)
+            assert kinds(events) == ["insert", "insert", "rename", "insert", "insert"]
+            assert events[2]["to"] == {"db": database.name, "coll": "target"}
+            assert ("dropTarget" in events[2]["operationDescription"]) is is_replacing
+            assert events[2]["collectionUUID"] == events[3]["collectionUUID"]
+            assert stream.try_next() is None
