@@ -25,6 +25,7 @@ def large(client: Client) -> Iterator[Both]:
         client.drop_database(database.name)
         client.admin.command("enableSharding", database.name, primaryShard=LOWER)
     shard_by_hash(sharded, "other")
+    shard_by_hash(sharded, "few")
     for database in (sharded, plain):
         for group in range(GROUPS):
             database.other.insert_many(
@@ -33,6 +34,7 @@ def large(client: Client) -> Iterator[Both]:
                     for number in range(LARGE)
                 ]
             )
+        database.few.insert_many([{"_id": number, "g": number % GROUPS} for number in range(LARGE)])
         database.local.insert_many([{"_id": group, "g": group} for group in range(GROUPS + 1)])
     yield sharded, plain
     for database in (sharded, plain):
@@ -116,6 +118,38 @@ def test_a_document_that_becomes_too_large(large: Both) -> None:
     """A mongod that joins by itself closes the connection."""
     doubled: Pipeline = [lookup(**EQUAL), {"$lookup": {"from": "other", **EQUAL, "as": "s"}}]
     assert answer(large[0], doubled) == ["error", "10334"]
+
+
+def test_a_group_of_documents_that_are_too_large(large: Both) -> None:
+    """What the groups need of a document is all that leaves the mongod that joins."""
+    doubled: Pipeline = [lookup(**EQUAL), {"$lookup": {"from": "other", **EQUAL, "as": "s"}}]
+    sizes = {name: {"$sum": {"$size": f"${name}"}} for name in ("r", "s")}
+    group: Pipeline = [{"$group": {"_id": None, **sizes, "last": {"$max": {"$max": "$s._id"}}, "n": {"$count": {}}}}]
+    sharded, plain = (answer(database, [*doubled, *group]) for database in large)
+    assert sharded == plain
+    assert sharded[0] != "error"
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"_id": None, "n": {"$sum": 1}, "few": {"$sum": 0.5}},
+        {"_id": "$none", "n": {"$sum": {"$size": "$r"}}, "mean": {"$avg": "$g"}},
+        {"_id": {"a": "$none"}, "n": {"$count": {}}, "none": {"$first": "$none"}},
+        {"_id": {"a": "$none", "b": {"$size": "$r"}}, "all": {"$push": {"g": "$g", "none": "$none"}}},
+        {"_id": {"a": {"b": "$none"}}, "all": {"$push": "$none"}, "set": {"$addToSet": "$none"}},
+        {"_id": {"$mod": ["$g", 2]}, "low": {"$min": "$g"}, "sum": {"$sum": ["$g"]}},
+        {"_id": {"$mod": ["$g", 2]}, "few": {"$firstN": {"input": "$g", "n": 1}}, "n": {"$sum": 1}},
+        {"_id": ["$g", "$none"], "merged": {"$mergeObjects": {"k": "$g"}}},
+        {"_id": {}, "last": {"$last": "$$ROOT"}},
+        {"_id": {"$literal": "$g"}, "at": {"$max": {"$literal": "$r"}}, "text": {"$min": "text"}},
+    ],
+    ids=str,
+)
+def test_a_group_of_joined_documents(large: Both, group: Document) -> None:
+    join = {"$lookup": {"from": "few", **EQUAL, "as": "r"}}
+    sharded, plain = (answer(database, [join, {"$group": group}]) for database in large)
+    assert sharded == plain
 
 
 def test_a_facet_reads_its_input_once_for_all_pipelines(large: Both) -> None:

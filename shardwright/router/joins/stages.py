@@ -11,6 +11,7 @@ from shardwright.router.joins.graph_lookup import GraphLookup
 from shardwright.router.joins.graph_step import GraphStep
 from shardwright.router.joins.lookup import Lookup
 from shardwright.router.joins.lookup_step import LookupStep
+from shardwright.router.joins.narrowed_group import narrowed
 from shardwright.router.joins.streams import ConcatenatedStream, DocumentStream
 from shardwright.router.joins.union_with import UnionWith
 from shardwright.router.reads.pipeline import Pipeline, Stage
@@ -55,7 +56,7 @@ def _run_stages(
     while rest:
         if _names_others(rest[0], environment.db):
             stage = rest.pop(0)
-            tail = _take_single_document(rest, environment.db) if stage.name in _EXTENDING else []
+            tail = _take_tail(rest, environment.db) if stage.name in _EXTENDING else []
             stream = _joined(environment, stream, stage, tail)
         elif rest[0].name in _SINGLE_DOCUMENT:
             stream = BatchedStream(environment, stream, MappingStep(_take_single_document(rest, environment.db)))
@@ -96,6 +97,16 @@ def _take_single_document(rest: list[Stage], db: str) -> list[bytes]:
     taken: list[bytes] = []
     while rest and rest[0].name in _SINGLE_DOCUMENT and not _names_others(rest[0], db):
         taken.append(rest.pop(0).raw)
+    return taken
+
+
+def _take_tail(rest: list[Stage], db: str) -> list[bytes]:
+    """What the mongod that joins does with the documents before it returns them."""
+    taken = _take_single_document(rest, db)
+    halves = narrowed(rest[0]) if rest and rest[0].name == "$group" else None
+    if halves is not None:
+        values, rest[0] = halves
+        taken.append(values)
     return taken
 
 
