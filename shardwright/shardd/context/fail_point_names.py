@@ -129,6 +129,10 @@ RESHARDING: Final = (
     RESHARDING_PAUSE_AFTER_COMMIT,
 )
 
+HANG_IN_DDL_COORDINATOR: Final = "hangInDDLCoordinator"
+"""A coordinator of the ``operationType`` in the data waits at the place ``at``: ``begin``, when it holds its locks; a
+phase, when that has been persisted; ``end``, before its document is removed. Without one of them, at any."""
+
 MOVE_PRIMARY_HANG_BEFORE_CLONE: Final = "movePrimaryHangBeforeClone"
 MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION: Final = "movePrimaryHangBeforeCriticalSection"
 MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION: Final = "movePrimaryHangInCriticalSection"
@@ -159,6 +163,6 @@ MOVE_PRIMARY: Final = (
 FAIL_POINT_NAMES: Final = frozenset(
     (
         *(*DONOR, *COMMIT, *AFTER_COMMIT, *AFTER_ABORT, *RECIPIENT, *RECIPIENT_FAILURES, *RANGE_DELETER, *SOURCE),
-        *(*TWO_PHASE_COMMIT, *RESHARDING, *MOVE_PRIMARY),
+        *(*TWO_PHASE_COMMIT, *RESHARDING, HANG_IN_DDL_COORDINATOR, *MOVE_PRIMARY),
     )
 )

@@ -14,12 +14,17 @@ from uuid import uuid4
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.moved_database import DatabaseMoves
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
+
+BEGIN: Final = "begin"
+END: Final = "end"
+"""Besides its phases, the places where a coordinator can be made to wait."""
 
 _COLLECTION: Final = "system.sharding_ddl_coordinators"
 
@@ -145,9 +150,20 @@ class Coordinator(ABC):
             **self.arguments,
         }
         await coordinator_documents(self.context).save(document)
+        await self.hang_at(phase)
+
+    async def hang_at(self, place: str) -> None:
+        """Wait while the fail point says so for coordinators of this kind at this place: `BEGIN`, a phase or `END`."""
+
+        def concerns_this(data: Mapping[str, Any]) -> bool:
+            here = {"operationType": self.operation_type, "at": place}
+            return all(data.get(name, value) == value for name, value in here.items())
+
+        await self.context.fail_points.hang_while(HANG_IN_DDL_COORDINATOR, concerns_this)
 
     async def remove_document(self) -> None:
         """Remove the document of a change that has been made or given up."""
+        await self.hang_at(END)
         await coordinator_documents(self.context).remove(self.id)
         self.phase = None
 

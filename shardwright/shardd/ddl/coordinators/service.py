@@ -8,7 +8,12 @@ import trio
 
 from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations, coordinator_documents
+from shardwright.shardd.ddl.coordinators.coordinator import (
+    BEGIN,
+    Coordinator,
+    LocalMigrations,
+    coordinator_documents,
+)
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
 from shardwright.shardd.ddl.coordinators.move_primary import restore_section
 from shardwright.shardd.ddl.coordinators.retries import run_to_end
@@ -122,6 +127,7 @@ class CoordinatorService:
             # One that was left behind waits for the others as long as it takes.
             seconds_max = inf if coordinator.must_finish else LOCK_SECONDS_MAX
             async with self._context.ddl_locks.hold_all(coordinator.locks, seconds_max):
+                await coordinator.hang_at(BEGIN)
                 if coordinator.phase is None:
                     await check_is_primary_shard(self._context, coordinator.namespace)
                 run.reply = await run_to_end(coordinator)

@@ -1,0 +1,334 @@
+"""All kinds of changes of collections and databases: what they need, where they can wait, and what they leave behind.
+
+Each works on a database of its own in which ``things`` is sharded on ``key``, with chunks on both shards; clients write
+to it meanwhile, unless the change is one of the whole database.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final
+
+from shardwright.wire.error_codes import ErrorCode
+from tests.ddl.places import BEGIN, END, Place, coordinator_at, mongod_at
+from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry, chunks, placement, shard_by_range
+from tests.local_cluster import Client
+
+THINGS: Final = "things"
+
+
+class Change(ABC):
+    """A change of a database or one of its collections.
+
+    Args:
+        db: the database.
+    """
+
+    name: ClassVar[str]
+    places: ClassVar[tuple[Place, ...]]
+    done: ClassVar[frozenset[int]] = frozenset()
+    """Errors by which a repeated request learns that the change has been made."""
+
+    has_sharded_things: ClassVar[bool] = True
+    """Whether ``things`` is sharded before the change."""
+
+    def __init__(self, db: str) -> None:
+        self.db = db
+
+    @property
+    def writers_db(self) -> str:
+        """The database of the collection to which clients write meanwhile."""
+        return self.db
+
+    def prepare(self, router: Client) -> None:  # noqa: B027 - most need nothing
+        """Create what the change needs besides ``things``."""
+
+    @abstractmethod
+    def request(self) -> tuple[str, Document]:
+        """The client's command, and the database it is run on."""
+
+    @abstractmethod
+    def check(self, router: Client) -> None:
+        """Check that the change has been made as a whole.
+
+        Raises:
+            AssertionError: it has not.
+        """
+
+    def undo(self, router: Client) -> None:  # noqa: B027 - most need not
+        """Undo what keeps the chunks of ``things`` from being moved."""
+
+    def _namespace(self, name: str = THINGS) -> str:
+        return f"{self.db}.{name}"
+
+    def _fill(self, router: Client, name: str, count: int = 10) -> None:
+        router[self.db][name].insert_many([{"_id": n, "key": n * 100} for n in range(count)])
+
+    def _check_filled(self, router: Client, name: str, count: int = 10) -> None:
+        assert sorted(each["_id"] for each in router[self.db][name].find()) == list(range(count))
+
+
+class ShardCollection(Change):
+    """A collection that clients write to."""
+
+    name = "shardCollection"
+    places = coordinator_at("createCollection_V2", "commit", END)
+    has_sharded_things = False
+
+    def prepare(self, router: Client) -> None:
+        router[self.db][THINGS].create_index("key")
+
+    def request(self) -> tuple[str, Document]:
+        return "admin", {"shardCollection": self._namespace(), "key": {"key": 1}}
+
+    def check(self, router: Client) -> None:
+        assert placement(router, self._namespace()) == [LOWER]
+
+
+class ShardNewCollection(Change):
+    """A collection that does not exist yet, with chunks on both shards."""
+
+    name = "shardCollection (new)"
+    places = coordinator_at("createCollection_V2", "commit", END)
+
+    def request(self) -> tuple[str, Document]:
+        return "admin", {"shardCollection": self._namespace("fresh"), "key": {"_id": "hashed"}, "numInitialChunks": 4}
+
+    def check(self, router: Client) -> None:
+        assert sorted(placement(router, self._namespace("fresh"))) == [LOWER, LOWER, UPPER, UPPER]
+        self._fill(router, "fresh")
+        self._check_filled(router, "fresh")
+
+
+class DropSharded(Change):
+    """A sharded collection."""
+
+    name = "drop"
+    places = coordinator_at("dropCollection", "dropCollection", END)
+
+    def prepare(self, router: Client) -> None:
+        shard_by_range(router[self.db], "other")
+        self._fill(router, "other")
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"drop": "other"}
+
+    def check(self, router: Client) -> None:
+        assert catalog_entry(router, self._namespace("other")) is None
+        assert "other" not in router[self.db].list_collection_names()
+        self._fill(router, "other", 5)
+        self._check_filled(router, "other", 5)
+
+
+class DropUnsharded(DropSharded):
+    """An unsharded collection."""
+
+    name = "drop (unsharded)"
+
+    def prepare(self, router: Client) -> None:
+        self._fill(router, "other")
+
+
+class DropDatabase(Change):
+    """A database with two sharded collections and an unsharded one."""
+
+    name = "dropDatabase"
+    places = coordinator_at("dropDatabase", "drop", "drop", "drop", END)
+
+    @property
+    def writers_db(self) -> str:
+        return f"{self.db}_beside"
+
+    def prepare(self, router: Client) -> None:
+        router.admin.command("enableSharding", self.db, primaryShard=LOWER)
+        for name in ("first", "second"):
+            shard_by_range(router[self.db], name)
+            self._fill(router, name)
+        self._fill(router, "plain")
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"dropDatabase": 1}
+
+    def check(self, router: Client) -> None:
+        assert self.db not in router.list_database_names()
+        assert router.config.databases.find_one({"_id": self.db}) is None
+        assert catalog_entry(router, self._namespace("first")) is None
+        self._fill(router, "first", 5)
+        self._check_filled(router, "first", 5)
+
+
+class Modify(Change):
+    """The options of a sharded collection, on both shards."""
+
+    name = "collMod"
+    places = coordinator_at("collMod_V2", "BlockShards", "UpdateShards", "UpdateShards", END)
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"collMod": THINGS, "validationLevel": "moderate"}
+
+    def check(self, router: Client) -> None:
+        (entry,) = router[self.db].list_collections(filter={"name": THINGS})
+        assert entry["options"]["validationLevel"] == "moderate"
+
+
+class Rename(Change):
+    """A sharded collection over another one."""
+
+    name = "renameCollection"
+    places = coordinator_at(
+        "renameCollection",
+        *("freezeMigrations", "freezeTargetMigrations", "blockCRUDAndRename", "renameMetadata", "unblockCRUD", END),
+    )
+    done = frozenset({ErrorCode.NamespaceNotFound})
+
+    def prepare(self, router: Client) -> None:
+        for name, count in (("other", 10), ("target", 7)):
+            shard_by_range(router[self.db], name)
+            self._fill(router, name, count)
+
+    def request(self) -> tuple[str, Document]:
+        return "admin", {
+            "renameCollection": self._namespace("other"),
+            "to": self._namespace("target"),
+            "dropTarget": True,
+        }
+
+    def check(self, router: Client) -> None:
+        assert catalog_entry(router, self._namespace("other")) is None
+        assert placement(router, self._namespace("target")) == [LOWER, UPPER]
+        self._check_filled(router, "target")
+        assert router[self.db].other.count_documents({}) == 0
+        router.admin.command("moveChunk", self._namespace("target"), find={"key": 0}, to=UPPER)
+        self._check_filled(router, "target")
+
+
+class RenameUnsharded(Change):
+    """An unsharded collection over another one, which its mongod does in one step."""
+
+    name = "renameCollection (unsharded)"
+    places = (*coordinator_at("renameCollection", BEGIN), mongod_at(LOWER, "renameCollection"))
+    done = frozenset({ErrorCode.NamespaceNotFound})
+
+    def prepare(self, router: Client) -> None:
+        self._fill(router, "other")
+        self._fill(router, "target", 7)
+
+    def request(self) -> tuple[str, Document]:
+        return Rename(self.db).request()
+
+    def check(self, router: Client) -> None:
+        self._check_filled(router, "target")
+        assert router[self.db].other.count_documents({}) == 0
+
+
+class Refine(Change):
+    """The key of the collection that clients write to."""
+
+    name = "refineCollectionShardKey"
+    places = coordinator_at("refineCollectionShardKey", *["RefineCollectionShardKey"] * 2, END)
+
+    def prepare(self, router: Client) -> None:
+        router[self.db][THINGS].create_index([("key", 1), ("_id", 1)])
+
+    def request(self) -> tuple[str, Document]:
+        return "admin", {"refineCollectionShardKey": self._namespace(), "key": {"key": 1, "_id": 1}}
+
+    def check(self, router: Client) -> None:
+        entry = catalog_entry(router, self._namespace())
+        assert entry is not None
+        assert list(entry["key"]) == ["key", "_id"]
+        assert all(list(chunk["min"]) == ["key", "_id"] for chunk in chunks(router, self._namespace()))
+
+
+class ForbidMigrations(Change):
+    """A user's request."""
+
+    name = "setAllowMigrations"
+    places = coordinator_at("setAllowMigrations", BEGIN)
+
+    def request(self) -> tuple[str, Document]:
+        return "admin", {"setAllowMigrations": self._namespace(), "allowMigrations": False}
+
+    def check(self, router: Client) -> None:
+        entry = catalog_entry(router, self._namespace())
+        assert entry is not None
+        assert entry["permitMigrations"] is False
+
+    def undo(self, router: Client) -> None:
+        router.admin.command("setAllowMigrations", self._namespace(), allowMigrations=True)
+
+
+class Create(Change):
+    """An unsharded collection."""
+
+    name = "create"
+    places = (mongod_at(LOWER, "create"),)
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"create": "created", "validationLevel": "moderate"}
+
+    def check(self, router: Client) -> None:
+        (entry,) = router[self.db].list_collections(filter={"name": "created"})
+        assert entry["options"] == {"validationLevel": "moderate"}
+
+
+class CreateIndexes(Change):
+    """An index of a sharded collection."""
+
+    name = "createIndexes"
+    places = (mongod_at(LOWER, "createIndexes"), mongod_at(UPPER, "createIndexes"))
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"createIndexes": THINGS, "indexes": [{"key": {"times": 1}, "name": "times_1"}]}
+
+    def check(self, router: Client) -> None:
+        assert "times_1" in router[self.db][THINGS].index_information()
+
+
+class DropIndexes(Change):
+    """An index of a sharded collection."""
+
+    name = "dropIndexes"
+    places = (mongod_at(LOWER, "dropIndexes"), mongod_at(UPPER, "dropIndexes"))
+    done = frozenset({ErrorCode.IndexNotFound})
+
+    def prepare(self, router: Client) -> None:
+        router[self.db][THINGS].create_index("times", name="times_1")
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"dropIndexes": THINGS, "index": "times_1"}
+
+    def check(self, router: Client) -> None:
+        assert "times_1" not in router[self.db][THINGS].index_information()
+
+
+class MovePrimary(Change):
+    """A database with an unsharded collection and a view."""
+
+    name = "movePrimary"
+    places = coordinator_at("movePrimary", "clone", "clone", "clone", "commit", "clean", END)
+
+    def prepare(self, router: Client) -> None:
+        self._fill(router, "plain")
+        router[self.db].plain.create_index("key")
+        router[self.db].command("create", "view", viewOn="plain", pipeline=[{"$match": {"key": {"$lt": 300}}}])
+
+    def request(self) -> tuple[str, Document]:
+        return "admin", {"movePrimary": self.db, "to": UPPER}
+
+    def check(self, router: Client) -> None:
+        entry = router.config.databases.find_one({"_id": self.db})
+        assert entry is not None
+        assert entry["primary"] == UPPER
+        self._check_filled(router, "plain")
+        assert router[self.db].view.count_documents({}) == 3
+        assert "key_1" in router[self.db].plain.index_information()
+
+
+CHANGES: Final[tuple[type[Change], ...]] = (
+    *(ShardCollection, ShardNewCollection, DropSharded, DropUnsharded, DropDatabase, Modify, Rename, RenameUnsharded),
+    *(Refine, ForbidMigrations, Create, CreateIndexes, DropIndexes, MovePrimary),
+)
+
+STOPS: Final[dict[str, tuple[type[Change], Place]]] = {
+    f"{change.name}: {place.name}": (change, place) for change in CHANGES for place in change.places
+}
+"""Every kind of change at every place, by the name of the test."""
