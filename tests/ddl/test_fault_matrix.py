@@ -4,36 +4,14 @@ Meanwhile writers continue. The client repeats its request until it is answered 
 other; then the change has been made, and nothing is left of it.
 """
 
-from collections.abc import Iterator
-from itertools import count
-
 import pytest
 
 from tests.ddl.changes import STOPS, THINGS, Change
 from tests.ddl.outcome import check_outcome
 from tests.ddl.persistent_client import requesting
-from tests.integration.sharded import LOWER
-from tests.migration.conftest import FAILED, shard_in_three
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.places import VICTIMS
 from tests.migration.writers import writing
-
-_numbers = count(1)
-
-
-@pytest.fixture
-def change(request: pytest.FixtureRequest, cluster: FaultCluster, stop: str) -> Iterator[Change]:
-    """The change of the test, with what it needs."""
-    change = STOPS[stop][0](f"ddl_{next(_numbers)}")
-    router = cluster.router()
-    router.admin.command("enableSharding", change.writers_db, primaryShard=LOWER)
-    if change.has_sharded_things:
-        shard_in_three(cluster, f"{change.writers_db}.{THINGS}")
-    change.prepare(router)
-    yield change
-    if FAILED not in request.node.stash:
-        for db in {change.db, change.writers_db}:
-            router.drop_database(db)
 
 
 @pytest.mark.matrix(share=0.22)

@@ -32,6 +32,9 @@ REFUSALS: Final = frozenset(
         ErrorCode.StaleConfig,
         ErrorCode.DatabaseDropPending,
         ErrorCode.CannotImplicitlyCreateCollection,
+        ErrorCode.MovePrimaryInProgress,
+        ErrorCode.ReshardCollectionInProgress,
+        ErrorCode.BadValue,  # a collection with a hidden index cannot be resharded
     }
 )
 """What an operation may be answered if the other one has come first, or is under way."""
@@ -66,6 +69,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "forbid": admin("setAllowMigrations", allowMigrations=False),
     "index": lambda client, db: client[db].command("createIndexes", "c", indexes=[{"key": {"i": 1}, "name": "i_1"}]),
     "drop index": lambda client, db: client[db].command("dropIndexes", "c", index="b_1"),
+    "reshard": admin("reshardCollection", key={"b": 1, "a": 1}, numInitialChunks=2),
+    "move primary": lambda client, db: client.admin.command("movePrimary", db, to=UPPER),
     "move": lambda client, db: client.admin.command("moveChunk", f"{db}.c", find={"a": 0}, to=UPPER),
 }
 

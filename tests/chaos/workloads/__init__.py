@@ -19,6 +19,7 @@ from tests.chaos.workloads.outs import Outs
 from tests.chaos.workloads.registers import Registers
 from tests.chaos.workloads.scans import Scans
 from tests.chaos.workloads.sets import Sets
+from tests.chaos.workloads.shapes import Shapes
 from tests.chaos.workloads.snapshots import Snapshots
 from tests.chaos.workloads.storms import Storms
 from tests.chaos.workloads.upserts import Upserts
@@ -27,7 +28,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     workload.name: workload
     for workload in (
         *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
-        *(Merges, Outs, Lookups, Definitions, Indexes, Storms, Causality),
+        *(Merges, Outs, Lookups, Definitions, Shapes, Indexes, Storms, Causality),
         *(Bank, AppendLists),
     )
 }
