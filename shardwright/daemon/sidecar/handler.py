@@ -7,6 +7,7 @@ from typing import Final
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.errors import BackendError
@@ -75,6 +76,8 @@ class SidecarHandler(ABC):
         except Exception as failure:
             error = error_of_request(failure, request)
             outcome = outcome_of_failure(error or failure, client)
+            if error is not None:
+                label_retryable_write(error, request)
             if error is None or error is failure:
                 raise
             raise error from failure
