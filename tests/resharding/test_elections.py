@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
         yield found
 
 
-@pytest.mark.matrix(share=0.34)
+@pytest.mark.matrix(share=0.5)
 @pytest.mark.parametrize("side", [LOWER, UPPER])
 @pytest.mark.parametrize("place", PLACES)
 def test_election(cluster: FaultCluster, place: str, side: str) -> None:

@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
         yield found
 
 
-@pytest.mark.matrix(share=0.3)
+@pytest.mark.matrix(share=0.5)
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("place", PLACES)
 def test_kill(cluster: FaultCluster, place: str, victim: str) -> None:
