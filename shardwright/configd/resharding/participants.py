@@ -15,7 +15,7 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.resharding.participation import Participation
 from shardwright.sharding.resharding.states import RecipientState
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.resharding")
@@ -179,13 +179,14 @@ async def together(shard_ids: Iterable[str], work: Callable[[str], Awaitable[Non
 
     Raises:
         CommandError: the error of one of them, which ends the others.
+        BackendError: likewise; the local mongod does not answer.
     """
-    failures: list[CommandError] = []
+    failures: list[CommandError | BackendError] = []
 
     async def run(shard_id: str) -> None:
         try:
             await work(shard_id)
-        except CommandError as error:
+        except (CommandError, BackendError) as error:
             failures.append(error)
             nursery.cancel_scope.cancel()
 
