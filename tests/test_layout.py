@@ -129,7 +129,8 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "primary": {"catalog", "shards"},
         "balancer": {"catalog", "primary", "shards"},
         "resharding": {"catalog", "primary"},
-        "commands": {"balancer", "catalog", "primary", "resharding", "shards"},
+        "user_writes": {"catalog", "primary"},
+        "commands": {"balancer", "catalog", "primary", "resharding", "shards", "user_writes"},
     },
     "wire": {
         "rawbson": set(),

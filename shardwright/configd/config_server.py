@@ -19,6 +19,7 @@ from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.resharding.running import resume_resharding
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.configd.user_writes.coordinator import resume_user_write_block
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
@@ -120,9 +121,11 @@ class ConfigServer:
             shard_hosts=shard_hosts,
             migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
             reshardings=RunningReshardings(nursery, self.resharding_statistics),
+            user_write_blocks=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
             config_servers=lambda: self.connection_string,
         )
         nursery.start_soon(resume_resharding, self.primary)
+        nursery.start_soon(resume_user_write_block, self.primary)
         nursery.start_soon(Balancer(self.primary, self._balancer_metrics).run)
         nursery.start_soon(Defragmenter(self.primary, self._balancer_metrics).run)
         self._announce_change()

@@ -30,7 +30,7 @@ NUMBER_NAMES: Final = ("long", "int", "decimal", "double")
 GENERIC_ARGUMENTS: Final = frozenset(
     {
         *(b"apiDeprecationErrors", b"apiStrict", b"apiVersion", b"comment", b"lsid", b"maxTimeMS", b"readConcern"),
-        *(b"txnNumber", b"autocommit", b"startTransaction", b"writeConcern"),
+        *(b"txnNumber", b"autocommit", b"startTransaction", b"writeConcern", b"mayBypassWriteBlocking"),
     }
 )
 """Arguments of every command; so are those whose names begin with a dollar sign."""

@@ -1,7 +1,7 @@
 """The commands of the config server, in one module each.
 
 Owns their arguments and replies; importing the package registers all of them.
-May import `balancer`, `catalog`, `primary`, `resharding` and `shards`.
+May import `balancer`, `catalog`, `primary`, `resharding`, `shards` and `user_writes`.
 """
 
 from shardwright.configd.commands import (
@@ -32,6 +32,7 @@ from shardwright.configd.commands import (
     rename_collection_metadata,
     reshard_collection,
     set_allow_migrations,
+    set_user_write_block_mode,
     update_zone_key_range,
 )
 
@@ -63,5 +64,6 @@ __all__ = [
     "rename_collection_metadata",
     "reshard_collection",
     "set_allow_migrations",
+    "set_user_write_block_mode",
     "update_zone_key_range",
 ]

@@ -16,6 +16,7 @@ from shardwright.configd.shards.shard_candidate import (
     shard_name,
 )
 from shardwright.configd.shards.shard_clients import handshake
+from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.versions import DatabaseVersion
@@ -67,6 +68,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             await _identify(primary, client, shard)
             for setting in await settings(primary):
                 await _ask(client, setting)
+            await _block_user_writes(primary, client)
         await _enter(primary, shard, databases)
         primary.shard_hosts.follow(shard)
     await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})
@@ -110,6 +112,15 @@ async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntr
         "configsvrConnectionString": str(primary.config_servers()),
     }
     await _ask(client, {"_addShard": 1, "shardIdentity": identity, "writeConcern": _MAJORITY})
+
+
+async def _block_user_writes(primary: Primary, client: ReplicaSetClient) -> None:
+    """Have the new shard block the writes of users just as the cluster does."""
+    command = {"_shardsvrSetUserWriteBlockMode": 1, "writeConcern": _MAJORITY}
+    for phase in Phase:
+        await _ask(client, {**command, "global": False, "phase": str(phase)})
+    for phase in await UserWriteBlock(primary.catalog.mongod).phases():
+        await _ask(client, {**command, "global": True, "phase": str(phase)})
 
 
 async def _enter(primary: Primary, shard: ShardEntry, databases: list[str]) -> None:

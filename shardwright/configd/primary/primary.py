@@ -34,6 +34,7 @@ class Primary:
         shard_hosts: keeps the hosts in their entries current.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
         reshardings: the resharding operation under way, if there is one.
+        user_write_blocks: the coordinator that sets the user write block mode, if one runs, by its session.
         balancer_rounds: how the balancer's rounds are going.
         busy_shards: the shards that take part in a move of the balancer.
         held_back: chunks whose moves by the balancer have failed.
@@ -51,6 +52,7 @@ class Primary:
         shard_hosts: ShardHosts,
         migrations: SingleFlight[bytes, None],
         reshardings: RunningReshardings,
+        user_write_blocks: SingleFlight[bytes, None],
         config_servers: Callable[[], ConnectionString],
     ) -> None:
         self.term = term
@@ -60,6 +62,7 @@ class Primary:
         self.shard_hosts = shard_hosts
         self.migrations = migrations
         self.reshardings = reshardings
+        self.user_write_blocks = user_write_blocks
         self.balancer_rounds = BalancerRounds()
         self.busy_shards = BusyShards()
         self.held_back = HeldBack()

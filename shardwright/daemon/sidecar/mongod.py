@@ -8,6 +8,7 @@ from bson import encode
 from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.daemon.sidecar.unanswered_commands import UnansweredCommands
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
@@ -55,7 +56,7 @@ class LocalMongod:
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command and return its decoded reply.
+        """Run a command and return its decoded reply. It may write even if the writes of users are blocked.
 
         For a task that works for a term (`daemon.sidecar.term_scope`), the command runs in that term only: it is not
         sent if the term is over, and fails if its reply shows that it ran in another term.
@@ -66,7 +67,7 @@ class LocalMongod:
         """
         term = term_of_task()
         if term is None:
-            return await self.pool.command(db, command)
+            return await self.pool.command(db, {**command, BYPASS: True})
         reply = await self._command_of(term, db, command)
         metadata = reply.pop(REPLICATION_DATA, None)
         if metadata is not None:
@@ -76,7 +77,7 @@ class LocalMongod:
     @may_run_in_reactor
     async def _command_of(self, term: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Check the term after all waiting is done, since the daemon may be paused during any wait; then send."""
-        frame = op_msg(encode({**command, REPLICATION_DATA: 1, "$db": db}), request_id=next_request_id())
+        frame = op_msg(encode({**command, BYPASS: True, REPLICATION_DATA: 1, "$db": db}), request_id=next_request_id())
         connection = await self.pool.borrow()
         try:
             await self.check_term_before()

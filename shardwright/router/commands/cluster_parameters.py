@@ -37,11 +37,13 @@ async def set_cluster_parameter(operation: Operation) -> Reply:
 
 @command("setUserWriteBlockMode")
 async def set_user_write_block_mode(operation: Operation) -> Reply:
-    """Blocks, or allows again, writes of users that have no privilege to write nevertheless."""
+    """Blocks the writes of users in the whole cluster, or allows them again."""
     arguments = Arguments.of(operation.request)
     arguments.refuse_unknown((b"setUserWriteBlockMode", b"global"))
     is_blocked = arguments.required_boolean(b"global", Strictness.BOOL)
-    return await _set_everywhere(operation, {"setUserWriteBlockMode": 1, "global": is_blocked})
+    setting = {"_configsvrSetUserWriteBlockMode": 1, "global": is_blocked, "writeConcern": MAJORITY}
+    await operation.context.catalog.command(setting)
+    return {}
 
 
 @command("setFeatureCompatibilityVersion", admin_only=True, supports_write_concern=True)

@@ -10,6 +10,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
 from shardwright.wire.arguments import Arguments
@@ -62,10 +63,10 @@ async def shard_collection(operation: Operation) -> Reply:
         "writeConcern": MAJORITY,
         "$db": namespace.db,
     }
-    body = bson.encode(creation)
+    body, privilege = bson.encode(creation), raw_elements(request, (b"mayBypassWriteBlocking",))
 
     async def attempt(database: DatabaseRouting) -> None:
-        frame = op_msg(append(body, database.element), request_id=next_request_id())
+        frame = op_msg(append(body, database.element + privilege), request_id=next_request_id())
         reply = await send_to_one(operation, database.primary, frame, may_repeat=True)
         reply.raise_for_error()
 

@@ -20,12 +20,13 @@ _GENERIC_ARGUMENTS: Final = frozenset(
         b"apiVersion",
         b"lsid",
         b"maxTimeMS",
+        b"mayBypassWriteBlocking",
         b"readConcern",
         b"txnNumber",
         b"writeConcern",
     }
 )
-"""Arguments that say how the client's command is run; the shard's command has its own."""
+"""Arguments that say how the client's command is run; the shard's command has its own, or is sent it in any case."""
 
 
 def coordinated_command(request: Request, name: str) -> bytes:

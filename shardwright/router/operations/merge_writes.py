@@ -49,7 +49,10 @@ _CONTEXTS: Final[Mapping[int, str]] = {
 
 _BATCH_DOCUMENTS: Final = 1000
 _NOT_FOR_READING: Final = frozenset({b"cursor", b"writeConcern", b"bypassDocumentValidation"})
-_FOR_WRITING: Final = (b"lsid", b"writeConcern", b"bypassDocumentValidation", b"comment", b"maxTimeMS", b"$clusterTime")
+_FOR_WRITING: Final = (
+    *(b"lsid", b"writeConcern", b"bypassDocumentValidation", b"comment", b"maxTimeMS", b"mayBypassWriteBlocking"),
+    b"$clusterTime",
+)
 
 Run = Callable[[Operation, str], Awaitable[Reply]]
 """Runs an aggregation, with the name of its cursor."""

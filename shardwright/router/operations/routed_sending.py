@@ -10,6 +10,7 @@ from shardwright.router.operations.retry import with_database, with_routing
 from shardwright.router.operations.scatter import forwarded, scatter, send_to_one
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 
@@ -35,8 +36,10 @@ async def send_to_primary_shard(
         CommandError: NamespaceNotFound, there is no such database; what the shard answered.
     """
 
+    privilege = b"" if body is None else raw_elements(operation.request, (b"mayBypassWriteBlocking",))
+
     async def attempt(database: DatabaseRouting) -> ShardReply:
-        frame = forwarded(operation, database.element, body)
+        frame = forwarded(operation, database.element + privilege, body)
         reply = await send_to_one(operation, database.primary, frame, may_repeat=may_repeat)
         reply.raise_for_error()
         return reply

@@ -23,6 +23,7 @@ from shardwright.shardd.commands import (
     participant_commands,
     resharding_commands,
     session_mods_command,
+    user_write_block_command,
     version_commands,
 )
 
@@ -44,5 +45,6 @@ __all__ = [
     "participant_commands",
     "resharding_commands",
     "session_mods_command",
+    "user_write_block_command",
     "version_commands",
 ]

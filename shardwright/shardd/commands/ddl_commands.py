@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.command_runner import check_database_version
 from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
 from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
 from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
@@ -48,7 +50,7 @@ async def create_collection(shard: ShardComponents, request: Request) -> dict[st
         name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields
     }
     namespace, arguments = await buckets_to_shard(shard.context, own_collection(request), arguments)
-    return await shard.coordinators.run(CreateCollection, namespace, arguments)
+    return await _coordinate(shard, request, CreateCollection, namespace, arguments)
 
 
 @command("_shardsvrDropCollection", is_ddl=True)
@@ -56,15 +58,15 @@ async def drop_collection(shard: ShardComponents, request: Request) -> dict[str,
     """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
     namespace = own_collection(request)
     if await has_sharded_buckets(shard.context, namespace):
-        await shard.coordinators.run(DropCollection, namespace.buckets, {})
-    return await shard.coordinators.run(DropCollection, namespace, {})
+        await _coordinate(shard, request, DropCollection, namespace.buckets, {})
+    return await _coordinate(shard, request, DropCollection, namespace, {})
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
 async def drop_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a database on all shards."""
     arguments = {"databaseVersion": request.get(DATABASE_VERSION)}
-    return await shard.coordinators.run(DropDatabase, Namespace(request.db), arguments)
+    return await _coordinate(shard, request, DropDatabase, Namespace(request.db), arguments)
 
 
 @command("_shardsvrRenameCollection", is_ddl=True)
@@ -75,7 +77,7 @@ async def rename_collection(shard: ShardComponents, request: Request) -> dict[st
         "dropTarget": bool(request.get(b"dropTarget", False)),
         "stayTemp": bool(request.get(b"stayTemp", False)),
     }
-    return await shard.coordinators.run(RenameCollection, own_collection(request), arguments)
+    return await _coordinate(shard, request, RenameCollection, own_collection(request), arguments)
 
 
 @command("_shardsvrRefineCollectionShardKey", is_ddl=True)
@@ -83,14 +85,14 @@ async def refine_collection_shard_key(shard: ShardComponents, request: Request) 
     """Add fields to the end of a collection's shard key."""
     Arguments.of(request).raw(b"newShardKey")
     arguments = Arguments.of(request).present(b"newShardKey", b"collectionUUID", b"enforceUniquenessCheck")
-    return await shard.coordinators.run(RefineCollectionShardKey, own_collection(request), arguments)
+    return await _coordinate(shard, request, RefineCollectionShardKey, own_collection(request), arguments)
 
 
 @command("_shardsvrReshardCollection", is_ddl=True, admin_only=True)
 async def reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Give a sharded collection another shard key."""
     arguments = {name: request.get(name.encode()) for name in _RESHARD_ARGUMENTS if name.encode() in request.fields}
-    return await shard.coordinators.run(ReshardCollection, full_namespace(request), arguments)
+    return await _coordinate(shard, request, ReshardCollection, full_namespace(request), arguments)
 
 
 @command("_shardsvrCollMod", is_ddl=True)
@@ -101,7 +103,7 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     namespace = own_collection(request)
     if await has_sharded_buckets(shard.context, namespace):
         namespace = buckets_to_modify(namespace, fields)
-    return await shard.coordinators.run(ModifyCollection, namespace, {"collModRequest": fields})
+    return await _coordinate(shard, request, ModifyCollection, namespace, {"collModRequest": fields})
 
 
 @command("_shardsvrDropIndexes", is_ddl=True)
@@ -122,19 +124,30 @@ async def move_primary(shard: ShardComponents, request: Request) -> dict[str, An
     db = Arguments.of(request).string(request.name.encode())
     await check_database_version(shard.context, request, db)
     arguments = {"to": Arguments.of(request).string(b"to")}
-    return await shard.coordinators.run(MovePrimary, Namespace(db), arguments)
+    return await _coordinate(shard, request, MovePrimary, Namespace(db), arguments)
 
 
 @command("_shardsvrSetAllowMigrations", is_ddl=True)
 async def set_allow_migrations(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Forbid a collection's migrations, or allow them again."""
     arguments = {"allowMigrations": bool(Arguments.of(request).required_value(b"allowMigrations"))}
-    return await shard.coordinators.run(SetAllowMigrations, own_collection(request), arguments)
+    return await _coordinate(shard, request, SetAllowMigrations, own_collection(request), arguments)
 
 
 _GENERIC_FIELDS: Final = frozenset(
-    {"lsid", "txnNumber", "writeConcern", "databaseVersion", "maxTimeMS", "comment", "apiVersion", "apiStrict"}
+    {"lsid", "txnNumber", "writeConcern", "databaseVersion", "maxTimeMS", "comment", "apiVersion", "apiStrict", BYPASS}
 )
+
+
+async def _coordinate(
+    shard: ShardComponents,
+    request: Request,
+    kind: type[Coordinator],
+    namespace: Namespace,
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:
+    may_bypass = Arguments.of(request).boolean(BYPASS.encode())
+    return await shard.coordinators.run(kind, namespace, arguments, may_bypass=may_bypass)
 
 
 def _is_coll_mod_field(field: str, command_name: str) -> bool:

@@ -9,6 +9,7 @@ from bson.int64 import Int64
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
 from shardwright.daemon.sidecar.reply_term import term_of_body
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -59,7 +60,7 @@ class Transaction:
     ) -> bytes:
         start = {} if self._has_begun else {"startTransaction": True}
         self._has_begun = True
-        command = bson.encode({**body, **start, **self._fields, REPLICATION_DATA: 1, "$db": db})
+        command = bson.encode({**body, **start, **self._fields, BYPASS: True, REPLICATION_DATA: 1, "$db": db})
         sections = b"" if sequence is None else encode_sequence(*sequence)
         frame = op_msg(command, request_id=next_request_id(), sections=sections)
         return response_body(await self._mongod.pool.exchange(frame))

@@ -19,6 +19,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
@@ -63,7 +64,7 @@ class PreviewTransaction:
         self._is_known = True
 
     async def run(self, db: str, command: Mapping[str, Any]) -> bytes:
-        """Run a statement; returns the raw reply.
+        """Run a statement; returns the raw reply. Since nothing comes of it, it may write though writes are blocked.
 
         Raises:
             CommandError: it failed.
@@ -71,7 +72,7 @@ class PreviewTransaction:
         """
         start = {} if self._has_begun else {"startTransaction": True}
         self._has_begun, self._is_known = True, False
-        body = bson.encode({**command, **start, **self._session.fields(), "$db": db})
+        body = bson.encode({**command, **start, **self._session.fields(), BYPASS: True, "$db": db})
         reply = response_body(await self._mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
         self._is_known = True
         ok = find(reply, b"ok")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
@@ -25,7 +26,8 @@ from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cursor import RawCursor
 
 _STARTING: Final = frozenset({START_TRANSACTION, b"readConcern"})
-_SESSION: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT)
+_CARRIED: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, BYPASS.encode())
+"""What each command has in common with the request."""
 _NO_HISTORY: Final = -1
 """The statement id of a statement that is not remembered."""
 
@@ -37,7 +39,7 @@ class TransactionSteps:
         self._changing = changing
         self._has_begun = False
         body, fields = changing.request.body, changing.request.fields
-        self._session = b"".join(body[fields[name][1] : fields[name][3]] for name in _SESSION)
+        self._session = b"".join(body[fields[name][1] : fields[name][3]] for name in _CARRIED if name in fields)
         self._start = b"".join(body[fields[name][1] : fields[name][3]] for name in _STARTING if name in fields)
 
     async def run(self, body: bytes, request_id: int) -> bytes:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.moved_database import DatabaseMoves
@@ -56,13 +57,16 @@ class Coordinator(ABC):
         namespace: the collection to change; for a database, its collection part is empty.
         arguments: the request's arguments in their persisted form.
         phase: the persisted phase; None at the beginning.
+        may_bypass: whether its caller may write while the writes of users are blocked.
 
     Attributes:
         operation_type: MongoDB's name for the kind of change.
+        is_user_write: whether it does not begin while the writes of users are blocked.
         must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
     """
 
     operation_type: ClassVar[str]
+    is_user_write: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -71,12 +75,15 @@ class Coordinator(ABC):
         namespace: Namespace,
         arguments: Mapping[str, Any],
         phase: str | None = None,
+        *,
+        may_bypass: bool = False,
     ) -> None:
         self.context = context
         self.migrations = migrations
         self.namespace = namespace
         self.arguments = dict(arguments)
         self.phase = phase
+        self.may_bypass = may_bypass
         # How far a former primary came is unknown until `run` has found out.
         self.must_finish = phase is not None
 
@@ -85,6 +92,11 @@ class Coordinator(ABC):
         """The ``_id`` of its document: a namespace can have only one change of each kind under way."""
         name = str(self.namespace) if self.namespace.collection else f"{self.namespace.db}."
         return {"namespace": name, "operationType": self.operation_type}
+
+    @property
+    def is_blockable(self) -> bool:
+        """Whether it has to wait until the writes of users are allowed."""
+        return self.is_user_write and not self.may_bypass
 
     @property
     def locks(self) -> list[str]:
@@ -145,7 +157,7 @@ class Coordinator(ABC):
         document = {
             "_id": self.id,
             "recoveredFromDisk": True,
-            "forwardableOpMetadata": {"mayBypassWriteBlocking": False},
+            "forwardableOpMetadata": {BYPASS: self.may_bypass},
             "phase": phase,
             **self.arguments,
         }

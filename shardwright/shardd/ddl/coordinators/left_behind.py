@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
@@ -28,4 +29,6 @@ def left_behind(context: ShardContext, migrations: LocalMigrations, document: Ma
         "Resuming a DDL operation", namespace=identity["namespace"], operation=identity["operationType"], phase=phase
     )
     arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
-    return kind(context, migrations, Namespace.parse(identity["namespace"]), arguments, phase)
+    may_bypass = bool(document.get("forwardableOpMetadata", {}).get(BYPASS))
+    namespace = Namespace.parse(identity["namespace"])
+    return kind(context, migrations, namespace, arguments, phase, may_bypass=may_bypass)

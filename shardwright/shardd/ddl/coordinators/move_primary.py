@@ -59,6 +59,7 @@ class MovePrimary(Coordinator):
     """
 
     operation_type: ClassVar[str] = "movePrimary"
+    is_user_write: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 import trio
 
+from shardwright.daemon.sidecar.user_write_block import UserWriteBlock
 from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.coordinator import (
@@ -92,21 +93,29 @@ class CoordinatorService:
         """The coordinators under way, those that wait for locks included, as ``$currentOp`` shows them."""
         return [coordinator_operation(run.coordinator) for run in self._runs.values()]
 
-    async def run(self, kind: type[Coordinator], namespace: Namespace, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def run(
+        self,
+        kind: type[Coordinator],
+        namespace: Namespace,
+        arguments: Mapping[str, Any],
+        *,
+        may_bypass: bool = False,
+    ) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
 
         Args:
             kind: the kind of change.
             namespace: the collection or database to change.
             arguments: the request's arguments.
+            may_bypass: whether the caller may write while the writes of users are blocked.
 
         Raises:
-            CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;
+            CommandError: it failed; UserWritesBlocked; NotWritablePrimary, the daemon has not recovered as primary;
                 ConflictingOperationInProgress, a similar change with other arguments is under way.
         """
         if self._nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
-        coordinator = kind(self._context, self._migrations, namespace, arguments)
+        coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         run = self._runs.get(_key(coordinator))
         if run is None:
             run = self._start(coordinator, self._nursery)
@@ -117,14 +126,25 @@ class CoordinatorService:
             raise run.error
         return dict(run.reply)
 
+    async def wait_user_writes_over(self) -> None:
+        """Wait for the coordinators under way that write for users; those that begin now find out what is blocked."""
+        for run in [run for run in self._runs.values() if run.coordinator.is_blockable]:
+            await run.ended.wait()
+
     def _start(self, coordinator: Coordinator, nursery: trio.Nursery) -> _Run:
         run = self._runs[_key(coordinator)] = _Run(coordinator)
         nursery.start_soon(self._execute, coordinator, run)
         return run
 
+    async def _check_not_blocked(self) -> None:
+        if await UserWriteBlock(self._context.mongod).is_ddl_blocked():
+            raise CommandError(ErrorCode.UserWritesBlocked, "User writes blocked")
+
     async def _execute(self, coordinator: Coordinator, run: _Run) -> None:
         try:
             # One that was left behind waits for the others as long as it takes.
+            if coordinator.phase is None and coordinator.is_blockable:
+                await self._check_not_blocked()
             seconds_max = inf if coordinator.must_finish else LOCK_SECONDS_MAX
             async with self._context.ddl_locks.hold_all(coordinator.locks, seconds_max):
                 await coordinator.hang_at(BEGIN)

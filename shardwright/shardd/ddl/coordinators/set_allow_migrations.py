@@ -19,6 +19,7 @@ class SetAllowMigrations(Coordinator):
     """
 
     operation_type: ClassVar[str] = "setAllowMigrations"
+    is_user_write: ClassVar[bool] = False
 
     async def run(self) -> dict[str, Any]:
         """Change the collection's entry and have the shards that own chunks refresh.

@@ -1,0 +1,112 @@
+"""Blocking the writes of users on the local mongod: the document that says so, and its two phases.
+
+mongod itself obeys the document (``config.user_writes_critical_sections``), also after a restart, and refuses writes to
+other databases than ``admin``, ``config`` and ``local`` unless they carry `BYPASS`. What the document says of new
+sharded DDL is for the daemons.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from shardwright.wire.errors import CommandError
+
+BYPASS: Final = "mayBypassWriteBlocking"
+"""The argument of all commands between servers, by which writes are made although those of users are blocked."""
+
+COLLECTION: Final = "user_writes_critical_sections"
+
+_DB: Final = "config"
+_GLOBAL: Final = ""
+"""The document that is about all databases; MongoDB has no other."""
+
+_DDL: Final = "blockNewUserShardedDDL"
+_WRITES: Final = "blockUserWrites"
+_MAJORITY: Final = {"w": "majority"}
+
+
+class Phase(StrEnum):
+    """The two phases in which all servers of a cluster change together, with MongoDB's names."""
+
+    PREPARE = "prepare"
+    """Block new sharded DDL; or, to allow writes again, allow those that are not sharded DDL."""
+    COMPLETE = "complete"
+    """Block all writes; or allow all."""
+
+
+class Commands(Protocol):
+    """Runs commands on the primary mongod."""
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command and return its decoded reply."""
+
+
+class UserWriteBlock:
+    """What is blocked on one replica set. Every step may be repeated.
+
+    All methods raise CommandError if mongod refuses, and BackendError if it does not answer.
+
+    Args:
+        mongod: the mongod, which is primary.
+    """
+
+    def __init__(self, mongod: Commands) -> None:
+        self._mongod = mongod
+
+    async def is_ddl_blocked(self) -> bool:
+        """Whether users may begin no sharded DDL."""
+        return await self._document() is not None
+
+    async def phases(self) -> list[Phase]:
+        """The phases by which a set that blocks nothing comes to block what this one does."""
+        document = await self._document()
+        if document is None:
+            return []
+        return [Phase.PREPARE, Phase.COMPLETE] if document.get(_WRITES) else [Phase.PREPARE]
+
+    async def enter(self, phase: Phase, *, block: bool) -> None:
+        """Carry out a phase, on a majority of the members.
+
+        Args:
+            phase: the phase; the set has carried out the one before it.
+            block: whether writes are to be blocked, or allowed again.
+        """
+        if phase is Phase.PREPARE:
+            await (self._block_ddl() if block else self._set({_WRITES: False}))
+        elif block:
+            await self._block_writes()
+        else:
+            delete = {"q": {"_id": _GLOBAL}, "limit": 1}
+            await self._write({"delete": COLLECTION, "deletes": [delete]})
+
+    async def _block_ddl(self) -> None:
+        await self._set({_DDL: True}, upsert=True)
+
+    async def _block_writes(self) -> None:
+        """Block all writes, and abort the index builds of users that are under way.
+
+        mongod aborts them only by its own command, which accepts no document that blocks sharded DDL too. As long as
+        there is a document, `is_ddl_blocked`.
+        """
+        document = await self._document()
+        if document is not None and document.get(_DDL) and document.get(_WRITES):
+            return
+        await self._set({_DDL: False, _WRITES: True}, upsert=True)
+        await self._mongod.command("admin", {"setUserWriteBlockMode": 1, "global": True})
+        await self._set({_DDL: True})
+
+    async def _document(self) -> dict[str, Any] | None:
+        find = {"find": COLLECTION, "filter": {"_id": _GLOBAL}, "singleBatch": True}
+        reply = await self._mongod.command(_DB, find)
+        found: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+        return found[0] if found else None
+
+    async def _set(self, values: Mapping[str, bool], *, upsert: bool = False) -> None:
+        defaults = {name: False for name in (_DDL, _WRITES) if name not in values}
+        change = {"$set": values, **({"$setOnInsert": defaults} if defaults else {})}
+        await self._write({"update": COLLECTION, "updates": [{"q": {"_id": _GLOBAL}, "u": change, "upsert": upsert}]})
+
+    async def _write(self, command: Mapping[str, Any]) -> None:
+        reply = await self._mongod.command(_DB, {**command, "writeConcern": _MAJORITY})
+        for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
+            raise CommandError.from_reply(failure)
