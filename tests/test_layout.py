@@ -129,7 +129,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "primary": {"catalog", "shards"},
         "balancer": {"catalog", "primary", "shards"},
         "resharding": {"catalog", "primary"},
-        "user_writes": {"catalog", "primary"},
+        "user_writes": {"primary"},
         "commands": {"balancer", "catalog", "primary", "resharding", "shards", "user_writes"},
     },
     "wire": {

@@ -18,6 +18,7 @@ from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID, naming_actual_collection
 from shardwright.router.processes.session_owner import relayed_to_owner
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
@@ -93,6 +94,8 @@ class Dispatcher:
             handler = entry.handler
             if is_in_transaction:
                 handler = in_transaction(entry, handler)
+            if COLLECTION_UUID in request.fields:
+                handler = naming_actual_collection(handler)
             if context.fail_points.is_any_on:
                 handler = under_fail_command(entry, handler)
             if b"help" in request.fields and asks_for_help(request):

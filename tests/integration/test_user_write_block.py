@@ -10,7 +10,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
-from tests.integration.sharded import LOWER, UPPER, Document, Documents
+from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
@@ -19,7 +19,7 @@ BLOCKED: Final = {"_id": "", "blockNewUserShardedDDL": True, "blockUserWrites": 
 
 
 def set_mode(client: Client, *, block: bool) -> None:
-    client.admin.command("setUserWriteBlockMode", 1, **{"global": block})
+    client.admin.command({"setUserWriteBlockMode": 1, "global": block})
 
 
 @contextmanager
@@ -54,17 +54,17 @@ EVERYWHERE: Final = ("config.0.configd", f"{LOWER}.0.shardd", f"{UPPER}.0.shardd
 def test_writes_and_ddl_of_users_are_refused(
     cluster: RunningCluster, client: Client, database: Database[Document], placed: Documents
 ) -> None:
-    placed.insert_many([{"_id": key} for key in range(-5, 5)])
-    database.plain.insert_one({"_id": 0})
+    placed.insert_many([{"_id": key, "key": key} for key in range(495, 505)])
+    database.plain.insert_one({"_id": 0, "key": 1})
     name, index = placed.name, {"key": {"a": 1}, "name": "a_1"}
     commands: list[Document] = [
-        {"insert": name, "documents": [{"_id": 7}]},
-        {"insert": "plain", "documents": [{"_id": 7}]},
-        {"insert": "new", "documents": [{"_id": 7}]},
-        {"update": name, "updates": [{"q": {"_id": 1}, "u": {"$set": {"a": 1}}}]},
+        {"insert": name, "documents": [{"key": 7}]},
+        {"insert": "plain", "documents": [{}]},
+        {"insert": "new", "documents": [{}]},
+        {"update": name, "updates": [{"q": {"key": 499}, "u": {"$set": {"a": 1}}}]},
         {"update": name, "updates": [{"q": {}, "u": {"$set": {"a": 1}}, "multi": True}]},
-        {"delete": name, "deletes": [{"q": {"_id": 1}, "limit": 1}]},
-        {"findAndModify": name, "query": {"_id": 1}, "update": {"$set": {"a": 2}}},
+        {"delete": name, "deletes": [{"q": {"key": 499}, "limit": 1}]},
+        {"findAndModify": name, "query": {"key": 499}, "update": {"$set": {"a": 2}}},
         {"createIndexes": name, "indexes": [index]},
         {"create": "other"},
         {"drop": name},
@@ -75,9 +75,9 @@ def test_writes_and_ddl_of_users_are_refused(
         {"aggregate": "plain", "pipeline": [{"$merge": {"into": name}}], "cursor": {}},
     ]
     on_admin: list[Document] = [
-        {"renameCollection": str(placed.full_name), "to": f"{database.name}.elsewhere"},
+        {"renameCollection": placed.full_name, "to": f"{database.name}.elsewhere"},
         {"shardCollection": f"{database.name}.another", "key": {"_id": 1}},
-        {"refineCollectionShardKey": placed.full_name, "key": {"_id": 1, "a": 1}},
+        {"refineCollectionShardKey": placed.full_name, "key": {"key": 1, "a": 1}},
         {"reshardCollection": placed.full_name, "key": {"a": 1}},
     ]
     with writes_blocked(client):
@@ -86,7 +86,7 @@ def test_writes_and_ddl_of_users_are_refused(
             assert refusal(database, command) == ErrorCode.UserWritesBlocked, command
         for command in on_admin:
             assert refusal(client.admin, command) == ErrorCode.UserWritesBlocked, command
-        assert refusal(database, {"delete": name, "deletes": [{"q": {"_id": 99}, "limit": 1}]}) == 0
+        assert refusal(database, {"delete": name, "deletes": [{"q": {"key": 99}, "limit": 1}]}) == 0
         assert refusal(client.admin, {"enableSharding": f"{database.name}_2"}) == 0
         set_mode(client, block=True)  # again
         assert placed.count_documents({}) == 10
@@ -95,17 +95,17 @@ def test_writes_and_ddl_of_users_are_refused(
         assert refusal(client.admin, {**on_admin[1], **BYPASS}) == 0
     assert documents(cluster, EVERYWHERE) == [[]] * 3
     client.drop_database(f"{database.name}_2")
-    placed.insert_one({"_id": 8})
+    placed.insert_one({"key": 8})
 
 
 def test_chunks_and_databases_move_meanwhile(client: Client, database: Database[Document], placed: Documents) -> None:
-    placed.insert_many([{"_id": key} for key in range(-5, 5)])
+    placed.insert_many([{"_id": key, "key": key} for key in range(495, 505)])
     database.plain.insert_many([{"_id": key} for key in range(5)])
     with writes_blocked(client):
-        client.admin.command("moveRange", placed.full_name, min={"_id": 0}, toShard=LOWER)
-        client.admin.command("moveRange", placed.full_name, min={"_id": 0}, toShard=UPPER)
+        client.admin.command("moveRange", placed.full_name, min={"key": SPLIT_AT}, toShard=LOWER)
+        client.admin.command("moveRange", placed.full_name, min={"key": SPLIT_AT}, toShard=UPPER)
         client.admin.command("movePrimary", database.name, to=UPPER)
-        assert sorted(each["_id"] for each in placed.find()) == list(range(-5, 5))
+        assert sorted(each["_id"] for each in placed.find()) == list(range(495, 505))
         assert database.plain.count_documents({}) == 5
         with pytest.raises(OperationFailure):
             database.plain.insert_one({"_id": 5})

@@ -10,7 +10,6 @@ from typing import Any
 
 import bson
 import pytest
-from bson.binary import Binary
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
@@ -224,13 +223,6 @@ def test_collections_of_the_cluster_are_not_dropped(router: Client, fixed: str) 
     assert (reply["code"], reply["errmsg"]) == (20, "Cannot drop collection in 'DB' database in sharded cluster")
     assert run(router, fixed, {"dropDatabase": 1})["errmsg"] == "Cannot drop the DB database"
     assert run(router, fixed, {"dropIndexes": "any", "index": "*"})["code"] == 20
-
-
-def test_drop_by_uuid_is_refused(router: Client, db: str) -> None:
-    router[db].command(STORE)
-    reply = run(router, db, {"drop": "c", "collectionUUID": Binary(bytes(16), 4)})
-    assert reply["code"] == 115
-    assert router[db].c.count_documents({}) == 10
 
 
 def test_drop_database(router: Client, other_router: Client, db: str) -> None:

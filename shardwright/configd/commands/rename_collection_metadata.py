@@ -57,7 +57,17 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
         await catalog.transaction(work)
         if replaced is not None:
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
+    await _log(operation, target, is_sharded=uuid is not None)
     return {}
+
+
+async def _log(operation: Operation, target: str, *, is_sharded: bool) -> None:
+    """Record the rename as MongoDB does, whose entry is not about a namespace, but what happened to which."""
+    done = "dropped target collection and renamed source collection" if is_sharded else "dropped target collection."
+    entry = await operation.primary.catalog.find_by_id("collections", target) if is_sharded else None
+    details = {} if entry is None else {"newCollMetadata": entry}
+    what = f"admin.{operation.namespace.collection} to {target}: {done}"
+    await operation.log_changes("renameCollection.metadata", what, details)
 
 
 async def _rename_zones(transaction: Transaction, source: str, target: str) -> None:

@@ -1,9 +1,12 @@
 """``drop``: collections, sharded or not, and views."""
 
+from bson.binary import Binary
+
 from shardwright.router.commands.command_registry import command
-from shardwright.router.ddl.coordinated import command_body, refuse_collection_uuid
+from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_of
 from shardwright.wire.arguments import Arguments
@@ -20,8 +23,9 @@ async def drop(operation: Operation) -> Reply:
         raise CommandError(
             ErrorCode.IllegalOperation, f"Cannot drop collection in '{request.db}' database in sharded cluster"
         )
-    refuse_collection_uuid(request)
-    body = command_body(request.db, {"_shardsvrDropCollection": request.collection})
+    expected = Arguments.of(request).maybe_uuid(COLLECTION_UUID)
+    uuid = {} if expected is None else {"collectionUUID": Binary.from_uuid(expected)}
+    body = command_body(request.db, {"_shardsvrDropCollection": request.collection, **uuid})
     try:
         return answer_of(await send_to_primary_shard(operation, request.db, body, may_repeat=True))
     except CommandError as error:

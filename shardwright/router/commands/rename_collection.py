@@ -1,11 +1,14 @@
 """``renameCollection``."""
 
-from typing import Final
+from typing import Any, Final
+
+from bson.binary import UUID_SUBTYPE, Binary
 
 from shardwright.router.commands.command_registry import command
-from shardwright.router.ddl.coordinated import MAJORITY, command_body, refuse_collection_uuid
+from shardwright.router.ddl.coordinated import MAJORITY, command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import named_in_full
 from shardwright.sharding.namespace import Namespace
@@ -30,14 +33,16 @@ async def rename_collection(operation: Operation) -> Reply:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
     _check_writable(source, "source")
     _check_writable(target, "target")
-    refuse_collection_uuid(request)
     await _have_database(operation, target.db, like=source.db)
     renaming = {
         "_shardsvrRenameCollection": source.collection,
         "to": str(target),
-        "dropTarget": Arguments.of(request).boolean(b"dropTarget"),
+        **_drop_target(Arguments.of(request)),
         "stayTemp": Arguments.of(request).boolean(b"stayTemp"),
     }
+    expected = Arguments.of(request).maybe_uuid(COLLECTION_UUID)
+    if expected is not None:
+        renaming["expectedSourceUUID"] = Binary.from_uuid(expected)
     try:
         await send_to_primary_shard(operation, source.db, command_body(source.db, renaming))
     finally:
@@ -61,6 +66,14 @@ async def _have_database(operation: Operation, db: str, *, like: str) -> None:
             raise
         creation = {"_configsvrCreateDatabase": db, "primaryShardId": source.primary, "writeConcern": MAJORITY}
         await operation.context.catalog.command(creation)
+
+
+def _drop_target(arguments: Arguments) -> dict[str, Any]:
+    """Whether the rename may replace what has the new name; as a UUID, only the collection that has it."""
+    value = arguments.value(b"dropTarget") if arguments.has(b"dropTarget") else False
+    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
+        return {"dropTarget": True, "expectedTargetUUID": Binary.from_uuid(arguments.uuid(b"dropTarget"))}
+    return {"dropTarget": arguments.boolean(b"dropTarget")}
 
 
 def _target(request: Request) -> Namespace:

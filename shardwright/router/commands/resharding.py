@@ -14,7 +14,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import raw_document
 
-_OPTIONS: Final = (b"unique", b"collation", b"numInitialChunks", b"zones", b"_presetReshardedChunks")
+_OPTIONS: Final = (b"unique", b"collation", b"numInitialChunks", b"zones", b"_presetReshardedChunks", b"collectionUUID")
 _ARGUMENTS: Final = ("key", *(name.decode() for name in _OPTIONS))
 
 

@@ -31,6 +31,7 @@ _SHARDING_OPTIONS: Final = (
     b"timeseries",
     b"implicitlyCreateIndex",
     b"enforceUniquenessCheck",
+    b"collectionUUID",
 )
 
 

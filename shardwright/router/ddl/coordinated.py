@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_elements, from_elements, spans
 from shardwright.wire.request import Request
 
@@ -44,13 +42,3 @@ def coordinated_command(request: Request, name: str) -> bytes:
 def command_body(db: str, command: dict[str, Any]) -> bytes:
     """The body of a ``_shardsvr`` command whose arguments are not just the client's."""
     return from_elements(encode_elements({**command, "writeConcern": MAJORITY, "$db": db}))
-
-
-def refuse_collection_uuid(request: Request) -> None:
-    """Refuse ``collectionUUID``, which says that only the very collection of that UUID is meant.
-
-    Raises:
-        CommandError: CommandNotSupported.
-    """
-    if b"collectionUUID" in request.fields:
-        raise CommandError(ErrorCode.CommandNotSupported, f"{request.name} with collectionUUID is not supported")

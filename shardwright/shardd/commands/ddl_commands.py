@@ -1,6 +1,7 @@
 """The DDL commands that a router sends to the primary shard of a database."""
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.commands.command_registry import command
@@ -17,6 +18,7 @@ from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollecti
 from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.ddl.time_series import buckets_to_modify, buckets_to_shard, has_sharded_buckets
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.sharding.arguments import full_namespace, own_collection
@@ -24,9 +26,6 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.request import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _CREATE_ARGUMENTS: Final = (
     "shardKey",
@@ -38,9 +37,20 @@ _CREATE_ARGUMENTS: Final = (
     "timeseries",
     "implicitlyCreateIndex",
     "enforceUniquenessCheck",
+    "collectionUUID",
 )
 
-_RESHARD_ARGUMENTS: Final = ("key", "unique", "collation", "numInitialChunks", "zones", "_presetReshardedChunks")
+_UUID: Final = b"collectionUUID"
+
+_RESHARD_ARGUMENTS: Final = (
+    "key",
+    "unique",
+    "collation",
+    "numInitialChunks",
+    "zones",
+    "_presetReshardedChunks",
+    "collectionUUID",
+)
 
 
 @command("_shardsvrCreateCollection", is_ddl=True)
@@ -59,7 +69,7 @@ async def drop_collection(shard: ShardComponents, request: Request) -> dict[str,
     namespace = own_collection(request)
     if await has_sharded_buckets(shard.context, namespace):
         await _coordinate(shard, request, DropCollection, namespace.buckets, {})
-    return await _coordinate(shard, request, DropCollection, namespace, {})
+    return await _coordinate(shard, request, DropCollection, namespace, Arguments.of(request).present(_UUID))
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
@@ -73,6 +83,7 @@ async def drop_database(shard: ShardComponents, request: Request) -> dict[str, A
 async def rename_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Rename a collection."""
     arguments = {
+        **Arguments.of(request).present(b"expectedSourceUUID", b"expectedTargetUUID"),
         "to": Arguments.of(request).string(b"to"),
         "dropTarget": bool(request.get(b"dropTarget", False)),
         "stayTemp": bool(request.get(b"stayTemp", False)),
@@ -113,6 +124,9 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     Raises:
         CommandError: IndexNotFound, no shard has them; or the error of a shard.
     """
+    await check_expected_uuid(
+        shard.context.mongod, own_collection(request), Arguments.of(request).present(_UUID).get(_UUID.decode())
+    )
     return await drop_indexes_everywhere(
         shard.context, own_collection(request), Arguments.of(request).required_value(b"index")
     )

@@ -3,10 +3,8 @@
 from typing import Any
 
 import bson
-import pytest
 
-from shardwright.router.ddl.coordinated import coordinated_command, refuse_collection_uuid
-from shardwright.wire.errors import CommandError
+from shardwright.router.ddl.coordinated import coordinated_command
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 
@@ -36,9 +34,3 @@ def test_arguments_of_the_command_are_kept_and_those_of_running_it_are_not() -> 
         ("writeConcern", {"w": "majority", "wtimeout": 60_000}),
         ("$db", "s"),
     ]
-
-
-def test_collection_uuid_is_refused_rather_than_ignored() -> None:
-    refuse_collection_uuid(request(drop="c", **{"$db": "s"}))
-    with pytest.raises(CommandError, match="drop with collectionUUID is not supported"):
-        refuse_collection_uuid(request(drop="c", collectionUUID=b"0", **{"$db": "s"}))

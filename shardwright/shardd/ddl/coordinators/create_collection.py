@@ -16,6 +16,7 @@ from bson.objectid import ObjectId
 from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.context.other_shards import send_to_shards
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.ddl.initial_placement import plan_initial_chunks
 from shardwright.shardd.ddl.sharding_mark import mark_sharded, present_time
 from shardwright.shardd.local_mongod import local_collections
@@ -68,10 +69,12 @@ class CreateCollection(Coordinator):
 
         Raises:
             CommandError: AlreadyInitialized, it is sharded with other options; InvalidOptions, BadValue,
-                IllegalOperation and others, it cannot be sharded as requested.
+                IllegalOperation, CollectionUUIDMismatch and others, it cannot be sharded as requested.
         """
         pattern = ShardKeyPattern.from_mapping(self.arguments["shardKey"])
         self._check_arguments(pattern)
+        if self.phase is None:
+            await check_expected_uuid(self.context.mongod, self.namespace, self.arguments.get("collectionUUID"))
         table = await self._read_routing()
         if table is None:
             self.must_finish = False

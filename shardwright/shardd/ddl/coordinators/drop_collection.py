@@ -12,6 +12,7 @@ from bson.binary import Binary
 from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.drop_everywhere import dropped_everywhere
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -20,7 +21,7 @@ DROP: Final = "dropCollection"
 
 
 class DropCollection(Coordinator):
-    """It has no arguments; once begun, ``collInfo`` contains the UUID of a sharded collection."""
+    """The argument is ``collectionUUID``, if any; once begun, ``collInfo`` has the UUID of a sharded collection."""
 
     operation_type: ClassVar[str] = "dropCollection"
 
@@ -28,12 +29,14 @@ class DropCollection(Coordinator):
         """Drop the collection, if it exists.
 
         Raises:
-            CommandError: IllegalOperation, an internal collection; for an unsharded collection also the error of a
-                shard, or that a shard could not be reached.
+            CommandError: IllegalOperation, an internal collection; CollectionUUIDMismatch; for an unsharded collection
+                also the error of a shard, or that a shard could not be reached.
         """
         context, namespace = self.context, self.namespace
         if namespace.is_internal:
             raise CommandError(ErrorCode.IllegalOperation, f"can't drop collections of the {namespace.db} database")
+        if self.phase is None:
+            await check_expected_uuid(context.mongod, namespace, self.arguments.get("collectionUUID"))
         uuid = await self._sharded_uuid()
         collection = {} if uuid is None else {"uuid": Binary.from_uuid(uuid)}
         await log_change(

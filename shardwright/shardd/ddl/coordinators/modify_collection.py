@@ -12,6 +12,7 @@ from bson.binary import Binary
 from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
@@ -45,6 +46,8 @@ class ModifyCollection(Coordinator):
             CommandError: an error of mongod; IndexNotFound, CannotConvertIndexToUnique and others, a shard refused
                 before anything was changed.
         """
+        if self.phase is None:
+            await check_expected_uuid(self.context.mongod, self.namespace, self._request.get("collectionUUID"))
         table = await self._read_routing()
         if table is None:
             with self.point_of_no_return():

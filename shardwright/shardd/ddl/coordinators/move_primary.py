@@ -68,8 +68,10 @@ class MovePrimary(Coordinator):
         namespace: Namespace,
         arguments: Mapping[str, Any],
         phase: str | None = None,
+        *,
+        may_bypass: bool = False,
     ) -> None:
-        super().__init__(context, migrations, namespace, arguments, phase)
+        super().__init__(context, migrations, namespace, arguments, phase, may_bypass=may_bypass)
         self._section = MoveSection(context, namespace.db, section_reason(self.id))
 
     async def run(self) -> dict[str, Any]:

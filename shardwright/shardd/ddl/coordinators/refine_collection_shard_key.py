@@ -12,6 +12,7 @@ from bson.binary import Binary
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.local_mongod.shard_key_index import has_supporting_index
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.refined_key import is_extended_by
@@ -52,12 +53,10 @@ class RefineCollectionShardKey(Coordinator):
         return {}
 
     async def _checked_table(self, pattern: ShardKeyPattern) -> RoutingTable:
+        await check_expected_uuid(self.context.mongod, self.namespace, self.arguments.get("collectionUUID"))
         table = await self._read_routing()
         if table is None:
             raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {self.namespace} is not sharded.")
-        expected = self.arguments.get("collectionUUID")
-        if expected is not None and UUID(bytes=bytes(expected)) != table.collection.uuid:
-            raise CommandError(ErrorCode.CollectionUUIDMismatch, "Collection UUID does not match that specified")
         if not is_extended_by(table.key_pattern, pattern):
             raise CommandError(
                 ErrorCode.InvalidOptions,

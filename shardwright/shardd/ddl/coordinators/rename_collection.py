@@ -15,6 +15,7 @@ from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.rename_checks import check_rename
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.local_mongod.local_collections import describe, uuid_argument
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.critical_sections import held_exclusively
@@ -31,7 +32,7 @@ UNBLOCK: Final = "unblockCRUD"
 
 
 class RenameCollection(Coordinator):
-    """The arguments are ``to`` (a full namespace), ``dropTarget`` and ``stayTemp``.
+    """The arguments are ``to`` (a full namespace), ``dropTarget``, ``stayTemp`` and the UUIDs that the client expects.
 
     Once begun, ``sourceUUID`` is the collection's, ``sourceIsSharded`` says what it is, and ``targetUUID`` is that of a
     sharded collection that has the new name.
@@ -53,14 +54,16 @@ class RenameCollection(Coordinator):
         """Rename the collection.
 
         Raises:
-            CommandError: CommandFailed, the databases have different primary shards, or differ though a collection is
-                sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
+            CommandError: CollectionUUIDMismatch; CommandFailed, the databases have different primary shards, or differ
+                though a collection is sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
         """
         if self.phase is None:
             self._target.check_creatable()
             source, target = await self._table(self.namespace), await self._table(self._target)
             drops = bool(self.arguments.get("dropTarget", False))
             await check_rename(self.context, self.namespace, self._target, source, target, drops_target=drops)
+            for name, expected in ((self.namespace, "expectedSourceUUID"), (self._target, "expectedTargetUUID")):
+                await check_expected_uuid(self.context.mongod, name, self.arguments.get(expected))
             await self._log("renameCollection.start")
             if source is None and target is None:
                 await self._rename_here()

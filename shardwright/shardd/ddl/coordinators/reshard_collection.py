@@ -7,8 +7,10 @@ it. If this shard's primary is lost, the next one takes the lock again, and wait
 from typing import Any, ClassVar, Final
 
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 
 RESHARD: Final = "reshard"
+_UUID: Final = "collectionUUID"
 
 
 class ReshardCollection(Coordinator):
@@ -25,11 +27,13 @@ class ReshardCollection(Coordinator):
         """Have the config servers reshard the collection, and wait for the end.
 
         Raises:
-            CommandError: NamespaceNotSharded; BadValue and others, an option is not allowed; the error for which the
-                operation was aborted.
+            CommandError: NamespaceNotSharded; CollectionUUIDMismatch; BadValue and others, an option is not allowed;
+                the error for which the operation was aborted.
         """
+        if self.phase is None:
+            await check_expected_uuid(self.context.mongod, self.namespace, self.arguments.get(_UUID))
         await self.enter_phase(RESHARD)
-        options = {name: value for name, value in self.arguments.items() if name != "session"}
+        options = {name: value for name, value in self.arguments.items() if name not in ("session", _UUID)}
         catalog = await self.context.catalog()
         with self.point_of_no_return():
             await catalog.commit({"_configsvrReshardCollection": str(self.namespace), **options})
