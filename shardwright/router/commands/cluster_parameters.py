@@ -3,21 +3,12 @@
 The config servers carry out the changes of the first two on all servers, one after the other.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-import bson
-
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.scatter import scatter
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_in
-from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.arguments import Arguments, Strictness
-from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
 
 
 @command("getClusterParameter", admin_only=True, reads=True)
@@ -54,18 +45,4 @@ async def set_feature_compatibility_version(operation: Operation) -> Reply:
     arguments.refuse_unknown((name,))
     version = arguments.string(name)
     await operation.context.catalog.command({name.decode(): version, "writeConcern": MAJORITY})
-    return {}
-
-
-async def _set_everywhere(operation: Operation, setting: Mapping[str, Any]) -> Reply:
-    """Send a command to the config servers and then to all shards.
-
-    Raises:
-        CommandError: one of them refused it or could not be reached.
-    """
-    context = operation.context
-    await context.catalog.command(setting)
-    body = bson.encode({**setting, "$db": "admin"})
-    frames = {shard: op_msg(body, request_id=next_request_id()) for shard in await context.shards.all_ids()}
-    raise_worst(await scatter(operation, frames, may_repeat=True))
     return {}

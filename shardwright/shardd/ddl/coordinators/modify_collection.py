@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final
 from bson.binary import Binary
 
 from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
-from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_routing
@@ -59,38 +59,20 @@ class ModifyCollection(Coordinator):
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
         await self.enter_phase(self.phase or BLOCK_SHARDS)
-        try:
+        async with migrations_frozen(self, table.collection.uuid):
             with self.point_of_no_return():
-                await self._allow_migrations(table, allow=False)
-                # From here on the owners do not change.
-                table = await self._read_routing() or table
+                table = await self._read_routing() or table  # from here on the owners do not change
                 if self.phase == BLOCK_SHARDS:
                     await self._check_owners(table)
                     await self.enter_phase(UPDATE_SHARDS)
                 results = await self._modify_here(table)
             with self.point_of_no_return(retried=_REFUSED_FOR_NOW):
                 results |= await self._modify_elsewhere(table)
-        except CommandError:
-            if not self.must_finish:
-                await self._allow_migrations_again(table)
-                self.must_finish = False
-            raise
-        await self._allow_migrations_again(table)
         return results
 
     async def _read_routing(self) -> RoutingTable | None:
         catalog = await self.context.catalog()
         return await catalog.read(read_routing(str(self.namespace)))
-
-    async def _allow_migrations_again(self, table: RoutingTable) -> None:
-        """Allow migrations again, which must be done whatever the outcome of the change."""
-        self.must_finish = True
-        assert self.phase is not None
-        await self.enter_phase(self.phase)  # for another command to the config servers
-        await self._allow_migrations(table, allow=True)
-
-    async def _allow_migrations(self, table: RoutingTable, *, allow: bool) -> None:
-        await allow_migrations(self.context, self.namespace, table.collection.uuid, self.session, allow=allow)
 
     async def _check_owners(self, table: RoutingTable) -> None:
         """Check that no shard that owns chunks would refuse the change.
