@@ -122,6 +122,7 @@ async def in_process(
             shard_hosts=ShardHosts(catalog, shards, nursery),
             migrations=SingleFlight(nursery),
             reshardings=RunningReshardings(nursery, ReshardingStatistics()),
+            user_write_blocks=SingleFlight(nursery),
             config_servers=lambda: ConnectionString.parse(config_set.connection_string),
         )
         yield InProcess(mongod, primary)

@@ -87,6 +87,7 @@ def test_writes_and_ddl_of_users_are_refused(
         for command in on_admin:
             assert refusal(client.admin, command) == ErrorCode.UserWritesBlocked, command
         assert refusal(database, {"delete": name, "deletes": [{"q": {"key": 99}, "limit": 1}]}) == 0
+        assert refusal(database, {"dropIndexes": name, "index": "*"}) == 0
         assert refusal(client.admin, {"enableSharding": f"{database.name}_2"}) == 0
         set_mode(client, block=True)  # again
         assert placed.count_documents({}) == 10
