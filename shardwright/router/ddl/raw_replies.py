@@ -20,7 +20,8 @@ def merge_raw(replies: Sequence[ShardReply], connection_strings: Mapping[str, st
         connection_strings: ``set/host:port,…`` of the shards by name; ``raw`` is keyed by it.
 
     Raises:
-        CommandError: that of the first shard that failed, with ``raw``.
+        CommandError: that of the first shard that failed, with ``raw``; of those that say that a collection has another
+            UUID, the first that knows which collection has the UUID.
     """
     raw = {connection_strings.get(reply.shard_id, reply.shard_id): answer_of(reply) for reply in replies}
     fields: dict[str, Any] = {"raw": raw} | _write_concern_error(replies)
@@ -28,8 +29,10 @@ def merge_raw(replies: Sequence[ShardReply], connection_strings: Mapping[str, st
     counting = [error for error in errors if error.code != ErrorCode.ShardNotFound]
     if not counting and len(errors) == len(replies):
         counting = errors
+    counting.sort(key=lambda error: error.extra.get("actualCollection") is None)
     for error in counting:
-        raise CommandError(error.code, error.message, extra=fields)
+        details = error.extra if error.code == ErrorCode.CollectionUUIDMismatch else {}
+        raise CommandError(error.code, error.message, extra={**fields, **details})
     return fields
 
 
