@@ -124,12 +124,23 @@ class ShardHandler(SidecarHandler):
         if AUTOCOMMIT in fields:
             if request.name in ENDINGS:
                 return await self._end_transaction(client, upstream, request)
-            run = partial(self._dispatch_operation, client, upstream)
-            reply = await self._shard.transactions.statements.run(upstream, request, run)
-            if COORDINATOR in fields and (reply is None or is_ok(response_body(reply))):
-                expect_commit(request, self._shard.transaction_coordinators)
-            return reply
+            return await self._run_statement(client, upstream, request)
         return await self._dispatch_operation(client, upstream, request)
+
+    @may_run_in_reactor
+    async def _run_statement(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """Run a statement of a transaction, which also goes on if the router is to move the document elsewhere."""
+        run = partial(self._dispatch_operation, client, upstream)
+        coordinators = self._shard.transaction_coordinators
+        try:
+            reply = await self._shard.transactions.statements.run(upstream, request, run)
+        except CommandError as error:
+            if COORDINATOR in request.fields and error.code == ErrorCode.WouldChangeOwningShard:
+                expect_commit(request, coordinators)
+            raise
+        if COORDINATOR in request.fields and (reply is None or is_ok(response_body(reply))):
+            expect_commit(request, coordinators)
+        return reply
 
     @may_run_in_reactor
     async def _end_transaction(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:

@@ -1,8 +1,8 @@
 """How a router and a shard move a document to another shard, because an update changes its shard key.
 
-In MongoDB, the shard of the old key answers WouldChangeOwningShard, with the document before and after the update, and
-the router then runs a delete and an insert in a transaction. The shard that executed the update would have no record of
-it, so that it could not answer when the client sends it again.
+In MongoDB, the shard of the old key answers WouldChangeOwningShard, with the document before and after the update
+(`OwnerChange`), and the router then runs a delete and an insert in a transaction. The shard that executed the update
+would have no record of it, so that it could not answer when the client sends it again.
 
 Therefore a shard that lists `MAY_CHANGE_OWNER` among the ``extensions`` of its hello is sent the update itself, as part
 of a transaction and with this field. If the result belongs to another shard, it executes the update where the document
@@ -13,14 +13,59 @@ the update, plus::
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
-from shardwright.wire.rawbson import BOOL, OBJECT, Span, element, find, raw_document
+from shardwright.wire.rawbson import BOOL, OBJECT, Span, decode_value, element, find, raw_document
 
 MAY_CHANGE_OWNER: Final = b"mayChangeOwner"
 MAY_CHANGE_OWNER_ELEMENT: Final = element(MAY_CHANGE_OWNER, BOOL, b"\1")
 
 CHANGED_OWNER: Final = b"changedOwner"
+
+_BEFORE: Final = b"preImage"
+_AFTER: Final = b"postImage"
+_IS_UPSERT: Final = b"shouldUpsert"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerChange:
+    """What the error WouldChangeOwningShard says about an update that was not executed.
+
+    Attributes:
+        before: the raw document, or the query of an upsert that has found none.
+        after: the raw document that the update would have made of it.
+        is_upsert: whether there was no document.
+    """
+
+    before: bytes
+    after: bytes
+    is_upsert: bool
+
+    @classmethod
+    def read(cls, reply: bytes, fields: Mapping[bytes, Span]) -> Self | None:
+        """The change in the body of a failed reply; None if it has none.
+
+        Args:
+            reply: the body.
+            fields: where its elements are.
+        """
+        before, after, is_upsert = (fields.get(name) for name in (_BEFORE, _AFTER, _IS_UPSERT))
+        if before is None or after is None or before[0] != OBJECT or after[0] != OBJECT:
+            return None
+        return cls(
+            reply[before[2] : before[3]],
+            reply[after[2] : after[3]],
+            is_upsert is not None and bool(decode_value(reply, is_upsert)),
+        )
+
+    def to_fields(self) -> dict[str, Any]:
+        """The fields of the error beside its code and its message."""
+        return {
+            _BEFORE.decode(): raw_document(self.before),
+            _AFTER.decode(): raw_document(self.after),
+            _IS_UPSERT.decode(): self.is_upsert,
+        }
 
 
 def changed_owner(document: bytes) -> dict[str, Any]:

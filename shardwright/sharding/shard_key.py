@@ -20,6 +20,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import Span
 
 _HASHED: Final = "hashed"
+_ID: Final = b"_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,20 @@ class ShardKeyPattern:
         for each in self.fields:
             kind, value = each.key_value(document, each.find_in(document, top_level))
             elements.append(rawbson.element(each.name, kind, value))
+        return rawbson.from_elements(b"".join(elements))
+
+    def query_of_document(self, document: bytes) -> bytes:
+        """A query by the ``_id`` and the shard key of a stored document, for simple collation.
+
+        It fixes the whole shard key, so that it can be targeted.
+        """
+        top_level = self._index(document)
+        spans = {each.name: each.find_in(document, top_level) for each in self.fields}
+        spans.setdefault(_ID, rawbson.find(document, _ID))
+        elements = []
+        for name, span in spans.items():
+            kind, value = (rawbson.NULL, b"") if span is None else (span[0], document[span[2] : span[3]])
+            elements.append(rawbson.element(name, rawbson.OBJECT, rawbson.wrap_value(kind, value, b"$eq")))
         return rawbson.from_elements(b"".join(elements))
 
     def key_bytes_of_document(self, document: bytes) -> bytes:

@@ -127,7 +127,8 @@ def test_an_id_that_the_other_shard_has(session: RetryingSession, ranged: Docume
         assert error["code"] == 11000
         assert error["errmsg"].startswith(
             "Failed to update document's shard key field. There is either an orphan for this document or _id for this "
-            "collection is not globally unique. :: caused by :: E11000 duplicate key error"
+            "collection is not globally unique. :: caused by :: During insert stage of updating a shard key :: "
+            "caused by :: E11000 duplicate key error"
         )
         assert error["keyPattern"] == {"_id": 1}
         assert sorted(each["key"] for each in ranged.find()) == [LOW, 601]

@@ -13,6 +13,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from shardwright.wire.error_codes import ErrorCode
+from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient
 from tests.integration.routers import connect_to_all, extra_router
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
@@ -237,6 +238,22 @@ def test_transaction_ends_with_its_lifetime(
     assert raised.value.code == ErrorCode.NoSuchTransaction
     assert raised.value.has_error_label("TransientTransactionError")
     assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
+
+
+def test_commit_that_takes_too_long(filled: Documents, session: ClientSession, cluster: RunningCluster) -> None:
+    """Its outcome is unknown to the client, until it commits again; the commit itself goes on."""
+    session.start_transaction(max_commit_time_ms=1500)
+    for key in (1, SPLIT_AT):  # the shard of the first statement coordinates
+        filled.update_one({"key": key}, {"$set": {"x": 1}}, session=session)
+    with cluster.direct(f"{LOWER}.0.shardd") as shard, fail_point(shard, "hangBeforeWritingDecision") as point:
+        with pytest.raises(OperationFailure) as raised:
+            session.commit_transaction()
+        assert raised.value.code == ErrorCode.MaxTimeMSExpired
+        assert raised.value.has_error_label("UnknownTransactionCommitResult")
+        assert filled.count_documents({"x": 1}) == 0
+        point.turn_off()
+        session.commit_transaction()
+    assert filled.count_documents({"x": 1}) == 2
 
 
 def test_server_status_counts(filled: Documents, session: ClientSession, client: Client) -> None:

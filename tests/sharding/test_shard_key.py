@@ -110,6 +110,12 @@ def test_hashed_field_holds_the_hash_and_null_is_hashed_too() -> None:
 _not_arrays = bson_values.values.filter(lambda value: value[0] != rawbson.ARRAY)
 
 
+def test_a_query_by_the_key_and_the_id() -> None:
+    document = bson.encode({"b": {"c": "x", "d": 1}, "_id": {"$a": 1}, "z": 1})
+    expected = {"a": {"$eq": None}, "b.c": {"$eq": "x"}, "_id": {"$eq": {"$a": 1}}}
+    assert bson.decode(HASHED.query_of_document(document)) == expected
+
+
 @given(a=_not_arrays, c=_not_arrays)
 def test_both_ways_to_the_key_bytes_agree(a: Value, c: Value) -> None:
     document = document_of([("z", a), ("b", (rawbson.OBJECT, document_of([("c", c)]))), ("a", a)])

@@ -2,7 +2,13 @@
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.owner_changes import CHANGED_OWNER_FIELDS, insert_with_new_owner, may_change_owner
+from shardwright.router.operations.owner_changes import (
+    CHANGED_OWNER_FIELDS,
+    insert_with_new_owner,
+    may_change_owner,
+    modify_by_replacement,
+)
+from shardwright.router.operations.replaced_document import OwnerRefusedError, raise_if_refused
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.retryable_write_transaction import (
     OwnerWouldChangeError,
@@ -37,7 +43,10 @@ async def find_and_modify(operation: Operation) -> Reply:
         return await _modify(operation)
     except OwnerWouldChangeError:
         await in_own_task()
-        return await execute_in_transaction(operation, _modify)
+        return await execute_in_transaction(operation, find_and_modify)
+    except OwnerRefusedError as refused:
+        await in_own_task()
+        return await modify_by_replacement(operation, refused.change)
 
 
 @may_run_in_reactor
@@ -55,6 +64,8 @@ async def _modify(operation: Operation) -> Reply:
 
     reply = await with_routing(operation, operation.namespace, attempt, create_database=True)
     if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:
+        if operation.transaction is not None:
+            raise_if_refused(reply)
         refuse_or_move(operation, move_refused(1))
     if CHANGED_OWNER not in reply.fields:
         return reply.for_client(HIDDEN_FIELDS)

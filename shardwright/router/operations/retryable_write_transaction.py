@@ -2,6 +2,10 @@
 
 The transaction's session is derived from that of the write, so that the shard recognizes the write when it is sent
 again.
+
+Genuine shards have the router delete and insert the document, which nobody would recognize as the update. There the
+transaction has the session and the number of the write, as with MongoDB's own routers: when it is sent again, it is
+refused with IncompleteTransactionHistory.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,9 +13,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.owner_changes import hand_over
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
-from shardwright.router.transactions.child_session import child_of_retryable_write
+from shardwright.router.transactions.child_session import child_of_retryable_write, own_session
 from shardwright.router.transactions.internal_transaction import run_internal_transaction
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.router.transactions.session_fields import AUTOCOMMIT_ELEMENT
@@ -58,10 +63,12 @@ async def execute_in_transaction(operation: Operation, execute: Callable[[Operat
         CommandError: it failed.
     """
     request = operation.request
-    lsid = request.raw_object(b"lsid")
+    lsid, number = request.raw_object(b"lsid"), int(request.get(TXN_NUMBER))
     assert lsid is not None
-    child = child_of_retryable_write(lsid, int(request.get(TXN_NUMBER)), uuid4())
-    part_request = _as_part(request)
+    routing = await operation.context.routing.collection(operation.namespace)
+    has_history = await hand_over(operation, routing)
+    session = child_of_retryable_write(lsid, number, uuid4()) if has_history else own_session(lsid)
+    part_request = _as_part(request, has_history=has_history)
 
     async def statements(transaction: RouterTransaction) -> dict[str, Any]:
         part = operation.part(part_request)
@@ -74,7 +81,11 @@ async def execute_in_transaction(operation: Operation, execute: Callable[[Operat
 
     try:
         reply, committed = await run_internal_transaction(
-            operation.context.sender, child, statements, commit_elements=raw_elements(request, (WRITE_CONCERN,))
+            operation.context.sender,
+            session,
+            statements,
+            number=None if has_history else number,
+            commit_elements=raw_elements(request, (WRITE_CONCERN,)),
         )
     except _FailedStatementError as failed:
         return failed.reply
@@ -93,13 +104,15 @@ class _FailedStatementError(Exception):
         self.reply = reply
 
 
-def _as_part(request: Request) -> Request:
-    """The client's command as a statement of a transaction, which keeps its statement id."""
-    ids = request.get(b"stmtIds")
-    statement_id = ids[0] if ids else request.get(b"stmtId") or 0
-    numbered = {"stmtId": statement_id} if request.name.lower() == "findandmodify" else {"stmtIds": [statement_id]}
-    body = append(without(request.body, _NOT_IN_TRANSACTION), encode_elements(numbered) + AUTOCOMMIT_ELEMENT)
-    return request.with_body(body)
+def _as_part(request: Request, *, has_history: bool) -> Request:
+    """The client's command as a statement of a transaction, which keeps its statement id if that is remembered."""
+    body = without(request.body, _NOT_IN_TRANSACTION)
+    if has_history:
+        ids = request.get(b"stmtIds")
+        statement_id = ids[0] if ids else request.get(b"stmtId") or 0
+        numbered = {"stmtId": statement_id} if request.name.lower() == "findandmodify" else {"stmtIds": [statement_id]}
+        body = append(body, encode_elements(numbered))
+    return request.with_body(append(body, AUTOCOMMIT_ELEMENT))
 
 
 def _decoded(reply: Reply) -> dict[str, Any]:

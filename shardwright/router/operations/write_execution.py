@@ -10,7 +10,9 @@ from shardwright.router.operations.owner_changes import (
     failed_update,
     insert_with_new_owner,
     may_change_owner,
+    update_by_replacement,
 )
+from shardwright.router.operations.replaced_document import OwnerRefusedError, raise_if_refused
 from shardwright.router.operations.retryable_write_transaction import (
     OwnerWouldChangeError,
     execute_in_transaction,
@@ -59,6 +61,9 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
     except OwnerWouldChangeError:
         await in_own_task()
         return await execute_in_transaction(operation, lambda part: execute(part, kind))
+    except OwnerRefusedError as refused:
+        await in_own_task()
+        return await update_by_replacement(operation, refused.change)
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
 
@@ -226,9 +231,11 @@ class _Execution:
             CommandError: the shard cannot be reached or its primary stepped down, and the client will retry the
                 batch. Drivers look for that at the top of a reply only, where a mongod that steps down reports it as
                 the error of one statement; statements that were executed are not executed twice.
+            OwnerRefusedError: the shard leaves it to the router to move the document of the only statement.
         """
         if reply.error is not None:
             self._raise_if_repeatable(reply.error)
+            self._raise_if_owner_changes(reply)
             self._raise_in_transaction(reply.error)
             run.record_failure(part, reply.error)
             return
@@ -248,6 +255,15 @@ class _Execution:
     def _raise_if_repeatable(self, error: CommandError) -> None:
         if self._batch.is_retryable and has_category(error.code, Category.RETRYABLE):
             raise error
+
+    def _raise_if_owner_changes(self, reply: ShardReply) -> None:
+        """Leave it to the router to move the document of the only statement, if a genuine shard asks for that."""
+        assert reply.error is not None
+        if reply.error.code != ErrorCode.WouldChangeOwningShard or self._batch.statement_count > 1:
+            return
+        if self._operation.transaction is None:
+            refuse_or_move(self._operation, move_refused(1))
+        raise_if_refused(reply)
 
     def _raise_in_transaction(self, error: CommandError) -> None:
         """Raise what fails a whole transaction, and what would have to be repeated where that is no longer possible."""

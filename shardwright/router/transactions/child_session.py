@@ -1,4 +1,4 @@
-"""Sessions in which a transaction runs on behalf of a client's session."""
+"""Sessions in which a transaction of the router runs on behalf of a client's session."""
 
 from uuid import UUID
 
@@ -7,6 +7,15 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.sharding.session_cache import SessionId
+
+
+def own_session(lsid: bytes) -> bytes:
+    """The raw ``lsid`` of a client's session itself, as servers name it.
+
+    Raises:
+        CommandError: the id is malformed.
+    """
+    return bson.encode(SessionId.read(lsid).to_document())
 
 
 def child_of_retryable_write(lsid: bytes, number: int, unique: UUID) -> bytes:

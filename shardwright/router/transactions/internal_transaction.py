@@ -39,6 +39,7 @@ async def run_internal_transaction(
     lsid: bytes,
     statements: Callable[[RouterTransaction], Awaitable[T]],
     *,
+    number: int | None = None,
     commit_elements: bytes = b"",
 ) -> tuple[T, ShardReply | None]:
     """Run statements in a transaction and commit it; returns their result, and the reply to the commit if any shard
@@ -48,6 +49,7 @@ async def run_internal_transaction(
         sender: the plain one.
         lsid: the raw id of a session that nobody else uses at the same time.
         statements: runs them in the given transaction.
+        number: the ``txnNumber`` of the only attempt; by default each attempt has its own.
         commit_elements: the raw elements of the commit: its write concern.
 
     Raises:
@@ -55,14 +57,14 @@ async def run_internal_transaction(
             that of the commit.
     """
     backoff = Backoff(_PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_MAX)
-    for number in range(ATTEMPTS_MAX):
-        transaction = RouterTransaction(lsid, number, _LOCAL)
+    numbers = range(ATTEMPTS_MAX) if number is None else (number,)
+    for each in numbers:
+        transaction = RouterTransaction(lsid, each, _LOCAL)
         try:
             result = await _executed(sender, transaction, statements)
             return result, await _committed(sender, transaction, commit_elements)
         except CommandError as error:
-            is_last = number == ATTEMPTS_MAX - 1
-            if is_last or TRANSIENT_TRANSACTION_ERROR not in error.labels:
+            if each == numbers[-1] or TRANSIENT_TRANSACTION_ERROR not in error.labels:
                 raise _without_transient_label(error) from error
         await backoff.pause()
     raise AssertionError("unreachable")

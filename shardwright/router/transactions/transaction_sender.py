@@ -78,7 +78,7 @@ class TransactionSender(ShardSender):
         finally:
             if is_new:
                 self._starting.pop(shard_id).set()
-        if reply.error is None:
+        if reply.error is None or reply.error.code == ErrorCode.WouldChangeOwningShard:
             transaction.note_answer(shard_id, is_read_only=bool(reply.get(_READ_ONLY, False)))
         return reply
 

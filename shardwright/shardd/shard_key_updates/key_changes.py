@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.shardd.shard_key_updates.preview import Preview
+from shardwright.sharding.owner_changes import OwnerChange
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import raw_document
 
 FULL_KEY_MISSING: Final = 31025
 """MongoDB's error code for changing a shard key with a query that does not contain the whole key."""
@@ -70,7 +70,7 @@ class KeyChange:
     def _check_changed(self, before: bytes, after: bytes, new_key: bytes) -> None:
         self.check_change_allowed()
         if self.table.shard_for_key(new_key) != self.shard:
-            raise _would_change_owning_shard(before, after, should_upsert=False)
+            raise _would_change_owning_shard(OwnerChange(before, after, is_upsert=False))
 
     def _check_inserted(self, after: bytes, new_key: bytes) -> None:
         if self.table.shard_for_key(new_key) == self.shard:
@@ -82,7 +82,7 @@ class KeyChange:
                 "belongs on a different shard. Cross-shard upserts are only allowed when running in a transaction or "
                 "with retryWrites: true.",
             )
-        raise _would_change_owning_shard(self.query, after, should_upsert=True)
+        raise _would_change_owning_shard(OwnerChange(self.query, after, is_upsert=True))
 
     def _key_of(self, document: bytes) -> bytes:
         try:
@@ -104,13 +104,11 @@ def only_one_may_leave() -> CommandError:
     )
 
 
-def _would_change_owning_shard(before: bytes, after: bytes, *, should_upsert: bool) -> CommandError:
+def _would_change_owning_shard(change: OwnerChange) -> CommandError:
     return CommandError(
         ErrorCode.WouldChangeOwningShard,
-        "This update would cause the doc to change owning shards",
-        extra={
-            "preImage": raw_document(before),
-            "postImage": raw_document(after),
-            "shouldUpsert": should_upsert,
-        },
+        "The document we are inserting belongs on a different shard"
+        if change.is_upsert
+        else "This update would cause the doc to change owning shards",
+        extra=change.to_fields(),
     )

@@ -10,9 +10,12 @@ from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import previewed_find_and_modify
 from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
 from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
+from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
 from shardwright.shardd.shard_key_updates.update_statement import raw_update
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, append, element, encode_elements, raw_document, without
@@ -31,6 +34,15 @@ async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
     Raises:
         CommandError: it is not allowed, or fails.
     """
+    try:
+        return await _execute(changing)
+    except CommandError as error:
+        if error.code == ErrorCode.WouldChangeOwningShard:
+            error.message = CAUSED_BY + error.message
+        raise
+
+
+async def _execute(changing: KeyChangingRequest) -> bytes:
     request = changing.request
     body, request_id = without(request.body, _REMOVED), request.message.request_id
     if changing.is_in_transaction:

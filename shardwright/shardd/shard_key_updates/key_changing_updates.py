@@ -24,7 +24,7 @@ from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
 from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
-from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import reply_document
@@ -70,6 +70,8 @@ class KeyChangingUpdates:
             except CommandError as error:
                 if isinstance(error, _WholeCommandError) or _concerns_all(error):
                     raise
+                if error.code == ErrorCode.WouldChangeOwningShard and (self._steps is not None or len(statements) == 1):
+                    raise  # the router goes on instead
                 error.message = error.message.removeprefix(CAUSED_BY)
                 merged.add_error(position, error)
                 if self._steps is not None:

@@ -95,6 +95,21 @@ class TransactionSteps:
             }
         )
 
+    async def restore(self, document: bytes) -> None:
+        """Insert a document that was deleted; the statement has no history.
+
+        Raises:
+            CommandError: the transaction conflicts with others.
+        """
+        await self._command(
+            {
+                "insert": self._collection,
+                "documents": [raw_document(document)],
+                "bypassDocumentValidation": True,
+                "stmtIds": [_NO_HISTORY],
+            }
+        )
+
     async def abort(self) -> None:
         """Abort the transaction, as mongod does when a statement fails."""
         body = append(encode_document({"abortTransaction": 1, "$db": "admin"}), self._session)

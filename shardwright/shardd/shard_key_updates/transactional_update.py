@@ -2,7 +2,8 @@
 
 Nobody else can change what the transaction sees, so the update is executed first and checked afterwards. If it is not
 allowed, the transaction is aborted, as it is after every failed statement. A document that then belongs to another
-shard is deleted again (see `sharding.owner_changes`).
+shard is deleted again (see `sharding.owner_changes`). If the sender does not expect that, as a router of MongoDB does
+not, the document is put back as it was, and the sender is told what would have become of it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -48,7 +49,8 @@ async def update_in_transaction(
         may_leave: whether the sender inserts a document that then belongs to another shard there.
 
     Raises:
-        CommandError: the update is not allowed, so that the transaction has to be aborted; the query is wrong.
+        CommandError: WouldChangeOwningShard, the document would leave and may not, and nothing has changed; the update
+            is not allowed, so that the transaction has to be aborted; the query is wrong.
     """
     before = await steps.find_one(change.query, finding)
     reply = await execute(before)
@@ -62,10 +64,12 @@ async def update_in_transaction(
     except CommandError as error:
         if error.code != ErrorCode.WouldChangeOwningShard or after is None:
             raise
-        if not may_leave:
-            raise _unsupported() from error
         await steps.delete(after)
-        return Executed(reply, after)
+        if may_leave:
+            return Executed(reply, after)
+        if before is not None:
+            await steps.restore(before)
+        raise
     return Executed(reply)
 
 
@@ -77,10 +81,3 @@ def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
         return None if first is None or first[0] != OBJECT else reply[first[2] : first[3]]
     span = None if outcome is None else find(reply, b"upserted", outcome[2])
     return None if span is None else wrap_value(span[0], reply[span[2] : span[3]], b"_id")
-
-
-def _unsupported() -> CommandError:
-    return CommandError(
-        ErrorCode.OperationNotSupportedInTransaction,
-        "The sender of this update does not move documents whose new shard key belongs to another shard",
-    )

@@ -13,7 +13,7 @@ def expect_commit(request: Request, coordinators: TransactionCoordinators) -> No
     One that mongod refuses to start may have been committed long ago: its participants would never vote on it again.
 
     Args:
-        request: any request with the field that has succeeded.
+        request: any request with the field after which the transaction goes on.
         coordinators: of this shard.
 
     Raises:

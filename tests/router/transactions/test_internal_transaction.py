@@ -51,7 +51,9 @@ class FakeSender:
             replies[shard] = ShardReply(shard, "host", reply_document(1, reply))
 
 
-def run(sender: FakeSender, failures: list[CommandError] | None = None) -> tuple[Any, list[int]]:
+def run(
+    sender: FakeSender, failures: list[CommandError] | None = None, number: int | None = None
+) -> tuple[Any, list[int]]:
     """The result of a transaction on one shard, and the numbers of its attempts."""
     numbers: list[int] = []
 
@@ -65,7 +67,7 @@ def run(sender: FakeSender, failures: list[CommandError] | None = None) -> tuple
         return "done"
 
     async def main() -> str:
-        result, _ = await run_internal_transaction(cast("ShardSender", sender), LSID, statements)
+        result, _ = await run_internal_transaction(cast("ShardSender", sender), LSID, statements, number=number)
         return result
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)), numbers
@@ -101,6 +103,14 @@ def test_an_aborted_commit_begins_another_attempt() -> None:
     sender = FakeSender(lambda number: OK if number else failed(251, *TRANSIENT))
     assert run(sender) == ("done", [0, 1])
     assert sender.log == [("commitTransaction", 0), ("commitTransaction", 1)]
+
+
+def test_a_given_number_is_used_once() -> None:
+    sender = FakeSender(lambda number: OK if number else failed(91))
+    assert run(sender, number=7) == ("done", [7])
+    assert sender.log == [("commitTransaction", 7)] * 2
+    with pytest.raises(CommandError, match="conflict"):
+        run(FakeSender(), [CommandError(112, "conflict", labels=TRANSIENT)], number=7)
 
 
 def test_there_is_a_limit_and_the_client_knows_of_no_transaction() -> None:
