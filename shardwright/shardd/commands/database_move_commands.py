@@ -12,8 +12,9 @@ from bson.binary import Binary
 from shardwright.shardd.commands.command_registry import RawReply, command
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
+from shardwright.shardd.migration.database.collection_source import CollectionChanges
 from shardwright.shardd.migration.database.database_receipt import Round
-from shardwright.shardd.migration.database.database_source import CollectionChanges, DatabaseSource
+from shardwright.shardd.migration.database.database_source import DatabaseSource
 from shardwright.shardd.migration.database.moved_collections import MovedCollection
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
 from shardwright.shardd.migration.session_argument import migration_session_argument

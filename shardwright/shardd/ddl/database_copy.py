@@ -127,7 +127,7 @@ class DatabaseCopy:
         self._views = moved.views
         await self._record([self._copy_document(each) for each in self._copied.values()], list(moved.views))
         for each in new:
-            await self._source.add(each.uuid)
+            self._source.add(each.uuid)
         self._round += 1
         await self._recipient.receive(self._round, new, gone, moved.views)
 

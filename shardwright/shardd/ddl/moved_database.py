@@ -57,7 +57,7 @@ class MoveSource(Protocol):
     async def listed(self) -> MovingDatabase:
         """List what moves at present."""
 
-    async def add(self, uuid: UUID) -> None:
+    def add(self, uuid: UUID) -> None:
         """Begin to hand out one of the collections that `listed` last returned."""
 
     def remove(self, uuid: UUID) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.global_lock import between_transactions
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.time_series import BUCKETS_PREFIX, TimeSeriesFields
@@ -115,8 +116,6 @@ async def create_with_uuid(
     uuid: UUID,
     options: Mapping[str, Any],
     id_index: Mapping[str, Any] | None,
-    *,
-    max_time: Mapping[str, int] | None = None,
 ) -> None:
     """Create a collection with the UUID that it has on other shards, unless it exists.
 
@@ -126,28 +125,33 @@ async def create_with_uuid(
         uuid: its UUID.
         options: its options.
         id_index: the specification of its ``_id`` index; None for the default one.
-        max_time: ``maxTimeMS`` for the creation. It waits for all open transactions, and everything else for it.
 
     Raises:
-        CommandError: InvalidUUID, another collection of that name exists; MaxTimeMSExpired.
+        CommandError: InvalidUUID, another collection of that name exists; or mongod refuses.
+        BackendError: mongod does not answer.
     """
-    existing = await describe(mongod, namespace)
-    if existing is not None and existing.uuid != uuid and namespace.is_logical_sessions:
-        # mongod itself creates one for the sessions used on it, and uses the cluster's just the same.
-        await mongod.command(namespace.db, {"drop": namespace.collection, "writeConcern": MAJORITY})
-        existing = None
-    if existing is None:
-        creation = {"create": namespace.collection, **options}
-        if id_index is not None:
-            creation["idIndex"] = id_index
-        operation = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid), "o": creation}
-        await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY, **(max_time or {})})
+
+    async def attempt(max_time: Mapping[str, int]) -> None:
         existing = await describe(mongod, namespace)
-    if existing is None or existing.uuid != uuid:
-        raise CommandError(
-            ErrorCode.InvalidUUID,
-            f"Cannot create collection {namespace} with UUID {uuid}: it exists with UUID {existing and existing.uuid}",
-        )
+        if existing is not None and existing.uuid != uuid and namespace.is_logical_sessions:
+            # mongod itself creates one for the sessions used on it, and uses the cluster's just the same.
+            await mongod.command(namespace.db, {"drop": namespace.collection, "writeConcern": MAJORITY})
+            existing = None
+        if existing is None:
+            creation = {"create": namespace.collection, **options}
+            if id_index is not None:
+                creation["idIndex"] = id_index
+            operation = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid), "o": creation}
+            await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY, **max_time})
+            existing = await describe(mongod, namespace)
+        if existing is None or existing.uuid != uuid:
+            raise CommandError(
+                ErrorCode.InvalidUUID,
+                f"Cannot create collection {namespace} with UUID {uuid}: "
+                f"it exists with UUID {existing and existing.uuid}",
+            )
+
+    await between_transactions(attempt)
 
 
 async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Sequence[Mapping[str, Any]]) -> None:

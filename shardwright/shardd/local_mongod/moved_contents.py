@@ -1,6 +1,7 @@
 """Dropping what a database has on a shard that is not its primary shard: copies, or what has been copied from there."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from bson.binary import Binary
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.cursors import all_documents
+from shardwright.shardd.local_mongod.global_lock import between_transactions
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import raw_document
@@ -27,15 +29,24 @@ async def drop_exactly(mongod: LocalMongod, collections: Sequence[tuple[Namespac
         BackendError: mongod does not answer.
     """
     for namespace, uuid in collections:
-        existing = await local_collections.describe(mongod, namespace)
-        if existing is None or existing.uuid != uuid:
-            continue
         if namespace.collection in _UNDROPPABLE:
-            drop = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid)}
-            command = {"applyOps": [{**drop, "o": {"drop": namespace.collection}}], "writeConcern": MAJORITY}
-            await mongod.command("admin", command)
-        else:
+            await between_transactions(partial(_drop_by_operation, mongod, namespace, uuid))
+        elif await _is_there(mongod, namespace, uuid):
             await local_collections.drop(mongod, namespace)
+
+
+async def _is_there(mongod: LocalMongod, namespace: Namespace, uuid: UUID) -> bool:
+    existing = await local_collections.describe(mongod, namespace)
+    return existing is not None and existing.uuid == uuid
+
+
+async def _drop_by_operation(
+    mongod: LocalMongod, namespace: Namespace, uuid: UUID, max_time: Mapping[str, int]
+) -> None:
+    if await _is_there(mongod, namespace, uuid):
+        drop = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid)}
+        operation = {**drop, "o": {"drop": namespace.collection}}
+        await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY, **max_time})
 
 
 async def create_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> None:

@@ -1,11 +1,10 @@
 """The collection in which a recipient assembles its documents, and what becomes of it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from bson.binary import Binary
 
-from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
@@ -16,9 +15,6 @@ from shardwright.sharding.resharding.names import stash_namespace
 from shardwright.sharding.resharding.participation import Participation
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-
-_MAX_TIME: Final = {"maxTimeMS": 100}
-"""How long operations may wait at a time for the creation of a collection, which itself waits for transactions."""
 
 
 async def create_temporary(context: ShardContext, participation: Participation) -> None:
@@ -38,26 +34,9 @@ async def create_temporary(context: ShardContext, participation: Participation) 
     options = {name: value for name, value in found[0]["options"].items() if name != "uuid"}
     reply = await send_to_shard(context, donor, namespace.db, {"listIndexes": namespace.collection})
     indexes = _with_key_index(participation, reply["cursor"]["firstBatch"], has_collation="collation" in options)
-    await _create_between_transactions(context, participation, options, found[0].get("idIndex"))
-    await local_collections.create_indexes(context.mongod, temporary, indexes)
-
-
-async def _create_between_transactions(
-    context: ShardContext, participation: Participation, options: Mapping[str, Any], id_index: Mapping[str, Any] | None
-) -> None:
-    """Create the collection when no transaction is open, without making others wait long for that."""
-    backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
-    while True:
-        try:
-            await local_collections.create_with_uuid(
-                context.mongod, participation.temporary, participation.id, options, id_index, max_time=_MAX_TIME
-            )
-        except CommandError as error:
-            if error.code != ErrorCode.MaxTimeMSExpired:
-                raise
-        else:
-            return
-        await backoff.pause()
+    mongod, id_index = context.mongod, found[0].get("idIndex")
+    await local_collections.create_with_uuid(mongod, temporary, participation.id, options, id_index)
+    await local_collections.create_indexes(mongod, temporary, indexes)
 
 
 def _with_key_index(

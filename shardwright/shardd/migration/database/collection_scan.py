@@ -42,6 +42,7 @@ class CollectionScan:
         self._last = _NO_MORE
         self._lock = trio.Lock()
         self._failure: CommandError | BackendError | None = None
+        self._has_ended = trio.Event()
 
     async def open(self) -> None:
         """Open the cursor.
@@ -60,6 +61,7 @@ class CollectionScan:
             self._failure = failure
             logger.info("The clone of a collection failed", namespace=str(self._namespace), error=str(failure))
         finally:
+            self._has_ended.set()
             await self._reader.close()
 
     async def next_batch(self, number: int | None) -> memoryview:
@@ -81,6 +83,7 @@ class CollectionScan:
     async def _read(self) -> DocumentBatch:
         batch = await self._reader.next_batch()
         if batch is None:
+            await self._has_ended.wait()  # the reader ends a moment before its failure is known
             if self._failure is not None:
                 raise self._failure
             if not self._reader.is_exhausted:

@@ -12,7 +12,7 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.empty_timestamps import restoring_updates
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions
 from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
-from shardwright.shardd.migration.database.database_source import CollectionChanges
+from shardwright.shardd.migration.database.collection_source import CollectionChanges
 from shardwright.shardd.migration.recipient.clone import cut
 from shardwright.shardd.migration.recipient.range_writer import RangeWriter
 from shardwright.shardd.migration.recipient.request import ReceiveRequest

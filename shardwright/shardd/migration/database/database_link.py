@@ -7,7 +7,7 @@ from bson.binary import Binary
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.raw_replies import required_array
-from shardwright.shardd.migration.database.database_source import CollectionChanges
+from shardwright.shardd.migration.database.collection_source import CollectionChanges
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
 from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorConnection
 from shardwright.sharding.namespace import Namespace

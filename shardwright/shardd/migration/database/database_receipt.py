@@ -136,9 +136,7 @@ class DatabaseReceipt:
         """End the attempt; nothing is written any more once this has returned."""
         self._scope.cancel()
         await self._ended.wait()
-        # One of its transactions may have been cut off and still be under way in mongod; a new session ends it.
-        async with self._peers.sessions.session():
-            pass
+        await self._end_cut_off_transactions()
 
     @property
     def is_over(self) -> bool:
@@ -206,6 +204,7 @@ class DatabaseReceipt:
                     raise
                 # The donor will find that out too, and have what there is of the copy dropped.
                 logger.info("A collection disappeared while it was cloned", namespace=str(collection.namespace))
+                await self._end_cut_off_transactions()
             else:
                 self._receipts[collection.uuid] = receipt
         await put_views(mongod, self.request.db, wanted.views)
@@ -246,6 +245,11 @@ class DatabaseReceipt:
                 count += len(changes.deleted) + len(changes.reload)
         self.changed += count
         return count or queued
+
+    async def _end_cut_off_transactions(self) -> None:
+        """End transactions of writers that were cancelled, which may still be open in mongod: taking a session does."""
+        async with self._peers.sessions.session():
+            pass
 
     def _enter(self, state: ReceiptState) -> None:
         self.state = state

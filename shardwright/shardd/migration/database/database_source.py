@@ -5,7 +5,6 @@ the ids of changed documents are queued, here with the UUID of their collection.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -15,7 +14,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.migration.active_migrations import new_opid
-from shardwright.shardd.migration.database.collection_scan import CollectionScan
+from shardwright.shardd.migration.database.collection_source import CollectionChanges, CollectionSource
 from shardwright.shardd.migration.database.moved_collections import (
     MovedCollection,
     MovedDatabase,
@@ -24,13 +23,11 @@ from shardwright.shardd.migration.database.moved_collections import (
 )
 from shardwright.shardd.migration.database.watched_database import UUID_BYTES, WatchedDatabase
 from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
-from shardwright.shardd.migration.source.changed_documents import ChangedDocuments
 from shardwright.shardd.migration.source.clone_source import QUEUED_BYTES_MAX
 from shardwright.shardd.migration.source.oplog_follower import OplogFollower
 from shardwright.shardd.migration.source.touched_ids import TouchedIds
 from shardwright.shardd.session_history.database_history import DatabaseHistoryReader
 from shardwright.shardd.session_history.donor_history import DonorHistory
-from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -41,25 +38,6 @@ _LOOKED_UP_MAX: Final = 8_000
 _LOOKED_UP_BYTES_MAX: Final = 1 << 20
 _REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Limits for a batch of changes; the last collection in it may exceed the size by 16 MB."""
-
-_GONE: Final = frozenset(
-    {ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch, ErrorCode.QueryPlanKilled, ErrorCode.CursorNotFound}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionChanges:
-    """Changes to one collection; deletions are to be applied first.
-
-    Attributes:
-        uuid: its UUID on the donor.
-        deleted: raw ``{_id}`` of documents that no longer exist.
-        reload: current versions of changed documents, raw, in the order in which they were first changed.
-    """
-
-    uuid: UUID
-    deleted: list[bytes]
-    reload: list[bytes]
 
 
 class DatabaseSource:
@@ -94,8 +72,7 @@ class DatabaseSource:
         self._watched = WatchedDatabase(db, self.session_id)
         self._follower = OplogFollower(mongod, self._watched, self._touched, self.session_id, self._observe)
         self._listed: Mapping[UUID, MovedCollection] = {}
-        self._scans: dict[UUID, CollectionScan] = {}
-        self._lookups: dict[UUID, ChangedDocuments] = {}
+        self._collections: dict[UUID, CollectionSource] = {}
         self._mods_lock = trio.Lock()
         self._mods_numbers = BatchNumbers("modifications")
         self._unacknowledged: dict[bytes, int] = {}
@@ -106,12 +83,12 @@ class DatabaseSource:
     @property
     def documents_cloned(self) -> int:
         """Number of documents handed out in clones."""
-        return sum(scan.documents for scan in self._scans.values())
+        return sum(each.scan.documents for each in self._collections.values())
 
     @property
     def bytes_cloned(self) -> int:
         """Their size in bytes."""
-        return sum(scan.bytes for scan in self._scans.values())
+        return sum(each.scan.bytes for each in self._collections.values())
 
     @property
     def queued_ids(self) -> int:
@@ -164,51 +141,40 @@ class DatabaseSource:
         self._listed = moved.collections
         return moved
 
-    async def add(self, uuid: UUID) -> None:
-        """Begin to clone a collection that `listed` has returned last; an earlier clone of it is forgotten.
+    def add(self, uuid: UUID) -> None:
+        """Begin to follow a collection that `listed` has returned last; an earlier clone of it is forgotten.
 
         Raises:
-            CommandError: it is gone; or why `run` has ended.
-            BackendError: mongod does not answer.
+            CommandError: why `run` has ended.
+            BackendError: likewise.
         """
         self.check()
         assert self._nursery is not None, "running"
-        namespace = self._listed[uuid].namespace
-        scan = CollectionScan(self._mongod, namespace, uuid)
-        # From before the cursor is opened, so that no change in between is missed.
+        # From before the clone's cursor is opened, so that no change in between is missed.
         self._watched.collections.add(uuid.bytes)
-        await scan.open()
-        self._scans[uuid] = scan
-        self._lookups[uuid] = ChangedDocuments(self._mongod, namespace, uuid, lambda document: True)
-        self._nursery.start_soon(scan.run)
+        self._collections[uuid] = CollectionSource(self._mongod, self._listed[uuid].namespace, uuid, self._nursery)
 
     def remove(self, uuid: UUID) -> None:
         """Forget a collection, of which the copy is not wanted any more."""
         self._watched.collections.discard(uuid.bytes)
-        self._scans.pop(uuid, None)
-        self._lookups.pop(uuid, None)
+        self._collections.pop(uuid, None)
 
     def copy_of(self, uuid: UUID) -> UUID:
         """The UUID of a collection's copy."""
         return copy_uuid(self.move_id, uuid)
 
     async def clone_batch(self, uuid: UUID, number: int | None) -> memoryview:
-        """A batch of the clone of a collection; see `CollectionScan.next_batch`.
+        """A batch of the clone of a collection; see `CollectionSource.clone_batch`.
 
         Raises:
             CommandError: NamespaceNotFound, the collection is not being cloned, or is gone; or why `run` has ended.
             BackendError: mongod does not answer.
         """
         self.check()
-        scan = self._scans.get(uuid)
-        if scan is None:
+        collection = self._collections.get(uuid)
+        if collection is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"the collection {uuid} of {self.db} is not being moved")
-        try:
-            return await scan.next_batch(number)
-        except CommandError as error:
-            if error.code not in _GONE:
-                raise
-            raise CommandError(ErrorCode.NamespaceNotFound, error.message) from error
+        return await collection.clone_batch(number)
 
     async def next_mods(self, number: int | None) -> list[CollectionChanges]:
         """The next changes; none if nothing is queued at the moment.
@@ -264,38 +230,21 @@ class DatabaseSource:
         for key in taken:
             by_collection.setdefault(UUID(bytes=key[:UUID_BYTES]), {})[key[UUID_BYTES:]] = key
         left = dict(taken)
-        batch, size = [], 0
+        batch: list[CollectionChanges] = []
+        size = 0
         try:
             for uuid, elements in by_collection.items():
                 if size > _REPLY_BYTES_MAX:
                     break
-                changes, unread = await self._look_up(uuid, elements)
+                unread: Container[bytes] = ()
+                collection = self._collections.get(uuid)
+                if collection is not None:  # otherwise it has been removed
+                    changes, unread = await collection.changes(elements)
+                    batch.append(changes)
+                    size += sum(map(len, changes.reload))
                 for element, key in elements.items():
                     if element not in unread:
                         self._unacknowledged[key] = left.pop(key)
-                batch.append(changes)
-                size += sum(map(len, changes.reload))
         finally:
             self._touched.put_back(left)
         return [each for each in batch if each.deleted or each.reload]
-
-    async def _look_up(self, uuid: UUID, elements: dict[bytes, bytes]) -> tuple[CollectionChanges, Container[bytes]]:
-        lookup = self._lookups.get(uuid)
-        if lookup is None:  # it has been removed
-            return CollectionChanges(uuid, [], []), ()
-        try:
-            found = await lookup.read(elements)
-        except CommandError as error:
-            if error.code not in _GONE:
-                raise
-            return CollectionChanges(uuid, [], []), ()  # its copy will be dropped
-        deleted = [rawbson.from_elements(element) for element in found.deleted]
-        order = {element: position for position, element in enumerate(elements)}
-        reload = sorted(found.reload, key=lambda document: order.get(_id_element(document), 0))
-        return CollectionChanges(uuid, deleted, reload), found.unread
-
-
-def _id_element(document: bytes) -> bytes:
-    identity = rawbson.find(document, b"_id")
-    assert identity is not None, "every document has an _id"
-    return document[identity[1] : identity[3]]
