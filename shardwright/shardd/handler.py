@@ -3,8 +3,9 @@
 Most requests are versioned operations, for which `_run_versioned` does everything.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
@@ -21,6 +22,7 @@ from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
 from shardwright.shardd.local_mongod.raw_replies import is_ok
 from shardwright.shardd.metadata.causal_reads import CausalReads
+from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.renamed import is_renamed
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
@@ -43,6 +45,7 @@ from shardwright.shardd.range_deleter.older_readers import close_cursor
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
+from shardwright.shardd.transactions.moved_databases import check_not_moved_since
 from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.session_kills import KILLS
@@ -64,9 +67,6 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 logger = get_logger("shardd.operations")
 
@@ -260,6 +260,9 @@ class ShardHandler(SidecarHandler):
         try:
             if transaction is not None:
                 orphans = await self._prepare_statement(transaction, state, request)
+            if transaction is not None or READ_CONCERN in request.fields:
+                databases = self._databases_read(request, state, involved)
+                check_not_moved_since(databases, transaction, partial(snapshot_time, request))
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
                 await in_own_task()
                 run = partial(self._run_admitted, exchange, state, orphans)
@@ -316,6 +319,15 @@ class ShardHandler(SidecarHandler):
             await in_own_task()
             return await ownership_at(self._shard.range_deletions, table, state.shard, time)
         return snapshot_filter(transaction, state, table)
+
+    def _databases_read(
+        self, request: Request, state: NamespaceState, involved: Sequence[Entry]
+    ) -> Iterator[DatabaseState]:
+        """The databases of the unsharded collections that an operation uses."""
+        if state.table is None and DATABASE_VERSION in request.fields:
+            yield self._context.database(request.db)
+        for entry in involved:
+            yield entry.involved.database
 
     @may_run_in_reactor
     async def _read_again(

@@ -13,12 +13,13 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
-from tests.integration.sharded import LOWER, UPPER, Document, shard_by_range
+from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, shard_by_range
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
 DOCUMENTS = 3_000
 MOVE_SECONDS_MAX = 60.0
+UPPER_KEY = SPLIT_AT + 1
 
 
 def move(client: Client, database: Database[Document], to: str = UPPER) -> Document:
@@ -276,3 +277,37 @@ def test_change_streams_do_not_show_the_copy(client: Client, database: Database[
             seen = [each.next() for _ in range(4)]
             assert [event["operationType"] for event in seen] == ["insert", "insert", "insert", "delete"]
             assert [event["documentKey"]["_id"] for event in seen] == [1, UPPER, LOWER, 0]
+
+
+def test_snapshots_from_before_the_move_are_refused(
+    client: Client, database: Database[Document], lower_daemon: Client
+) -> None:
+    """On the new primary shard they show a copy that is not complete."""
+    database.c.insert_many([{"_id": n} for n in range(10)])
+    ranged = shard_by_range(database)
+    ranged.insert_one({"key": UPPER_KEY})
+    with client.start_session() as session:
+        with fail_point(lower_daemon, "movePrimaryHangBeforeCriticalSection") as point:
+            with moving(client, database) as outcome:
+                point.wait_entered()
+                session.start_transaction()
+                assert ranged.count_documents({"key": UPPER_KEY}, session=session) == 1
+                before = client.admin.command("ping")["operationTime"]
+                database.c.insert_one({"_id": "late"})
+                point.turn_off()
+            assert outcome[0] == {**outcome[0], "ok": 1.0}
+        with pytest.raises(OperationFailure) as caught:
+            database.c.count_documents({}, session=session)
+        assert caught.value.code in {ErrorCode.SnapshotUnavailable, ErrorCode.StaleDbVersion}
+        assert caught.value.has_error_label("TransientTransactionError")
+        session.abort_transaction()
+        with session.start_transaction():
+            assert database.c.count_documents({}, session=session) == 11
+    with client.start_session() as reader:
+        at_that_time = {"level": "snapshot", "atClusterTime": before}
+        count = {"aggregate": "c", "pipeline": [{"$count": "n"}], "cursor": {}, "readConcern": at_that_time}
+        code, message = refused(lambda: database.command(count, session=reader))
+        assert code == ErrorCode.SnapshotUnavailable
+        assert message.startswith(f"The database {database.name} has moved to this shard since Timestamp(")
+    with client.start_session(snapshot=True) as reader:
+        assert database.c.count_documents({}, session=reader) == 11

@@ -26,6 +26,7 @@ async def commit_move_primary(operation: Operation) -> dict[str, Any]:
     name = operation.subject
     expected = DatabaseVersion.from_value(operation.arguments.required_value(b"expectedDatabaseVersion"))
     to = operation.arguments.string(b"to")
+    moved_at = operation.arguments.timestamp(b"movedAt") if operation.arguments.has(b"movedAt") else None
 
     async def work(transaction: Transaction) -> None:
         document = await transaction.find_one("databases", {"_id": name})
@@ -40,7 +41,7 @@ async def commit_move_primary(operation: Operation) -> dict[str, Any]:
                 f"the version of the database {name} is {entry.version}, not {expected}",
             )
         await _check_shard(transaction, to)
-        transaction.put("databases", [{**document, **entry.moved_to(to).to_document()}])
+        transaction.put("databases", [{**document, **entry.moved_to(to, moved_at).to_document()}])
 
     # Not while a shard is being removed, which is allowed only as long as it has no databases.
     async with operation.primary.locks.hold("shards", f"db:{name.lower()}"):

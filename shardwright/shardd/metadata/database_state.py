@@ -1,5 +1,7 @@
 """What a shard knows about one database: the entry in the catalog, with its version."""
 
+import time
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from shardwright.shardd.metadata.stale_errors import stale_database
@@ -21,10 +23,20 @@ class DatabaseState:
         accepted: raw ``databaseVersion`` values that are known to match.
         critical_section: the one that is on, if any.
         is_moving: whether its collections are being copied to another shard, so that none may be created.
+        last_arrival: when a copy of its collections was last completed here, by the monotonic clock.
         generation: incremented whenever the entry is forgotten, which shows whether a refresh began before that.
     """
 
-    __slots__ = ("__weakref__", "accepted", "critical_section", "entry", "generation", "is_moving", "name")
+    __slots__ = (
+        "__weakref__",
+        "accepted",
+        "critical_section",
+        "entry",
+        "generation",
+        "is_moving",
+        "last_arrival",
+        "name",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,11 +45,14 @@ class DatabaseState:
         self.critical_section: CriticalSection | None = None
         self.generation = 0
         self.is_moving = False
+        self.last_arrival = -inf
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is lost if the state is recreated."""
-        return self.entry is None and self.critical_section is None and not self.is_moving
+        if self.critical_section is not None or self.is_moving:
+            return False
+        return self.entry is None and self.last_arrival == -inf
 
     def learn(self, entry: DatabaseEntry | None) -> None:
         """Set the entry that was read from the catalog; None if the database does not exist."""
@@ -49,6 +64,10 @@ class DatabaseState:
         self.generation += 1
         self.entry = None
         self.accepted = set()
+
+    def note_arrival(self) -> None:
+        """Record that a copy of its collections has been completed."""
+        self.last_arrival = time.monotonic()
 
     def check(self, raw: bytes, received: DatabaseVersion) -> None:
         """Refuse a version that does not match, and remember the bytes of one that does.

@@ -132,7 +132,7 @@ class MetadataStore:
         if not documents:
             return None
         cached = CachedDatabase.from_document(_decode(documents[0]))
-        return DatabaseEntry(cached.id, cached.primary, cached.version)
+        return DatabaseEntry(cached.id, cached.primary, cached.version, cached.moved_at)
 
     async def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
         """Persist a database's entry; None if the database does not exist."""
@@ -142,7 +142,7 @@ class MetadataStore:
         if entry is None:
             await self._delete(CACHE_DATABASES.collection, {"_id": db})
         else:
-            cached = CachedDatabase(entry.name, entry.primary, entry.version)
+            cached = CachedDatabase(entry.name, entry.primary, entry.version, moved_at=entry.moved_at)
             await self._replace(CACHE_DATABASES.collection, cached.to_document())
         self._persisted_databases[db] = entry
 

@@ -34,12 +34,14 @@ class CachedDatabase:
     """A document of ``config.cache.databases``.
 
     ``enter_critical_section_counter`` rises when a critical section begins, which tells secondaries to refresh.
+    ``moved_at`` is an addition of ours, as in `DatabaseEntry`.
     """
 
     id: str
     primary: str
     version: DatabaseVersion
     enter_critical_section_counter: int | None = None
+    moved_at: Timestamp | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CachedDatabase":
@@ -53,11 +55,12 @@ class CachedDatabase:
             primary=required(document, "primary", str),
             version=DatabaseVersion.from_value(required(document, "version", Mapping)),
             enter_critical_section_counter=optional(document, "enterCriticalSectionCounter", int),
+            moved_at=optional(document, "movedAt", Timestamp),
         )
 
     def to_document(self) -> dict[str, Any]:
         """The document as MongoDB writes it."""
-        document = {
+        document: dict[str, Any] = {
             "_id": self.id,
             "partitioned": False,
             "primary": self.primary,
@@ -65,6 +68,8 @@ class CachedDatabase:
         }
         if self.enter_critical_section_counter is not None:
             document["enterCriticalSectionCounter"] = self.enter_critical_section_counter
+        if self.moved_at is not None:
+            document["movedAt"] = self.moved_at
         return document
 
 

@@ -4,17 +4,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwright.sharding.document_fields import required
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.document_fields import optional, required
 from shardwright.sharding.versions import DatabaseVersion
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseEntry:
-    """A database and its primary shard, which holds its unsharded collections."""
+    """A database and its primary shard, which holds its unsharded collections.
+
+    Attributes:
+        name: its name.
+        primary: id of the primary shard.
+        version: its version.
+        moved_at: since when the primary shard has had all of it; None if it was created there. An addition of ours.
+    """
 
     name: str
     primary: str
     version: DatabaseVersion
+    moved_at: Timestamp | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "DatabaseEntry":
@@ -27,17 +37,19 @@ class DatabaseEntry:
             required(document, "_id", str),
             required(document, "primary", str),
             DatabaseVersion.from_value(required(document, "version", Mapping)),
+            optional(document, "movedAt", Timestamp),
         )
 
     def to_document(self) -> dict[str, Any]:
         """The document as MongoDB 6.0 writes it, including ``partitioned``, a relic that is always false."""
-        return {
+        document: dict[str, Any] = {
             "_id": self.name,
             "primary": self.primary,
             "partitioned": False,
             "version": self.version.to_document(),
         }
+        return document if self.moved_at is None else {**document, "movedAt": self.moved_at}
 
-    def moved_to(self, shard: str) -> "DatabaseEntry":
+    def moved_to(self, shard: str, moved_at: Timestamp | None) -> "DatabaseEntry":
         """The entry after another shard has become primary."""
-        return replace(self, primary=shard, version=self.version.with_last_mod_raised())
+        return replace(self, primary=shard, version=self.version.with_last_mod_raised(), moved_at=moved_at)

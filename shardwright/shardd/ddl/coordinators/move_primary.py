@@ -179,6 +179,7 @@ class MovePrimary(Coordinator):
             "_configsvrCommitMovePrimary": db,
             "expectedDatabaseVersion": self.arguments["databaseVersion"],
             "to": self._to,
+            "movedAt": self.arguments["movedAt"],
         }
         try:
             await (await context.catalog()).commit(commit)

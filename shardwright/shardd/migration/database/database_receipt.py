@@ -187,6 +187,7 @@ class DatabaseReceipt:
             await self._catch_up()
             await self._keep_up()
         await run_together(self._drain, self._history.drain)
+        self._context.database(self.request.db).note_arrival()
         await self._context.wait_majority()
 
     async def _clone(self, wanted: Round) -> None:
