@@ -1,6 +1,7 @@
 """Moves that have to be made however even the data is: from draining shards, and out of zones' way."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from shardwright.sharding.balancing.choice import ShardChoice
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ForceJumbo, ShardState
@@ -8,13 +9,29 @@ from shardwright.sharding.balancing.decisions import Decisions, Move, Rule, Skip
 from shardwright.sharding.balancing.questions import Asking, FirstChunk, ask_first_chunk
 from shardwright.sharding.balancing.zones import NO_ZONE
 
+CountsByZone: TypeAlias = Mapping[str, Mapping[str, int]]
+"""The numbers of chunks by zone, `NO_ZONE` included, and shard."""
+
 
 def empty_draining_shards(
-    collection: CollectionState, loads: Mapping[str, int], choice: ShardChoice, decisions: Decisions
+    collection: CollectionState,
+    loads: Mapping[str, int],
+    choice: ShardChoice,
+    decisions: Decisions,
+    *,
+    counts: CountsByZone | None = None,
 ) -> Asking[None]:
-    """From each draining shard, move the first chunk for whose zone there is a recipient, however large it is."""
-    zones = frozenset(collection.zones.zones) | {NO_ZONE}
+    """From each draining shard, move the first chunk for whose zone there is a recipient, however large it is.
+
+    Args:
+        collection: the collection.
+        loads: the load of each shard.
+        choice: the shards that may still take part in a move.
+        decisions: what is decided is added to them.
+        counts: the numbers of chunks, if they are known: what a shard does not have is not looked for.
+    """
     for shard in [each for each in choice.free() if each.is_draining]:
+        zones = _present(frozenset(collection.zones.zones) | {NO_ZONE}, shard, counts)
         yield from _move_away(collection, shard, zones, Rule.DRAINING, ForceJumbo.BALANCER, loads, choice, decisions)
 
 
@@ -24,14 +41,21 @@ def move_into_zones(
     loads: Mapping[str, int],
     choice: ShardChoice,
     decisions: Decisions,
+    *,
+    counts: CountsByZone | None = None,
 ) -> Asking[None]:
-    """From each shard, move the first chunk of a zone that the shard does not belong to."""
+    """From each shard, move the first chunk of a zone that it does not belong to (see `empty_draining_shards`)."""
     if not collection.zones.has_zones:
         return
     force = cluster.force_jumbo
     for shard in [each for each in choice.free() if not each.is_draining]:
-        strange = frozenset(zone for zone in collection.zones.zones if not shard.may_own(zone))
+        strange = _present((zone for zone in collection.zones.zones if not shard.may_own(zone)), shard, counts)
         yield from _move_away(collection, shard, strange, Rule.ZONE_VIOLATION, force, loads, choice, decisions)
+
+
+def _present(zones: Iterable[str], shard: ShardState, counts: CountsByZone | None) -> frozenset[str]:
+    """Those of some zones of which a shard has chunks, or may have."""
+    return frozenset(zone for zone in zones if counts is None or counts.get(zone, {}).get(shard.id))
 
 
 def _move_away(

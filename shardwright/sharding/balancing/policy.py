@@ -7,7 +7,7 @@ from shardwright.sharding.balancing.choice import ShardChoice
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy
 from shardwright.sharding.balancing.decisions import Decisions, Rule, Skipped, Split
 from shardwright.sharding.balancing.evening_out import even_out_counts, even_out_data
-from shardwright.sharding.balancing.obligatory import empty_draining_shards, move_into_zones
+from shardwright.sharding.balancing.obligatory import CountsByZone, empty_draining_shards, move_into_zones
 from shardwright.sharding.balancing.questions import Asking, ChunkCounts, ChunksAcross, ask_counts
 from shardwright.sharding.balancing.zones import NO_ZONE
 
@@ -68,12 +68,12 @@ def _choose_for(
     loads = Counter[str]()
     for each in counts.values():
         loads.update(each)
-    yield from empty_draining_shards(collection, loads, choice, decisions)
-    yield from move_into_zones(collection, cluster, loads, choice, decisions)
+    yield from empty_draining_shards(collection, loads, choice, decisions, counts=counts)
+    yield from move_into_zones(collection, cluster, loads, choice, decisions, counts=counts)
     yield from even_out_counts(collection, cluster, counts, choice, decisions)
 
 
-def _counts_by_zone(collection: CollectionState) -> Asking[Mapping[str, Mapping[str, int]]]:
+def _counts_by_zone(collection: CollectionState) -> Asking[CountsByZone]:
     """The numbers of chunks by zone, `NO_ZONE` included, and shard.
 
     Those of `NO_ZONE` are what is left of all chunks, which takes fewer and shorter look-ups than its many ranges.

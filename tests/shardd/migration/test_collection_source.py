@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+import trio.testing
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import describe
@@ -29,6 +30,20 @@ async def _created(mongod: LocalMongod, nursery: trio.Nursery, db: str) -> Colle
     return CollectionSource(mongod, namespace, found.uuid, nursery)
 
 
+async def _idle_cursors(mongod: LocalMongod, db: str) -> int:
+    pipeline = [{"$currentOp": {"idleCursors": True, "localOps": True}}, {"$match": {"ns": f"{db}.c"}}]
+    idle = [*pipeline, {"$match": {"type": "idleCursor"}}]
+    reply = await mongod.command("admin", {"aggregate": 1, "pipeline": idle, "cursor": {}})
+    return len(reply["cursor"]["firstBatch"])
+
+
+async def _wait_idle(mongod: LocalMongod, db: str) -> None:
+    """Return when the clone has an open cursor and has read as far ahead as it does."""
+    await trio.testing.wait_all_tasks_blocked(0.2)
+    while await _idle_cursors(mongod, db) != 1:
+        await trio.testing.wait_all_tasks_blocked(0.2)
+
+
 async def _error_of_clone(source: CollectionSource) -> CommandError:
     for number in range(1, DOCUMENTS):
         try:
@@ -44,6 +59,7 @@ def test_a_killed_cursor_does_not_look_like_a_dropped_collection(lone: LoneMongo
         async with trio.open_nursery() as nursery:
             source = await _created(mongod, nursery, db)
             await source.clone_batch(0)
+            await _wait_idle(mongod, db)
             await mongod.command("admin", {"killAllSessions": []})
             assert (await _error_of_clone(source)).code == ErrorCode.CursorNotFound
             nursery.cancel_scope.cancel()
@@ -71,17 +87,12 @@ def test_a_dropped_collection_is_reported_as_such(lone: LoneMongod, db: str, is_
 def test_the_cursor_is_opened_when_it_is_needed(lone: LoneMongod, db: str) -> None:
     """A database may have thousands of collections, of which the recipient clones one at a time."""
 
-    async def open_cursors(mongod: LocalMongod) -> int:
-        pipeline = [{"$currentOp": {"idleCursors": True, "localOps": True}}, {"$match": {"ns": f"{db}.c"}}]
-        reply = await mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
-        return len(reply["cursor"]["firstBatch"])
-
     async def test(mongod: LocalMongod) -> None:
         async with trio.open_nursery() as nursery:
             source = await _created(mongod, nursery, db)
-            assert await open_cursors(mongod) == 0
+            assert await _idle_cursors(mongod, db) == 0
             await source.clone_batch(0)
-            assert await open_cursors(mongod) == 1
+            await _wait_idle(mongod, db)
             nursery.cancel_scope.cancel()
 
     lone.run(test)
