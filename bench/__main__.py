@@ -22,6 +22,7 @@ from bench.loadgen import BenchError, LoadGenerator
 from bench.many_chunks import collection_name, create_collections
 from bench.migration.run import DOCUMENTS, DOCUMENTS_QUICK, PARTS, measure_migrations
 from bench.mongods import direct_mongod
+from bench.move_primary import measure_move_primary
 from bench.plan import Plan, body_of
 from bench.proxy import PROXY, tcp_proxy
 from bench.report import Result, table, write_json
@@ -41,6 +42,7 @@ GOSSIP: Final = "gossip"
 ROUTING: Final = "routing"
 MIGRATION: Final = "migration"
 RESHARDING: Final = "resharding"
+MOVE_PRIMARY: Final = "moveprimary"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -87,6 +89,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if RESHARDING in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[RESHARDING] = measure_resharding(options, find_mongod(options.mongod), Path(directory))
+    if MOVE_PRIMARY in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[MOVE_PRIMARY] = measure_move_primary(options, find_mongod(options.mongod), Path(directory))
     if GOSSIP in options.only:
         document[GOSSIP] = measure_gossip()
     if ROUTING in options.only:
@@ -207,7 +212,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING, MIGRATION, RESHARDING]
+    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING, MIGRATION, RESHARDING, MOVE_PRIMARY]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
