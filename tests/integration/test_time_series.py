@@ -236,3 +236,13 @@ def test_resharding_refused(series: Documents) -> None:
             "reshardCollection", f"{series.database.name}.system.buckets.series", key={"meta.a": 1}
         )
     assert refused.value.code == ErrorCode.NotImplemented
+
+
+def test_primary_shard_without_chunks(database: Database[Document], other_client: Client) -> None:
+    shard_collection(database, "series", {"sensor": 1}, timeseries=OPTIONS)
+    series, elsewhere = database["series"], other_client[database.name]["series"]
+    series.insert_many(measurements(20))
+    database.client.admin.command("movePrimary", database.name, to=UPPER)
+    elsewhere.insert_many(measurements(20, first=20))
+    assert series.count_documents({}) == elsewhere.count_documents({}) == 40
+    assert [each["name"] for each in elsewhere.list_indexes()] == ["meta_1"]
