@@ -19,7 +19,7 @@ def rate_table(documents: int, document_bytes: int, moves: Mapping[str, Sequence
         first = first or rate
         seconds = median(each.seconds for each in rounds)
         cpu = ", ".join(
-            f"{role} {median(each.cpu_seconds[role] for each in rounds) / documents * 1e6:.1f}"
+            f"{role} {median(each.cpu_seconds[role] / each.documents for each in rounds) * 1e6:.1f}"
             for role in rounds[0].cpu_seconds
         )
         memory = ", ".join(
