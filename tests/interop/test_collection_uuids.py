@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 from bson.binary import Binary
@@ -12,6 +13,9 @@ from tests.genuine_cluster import SHARDS
 from tests.local_cluster import Client
 
 DB: Final = "by_uuid"
+UNKNOWN: Final = Binary.from_uuid(UUID(int=7, version=4))
+MISMATCH: Final = {"code": ErrorCode.CollectionUUIDMismatch, "errmsg": "Collection UUID does not match that specified"}
+OF_FIND: Final = "Encountered non-retryable error during query :: caused by :: "
 
 INDEX: Final = {"key": {"x": 1}, "name": "x_1"}
 
@@ -28,6 +32,16 @@ def of_collections(name: str) -> list[dict[str, Any]]:
         {"collMod": name, "validator": {}},
         {"createIndexes": name, "indexes": [INDEX]},
         {"dropIndexes": name, "index": "x_1"},
+    ]
+
+
+def of_admin(name: str) -> list[dict[str, Any]]:
+    namespace = f"{DB}.{name}"
+    return [
+        {"renameCollection": namespace, "to": f"{DB}.renamed"},
+        {"refineCollectionShardKey": namespace, "key": {"a": 1, "b": 1}},
+        {"reshardCollection": namespace, "key": {"b": 1}},
+        {"shardCollection": namespace, "key": {"a": 1}},
     ]
 
 
@@ -54,6 +68,40 @@ def uuid_of(client: Client, name: str) -> Binary:
     [found] = client[DB].list_collections(filter={"name": name})
     uuid: Binary = found["info"]["uuid"]
     return uuid
+
+
+def refusal(client: Client, db: str, command: dict[str, Any], uuid: Binary) -> dict[str, Any]:
+    """The error of a command, or of its only statement, without what varies."""
+    try:
+        reply = client[db].command({**command, "collectionUUID": uuid})
+    except OperationFailure as failure:
+        reply = dict(failure.details or {})
+    error = reply["writeErrors"][0] if "writeErrors" in reply else reply
+    kept = {name: error.get(name) for name in ("code", "errmsg", "db", "expectedCollection", "actualCollection")}
+    assert error.get("collectionUUID") == uuid, error
+    return kept
+
+
+@pytest.mark.parametrize(("name", "other"), [("s", "u"), ("u", "s"), ("missing", "s"), ("s", None)])
+def test_a_mismatch_names_the_collection_that_has_the_uuid(
+    each_client: tuple[Client, Client], name: str, other: str | None
+) -> None:
+    expected = {**MISMATCH, "db": DB, "expectedCollection": name, "actualCollection": other}
+    for client in each_client:
+        uuid = UNKNOWN if other is None else uuid_of(client, other)
+        for command in of_collections(name):
+            error = refusal(client, DB, command, uuid)
+            error["errmsg"] = error["errmsg"].removeprefix(OF_FIND)
+            assert error == expected, (client, command)
+    own = each_client[1]
+    uuid = UNKNOWN if other is None else uuid_of(own, other)
+    for command in of_admin(name)[(1 if name == "missing" else 0) :]:
+        assert refusal(own, "admin", command, uuid) == expected, command
+    # The genuine config server is asked by a command of our router just the same.
+    for command in of_admin(name)[1:]:
+        genuine = each_client[0]
+        uuid = UNKNOWN if other is None else uuid_of(genuine, other)
+        assert refusal(genuine, "admin", command, uuid) == expected, command
 
 
 def test_a_match_is_executed(each_client: tuple[Client, Client]) -> None:
