@@ -1,0 +1,68 @@
+"""The client's side of a conversation."""
+
+import hmac
+from base64 import b64encode
+from typing import Final
+
+from shardwright.wire.scram.keys import ScramKeys
+from shardwright.wire.scram.messages import ClientFinal, ClientFirst, ScramError, ServerFirst, auth_message
+
+ITERATIONS_MIN: Final = 4096
+"""Fewer would make the proof too easy to attack (RFC 7677); a server that asks for fewer is not trusted."""
+
+ITERATIONS_MAX: Final = 1_000_000
+"""More would keep this process busy; a server that asks for more is not trusted either."""
+
+
+class ClientConversation:
+    """Proves to a server that this side knows a password, and verifies that the server knows it too.
+
+    Args:
+        user: the name.
+        nonce: random, printable and without commas.
+    """
+
+    def __init__(self, user: str, nonce: bytes) -> None:
+        self._first = ClientFirst(user, nonce)
+        self._signature = b""
+
+    @property
+    def first(self) -> bytes:
+        """The first message."""
+        return self._first.message
+
+    def read(self, message: bytes) -> ServerFirst:
+        """The salt and the number of iterations in the server's first message.
+
+        Raises:
+            ScramError: the message is malformed, of another conversation, or asks for what no server should ask for.
+        """
+        reply = ServerFirst.parse(message)
+        if not reply.nonce.startswith(self._first.nonce) or len(reply.nonce) == len(self._first.nonce):
+            raise ScramError("the server's nonce does not extend the client's")
+        if not ITERATIONS_MIN <= reply.iterations <= ITERATIONS_MAX:
+            raise ScramError(f"the server asks for {reply.iterations} iterations")
+        return reply
+
+    def prove(self, reply: ServerFirst, keys: ScramKeys) -> bytes:
+        """The last message, with the proof.
+
+        Args:
+            reply: the server's first message.
+            keys: of the password, with the salt and the number of iterations in it.
+        """
+        mechanism, final = keys.mechanism, ClientFinal(reply.nonce)
+        proven = auth_message(self._first, reply, final)
+        signature = mechanism.mac(mechanism.hash(keys.client), proven)
+        proof = bytes(one ^ other for one, other in zip(keys.client, signature, strict=True))
+        self._signature = mechanism.mac(keys.server, proven)
+        return ClientFinal(reply.nonce, proof).message
+
+    def verify(self, message: bytes) -> None:
+        """Check the server's own proof. Nothing may be sent before.
+
+        Raises:
+            ScramError: the server does not know the password.
+        """
+        if not self._signature or not hmac.compare_digest(message, b"v=" + b64encode(self._signature)):
+            raise ScramError("the server does not know the password")

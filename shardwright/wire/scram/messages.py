@@ -1,0 +1,162 @@
+"""The messages of a conversation as bytes, and what they contain.
+
+Names are sent as they are, with ``=`` and ``,`` escaped: MongoDB prepares passwords, not names. Channel binding and
+authorisation identities do not occur, as in MongoDB.
+"""
+
+from base64 import b64decode, b64encode
+from binascii import Error
+from dataclasses import dataclass
+from typing import Final, Self
+
+GS2_HEADER: Final = b"n,,"
+"""Without channel binding, and no other identity than the user's."""
+
+_CHANNEL: Final = b"c=" + b64encode(GS2_HEADER)
+MESSAGE_BYTES_MAX: Final = 64 * 1024
+"""Longer messages are refused. Names and nonces are far shorter."""
+
+
+class ScramError(Exception):
+    """The peer does not know the password, or has sent what is not a message of SCRAM."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFirst:
+    """``n,,n=user,r=nonce``.
+
+    Attributes:
+        user: the name.
+        nonce: of the client.
+    """
+
+    user: str
+    nonce: bytes
+
+    @property
+    def bare(self) -> bytes:
+        """Without the header, as both proofs contain it."""
+        name = self.user.replace("=", "=3D").replace(",", "=2C")
+        return b"n=" + name.encode() + b",r=" + self.nonce
+
+    @property
+    def message(self) -> bytes:
+        """The whole message."""
+        return GS2_HEADER + self.bare
+
+    @classmethod
+    def parse(cls, message: bytes) -> Self:
+        """The parts of a message.
+
+        Raises:
+            ScramError: it is malformed.
+        """
+        if len(message) > MESSAGE_BYTES_MAX or not message.startswith(GS2_HEADER):
+            raise ScramError("the first message does not begin as MongoDB's do")
+        name, nonce = _attributes(message[len(GS2_HEADER) :], b"n", b"r")
+        if not nonce:
+            raise ScramError("the nonce is empty")
+        try:
+            text = name.decode()
+        except UnicodeDecodeError as error:
+            raise ScramError("the name is not text") from error
+        parsed = cls(text.replace("=2C", ",").replace("=3D", "="), nonce)
+        if parsed.message != message:
+            raise ScramError("the name is not escaped as it must be")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFirst:
+    """``r=nonce,s=salt,i=iterations``.
+
+    Attributes:
+        nonce: the client's with the server's behind it.
+        salt: of the user.
+        iterations: of the user.
+    """
+
+    nonce: bytes
+    salt: bytes
+    iterations: int
+
+    @property
+    def message(self) -> bytes:
+        """The whole message."""
+        return b"r=" + self.nonce + b",s=" + b64encode(self.salt) + b",i=%d" % self.iterations
+
+    @classmethod
+    def parse(cls, message: bytes) -> Self:
+        """The parts of a message.
+
+        Raises:
+            ScramError: it is malformed.
+        """
+        nonce, salt, iterations = _attributes(message, b"r", b"s", b"i")
+        if not iterations.isdigit():
+            raise ScramError("the number of iterations is not a number")
+        return cls(nonce, decoded(salt), int(iterations))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFinal:
+    """``c=biws,r=nonce,p=proof``.
+
+    Attributes:
+        nonce: that of the server's message.
+        proof: empty until it is made.
+    """
+
+    nonce: bytes
+    proof: bytes = b""
+
+    @property
+    def without_proof(self) -> bytes:
+        """What precedes the proof, which covers it."""
+        return _CHANNEL + b",r=" + self.nonce
+
+    @property
+    def message(self) -> bytes:
+        """The whole message."""
+        return self.without_proof + b",p=" + b64encode(self.proof)
+
+    @classmethod
+    def parse(cls, message: bytes) -> Self:
+        """The parts of a message.
+
+        Raises:
+            ScramError: it is malformed.
+        """
+        if len(message) > MESSAGE_BYTES_MAX:
+            raise ScramError("the message is too long")
+        channel, nonce, proof = _attributes(message, b"c", b"r", b"p")
+        if b"c=" + channel != _CHANNEL:
+            raise ScramError("channel binding is not supported")
+        return cls(nonce, decoded(proof))
+
+
+def auth_message(first: ClientFirst, reply: ServerFirst, final: ClientFinal) -> bytes:
+    """What both sides prove to have seen."""
+    return b",".join((first.bare, reply.message, final.without_proof))
+
+
+def decoded(text: bytes) -> bytes:
+    """The bytes behind base64.
+
+    Raises:
+        ScramError: it is not base64.
+    """
+    try:
+        return b64decode(text, validate=True)
+    except Error as error:
+        raise ScramError("not base64") from error
+
+
+def _attributes(message: bytes, *names: bytes) -> list[bytes]:
+    """The values of exactly these attributes, in this order."""
+    parts = message.split(b",")
+    if len(parts) != len(names) or any(
+        not part.startswith(name + b"=") for part, name in zip(parts, names, strict=True)
+    ):
+        raise ScramError("the message does not have the attributes that it must have")
+    return [part[2:] for part in parts]

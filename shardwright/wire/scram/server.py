@@ -1,0 +1,60 @@
+"""The server's side of a conversation."""
+
+import hmac
+from base64 import b64encode
+from collections.abc import Sequence
+
+from shardwright.wire.scram.keys import Credentials
+from shardwright.wire.scram.messages import ClientFinal, ClientFirst, ScramError, ServerFirst, auth_message
+
+
+class ServerConversation:
+    """Verifies that a client knows a password.
+
+    Args:
+        first: the client's first message.
+        credentials: what is known of the password; several if it may be one of several. They have the same mechanism,
+            salt and number of iterations. With none, no proof is right.
+        reply: the answer to the first message, which has the salt; see `first_reply`.
+    """
+
+    def __init__(self, first: ClientFirst, credentials: Sequence[Credentials], reply: ServerFirst) -> None:
+        self._first = first
+        self._credentials = credentials
+        self.reply = reply
+
+    def finish(self, message: bytes) -> bytes:
+        """The answer to the client's last message, with the server's own proof.
+
+        Raises:
+            ScramError: the client does not know the password, or the message is malformed.
+        """
+        final = ClientFinal.parse(message)
+        if not hmac.compare_digest(final.nonce, self.reply.nonce):
+            raise ScramError("the nonce is that of another conversation")
+        proven = auth_message(self._first, self.reply, final)
+        for credentials in self._credentials:
+            if _is_proof_of(credentials, final.proof, proven):
+                return b"v=" + b64encode(credentials.mechanism.mac(credentials.server_key, proven))
+        raise ScramError("the proof is wrong")
+
+
+def first_reply(first: ClientFirst, nonce: bytes, salt: bytes, iterations: int) -> ServerFirst:
+    """The answer to the client's first message.
+
+    Args:
+        first: that message.
+        nonce: random, printable and without commas.
+        salt: of the user.
+        iterations: of the user.
+    """
+    return ServerFirst(first.nonce + nonce, salt, iterations)
+
+
+def _is_proof_of(credentials: Credentials, proof: bytes, proven: bytes) -> bool:
+    mechanism = credentials.mechanism
+    signature = mechanism.mac(credentials.stored_key, proven)
+    if len(proof) != len(signature):
+        return False
+    client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+    return hmac.compare_digest(mechanism.hash(client_key), credentials.stored_key)
