@@ -97,6 +97,12 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         help="directory of UNIX sockets through which daemons on this machine reach each other (default: TCP only)",
     )
     parser.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="PATH",
+        help="the key of the cluster, which turns access control on; only its owner may read it (default: none)",
+    )
+    parser.add_argument(
         "--max-connections",
         type=argument(_parse_count),
         metavar="N",

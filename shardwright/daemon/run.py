@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import trio
 
 from shardwright.daemon.http import HealthServer, serve_http
+from shardwright.daemon.key_file import read_key_file
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.options import known_address, unread_bounds, use_timeouts
@@ -20,6 +21,7 @@ from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.server import Handler, Server
@@ -75,6 +77,13 @@ def run_daemon(
         unix_socket: path of an additional UNIX socket on which to serve clients.
         on_log_signal: called at SIGUSR1.
     """
+    try:
+        use_key_file(arguments)
+    except OSError as error:
+        return explain_start_error(component, error)
+    except ValueError as error:
+        print(f"{component}: {error}", file=sys.stderr)
+        return 1
     UNREAD_REPLIES.bounds = unread_bounds(arguments)
     use_timeouts(arguments)
     unix_sockets = [] if unix_socket is None else [Path(unix_socket)]
@@ -99,6 +108,17 @@ def run_daemon(
         for path in unix_sockets:
             path.unlink(missing_ok=True)
     return 0
+
+
+def use_key_file(arguments: argparse.Namespace) -> None:
+    """Log in with the keys of the key file, if there is one.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: see `read_key_file`.
+    """
+    if arguments.key_file is not None:
+        CLUSTER_KEYS.use(read_key_file(arguments.key_file))
 
 
 def explain_start_error(component: str, error: OSError) -> int:

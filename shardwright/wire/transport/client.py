@@ -20,6 +20,7 @@ from shardwright.wire.errors import (
 from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request_id
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_document
+from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -71,10 +72,13 @@ class Connection:
     @classmethod
     @may_run_in_reactor
     async def open(cls, address: str, *, handshake: Mapping[str, Any] | None = None) -> "Connection":
-        """Connect to ``address`` and, if one is given, send the handshake.
+        """Connect to ``address`` and, if one is given, send the handshake and log in as a part of the cluster.
+
+        A connection without a handshake is for a client, who logs in for themselves.
 
         Raises:
-            ConnectFailedError: refused, unreachable, not within `CONNECT_SECONDS_MAX`, or the handshake failed.
+            ConnectFailedError: refused, unreachable, not within `CONNECT_SECONDS_MAX`, or the handshake or the log-in
+                failed.
         """
         await in_own_task()
         connection: Connection | None = None
@@ -83,6 +87,7 @@ class Connection:
                 connection = cls(address, FrameStream(await _connect(address)))
                 if handshake is not None:
                     connection.hello = await connection.command_document(handshake)
+                    await CLUSTER_KEYS.log_in(connection.command)
         except BaseException as error:
             if connection is not None:
                 connection.close()

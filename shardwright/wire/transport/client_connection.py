@@ -35,6 +35,7 @@ class ClientConnection:
         loop: what runs the connection's requests, once it is served.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
+        login: the handler's own record of who has logged in.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class ClientConnection:
         "is_finished",
         "is_interruptible",
         "is_waiting_for_news",
+        "login",
         "loop",
         "metadata",
         "peer",
@@ -75,6 +77,7 @@ class ClientConnection:
         self.scope = trio.CancelScope()
         self.reserved_bytes = 0
         self.state: Any = None
+        self.login: Any = None
 
     def allow_interruption(self) -> None:
         """Let the running operation end when its client disconnects; for reads and waits, not writes, as in MongoDB."""
