@@ -9,12 +9,14 @@ from shardwright.configd.dispatcher import is_config_command, run_config_command
 from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
+from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
 from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.sharding.clock import CLUSTER_TIME
+from shardwright.sharding.command_text import command_text
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
@@ -54,7 +56,8 @@ class ConfigHandler(SidecarHandler):
 
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
-        super().__init__(server.sidecar, metrics, server.options.slow_ms, logger)
+        access = SidecarAccess({}, is_config_command, command_text)
+        super().__init__(server.sidecar, metrics, server.options.slow_ms, logger, access)
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""

@@ -10,6 +10,7 @@ from typing import Final
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
+from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
@@ -52,6 +53,7 @@ from shardwright.shardd.transactions.session_kills import KILLS
 from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
+from shardwright.sharding.command_text import command_text
 from shardwright.sharding.commit_protocol import COORDINATOR
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
@@ -85,6 +87,18 @@ _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
 
 
+_FOR_USERS: Final = {
+    "cleanupOrphaned": "cleanupOrphaned",
+    "currentOp": "inprog",
+    "getParameter": "getParameter",
+    "getShardVersion": "getShardVersion",
+    "killOp": "killop",
+    "setParameter": "setParameter",
+    "shardingState": "shardingState",
+}
+"""The daemon's own commands that users may run, each with the action that they need on the cluster."""
+
+
 class ShardHandler(SidecarHandler):
     """Handles the requests of all clients of a shard daemon (see `wire.transport.server.Handler`)."""
 
@@ -103,7 +117,8 @@ class ShardHandler(SidecarHandler):
         self._causal_reads = CausalReads(context.mongod)
         self._snapshot_reads = SnapshotReads(context, shard.transactions)
         self._stale_errors = stale_errors
-        super().__init__(context.sidecar, context.metrics, context.options.slow_ms, logger)
+        access = SidecarAccess(_FOR_USERS, COMMANDS.__contains__, command_text)
+        super().__init__(context.sidecar, context.metrics, context.options.slow_ms, logger, access)
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""

@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
+from uuid import UUID
 
 from bson.decimal128 import Decimal128
 
 from shardwright.wire import rawbson
 from shardwright.wire.rawbson import Span
+
+_UUID_SUBTYPE: Final = 4
+_UUID_BYTES: Final = 16
 
 _unpack_int32 = Struct("<i").unpack_from
 _unpack_int64 = Struct("<q").unpack_from
@@ -49,6 +53,8 @@ def _quoted(document: bytes, start: int, end: int) -> str:
 
 
 def _binary(document: bytes, start: int, end: int) -> str:
+    if document[start + 4] == _UUID_SUBTYPE and end - start == _UUID_BYTES + 5:
+        return f'UUID("{UUID(bytes=document[start + 5 : end])}")'
     return f"BinData({document[start + 4]}, {document[start + 5 : end].hex().upper()})"
 
 

@@ -8,15 +8,18 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.retryable_errors import label_retryable_write
+from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.user_names import SYSTEM, with_owner_of_session
 from shardwright.wire.errors import BackendError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import Logger
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.well_formed import error_of_request
 
 # A failed command's reply begins with ok: 0.
@@ -35,13 +38,17 @@ class SidecarHandler(ABC):
         metrics: counts the operations.
         slow_ms: operations that take longer are logged.
         logger: logs them.
+        access: decides who may send what; used only if the daemon has the keys of a cluster.
     """
 
-    def __init__(self, sidecar: Sidecar, metrics: Metrics, slow_ms: float, logger: Logger) -> None:
+    def __init__(
+        self, sidecar: Sidecar, metrics: Metrics, slow_ms: float, logger: Logger, access: SidecarAccess
+    ) -> None:
         self._sidecar = sidecar
         self._observe = metrics.operations.observe
         self._slow_seconds = slow_ms / 1000
         self._logger = logger
+        self._access = access if CLUSTER_KEYS.keys else None
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
@@ -62,7 +69,10 @@ class SidecarHandler(ABC):
         outcome = OK
         try:
             refuse_reserved_session(request)
-            reply = await self.dispatch(client, client.state, request)
+            if self._access is None:
+                reply = await self.dispatch(client, client.state, request)
+            else:
+                reply = await self._controlled(self._access, client, client.state, request)
             if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
                 outcome = _code_name(reply)
             elif client.is_disconnected:
@@ -89,6 +99,24 @@ class SidecarHandler(ABC):
             self._observe(request.name, outcome, seconds)
             if seconds >= self._slow_seconds and request.name not in _WAITING:
                 self._log_slow(client, request, outcome, seconds)
+
+    @may_run_in_reactor
+    async def _controlled(
+        self, access: SidecarAccess, client: ClientConnection, upstream: Upstream, request: Request
+    ) -> bytes | None:
+        """As `dispatch`, under access control."""
+        if access.is_internal(upstream) and not may_log_in(request):
+            return await self.dispatch(client, upstream, with_owner_of_session(request, SYSTEM))
+        await in_own_task()
+        admitted = await access.admit(upstream, request)
+        if upstream.user is None and request.name not in HELLO_NAMES:
+            # The mongod knows what may be run without a log-in; the daemon does nothing for such a client.
+            reply = await upstream.forward(request.message.frame, request.message.flags)
+        else:
+            reply = await self.dispatch(client, upstream, admitted)
+        if may_log_in(request):
+            await access.learn_user(upstream)
+        return reply
 
     @abstractmethod
     @may_run_in_reactor

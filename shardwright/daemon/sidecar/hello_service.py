@@ -4,6 +4,8 @@ A plain hello is sent to the mongod on the client's own connection, so that mong
 the request. An awaitable hello is served from the mirror.
 """
 
+from typing import Final
+
 import bson
 import trio
 
@@ -17,6 +19,9 @@ from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.client_connection import ClientConnection
+
+_OF_ONE_CLIENT: Final = frozenset({"saslSupportedMechs", "speculativeAuthenticate"})
+"""Fields of a reply that are about the client who asked."""
 
 __all__ = ["HELLO_NAMES", "answer_hello"]
 
@@ -72,7 +77,7 @@ async def _ask_mongod(
     if not reply.get("ok"):
         return frame
     if "isWritablePrimary" in reply:
-        mirror.observe(reply)
+        mirror.observe({name: value for name, value in reply.items() if name not in _OF_ONE_CLIENT})
     upstream.connection_id = reply.get("connectionId")
     if b"client" in request.fields:
         client.metadata = request.get(b"client")

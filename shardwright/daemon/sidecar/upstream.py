@@ -5,7 +5,7 @@ their meaning if every client has its own. Nothing is rewritten: a request keeps
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import CommandError
@@ -14,6 +14,9 @@ from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+if TYPE_CHECKING:
+    from shardwright.daemon.user_names import UserName
 
 
 class _AnswerRelay(Relay):
@@ -41,15 +44,17 @@ class Upstream:
 
     Attributes:
         connection_id: mongod's number of the connection, once known from a ``hello``.
+        user: who is logged in on it, according to the mongod; None for nobody, and without access control.
     """
 
-    __slots__ = ("_client", "_connection", "_mongod", "connection_id")
+    __slots__ = ("_client", "_connection", "_mongod", "connection_id", "user")
 
     def __init__(self, mongod: LocalMongod, client: ClientConnection) -> None:
         self._mongod = mongod
         self._client = client
         self._connection: Connection | None = None
         self.connection_id: int | None = None
+        self.user: UserName | None = None
 
     @property
     def is_open(self) -> bool:

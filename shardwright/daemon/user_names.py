@@ -1,0 +1,71 @@
+"""Users as servers name them, and the digest by which sessions belong to them. Pure."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from bson import Binary
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import BINARY, OBJECT, encode_elements, find
+from shardwright.wire.request import Request
+from shardwright.wire.scram.system_user import SYSTEM_DATABASE, SYSTEM_USER
+
+_LSID: Final = b"lsid"
+_UID: Final = b"uid"
+_DIGEST_AT: Final = 5  # in binary data, after its length and subtype
+
+
+@dataclass(frozen=True, slots=True)
+class UserName:
+    """A user: the same name in two databases means two users."""
+
+    user: str
+    db: str
+
+    @property
+    def digest(self) -> bytes:
+        """What stands for the user in the ids of sessions."""
+        return sha256(f"{self.user}@{self.db}".encode()).digest()
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether this is a part of the cluster, and no user."""
+        return self == SYSTEM
+
+    def to_document(self) -> dict[str, str]:
+        """As commands name users."""
+        return {"user": self.user, "db": self.db}
+
+
+SYSTEM: Final = UserName(SYSTEM_USER, SYSTEM_DATABASE)
+"""The user as whom the processes of a cluster log in."""
+
+
+def with_owner_of_session(request: Request, user: UserName) -> Request:
+    """The request with the digest of its user in ``lsid``, by which all servers tell the sessions of users apart.
+
+    Args:
+        request: of a client.
+        user: who is logged in on its connection.
+
+    Raises:
+        CommandError: Unauthorized, it names another user's session.
+    """
+    span = request.fields.get(_LSID)
+    if span is None or span[0] != OBJECT:
+        return request
+    uid = find(request.body, _UID, span[2])
+    if uid is None:
+        addition = encode_elements({"uid": Binary(user.digest)})
+        lsid = request.body[span[2] : span[3]]
+        length = int.from_bytes(lsid[:4], "little") + len(addition)
+        changed = length.to_bytes(4, "little") + lsid[4:-1] + addition + lsid[-1:]
+        body = request.body
+        total = int.from_bytes(body[:4], "little") + len(addition)
+        return request.with_body(total.to_bytes(4, "little") + body[4 : span[2]] + changed + body[span[3] :])
+    is_own = uid[0] == BINARY and request.body[uid[2] + _DIGEST_AT : uid[3]] == user.digest
+    if not is_own and not user.is_internal:
+        raise CommandError(ErrorCode.Unauthorized, "Unauthorized to set user digest in LogicalSessionId")
+    return request
