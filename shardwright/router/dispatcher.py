@@ -12,6 +12,7 @@ import trio
 
 from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
+from shardwright.router.access.login import Login
 from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
@@ -73,6 +74,10 @@ class Dispatcher:
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
+            if context.access is not None:
+                request = operation.request = await context.access.admit(
+                    client, entry.name, request, admin_only=entry.admin_only
+                )
             is_in_transaction = AUTOCOMMIT in request.fields
             if is_in_transaction and context.options.worker_sockets:
                 relayed = await relayed_to_owner(context, request)
@@ -131,7 +136,9 @@ class Dispatcher:
                 self.slow_log.consider(operation, outcome, seconds, waits=_waits(entry))
 
     def connection_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
+        """A client has connected; nobody has logged in yet."""
+        if self._context.access is not None:
+            client.login = Login()
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""

@@ -15,7 +15,6 @@ from shardwright.router.replies.own_reply import framed_error
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.sessions.session_refresh import refresh_repeatedly
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
 
 
@@ -24,6 +23,8 @@ class RouterService:
 
     Attributes:
         handle: answers a request, see `Dispatcher.handle`.
+        connection_opened: a client has connected.
+        connection_closed: a client has gone.
     """
 
     def __init__(self, options: RouterOptions, nursery: trio.Nursery) -> None:
@@ -33,6 +34,8 @@ class RouterService:
         self._nursery = nursery
         dispatcher = Dispatcher(self._context)
         self.handle = dispatcher.handle
+        self.connection_opened = dispatcher.connection_opened
+        self.connection_closed = dispatcher.connection_closed
         self._slow_log = dispatcher.slow_log
 
     @classmethod
@@ -114,9 +117,3 @@ class RouterService:
     def begin_shutdown(self) -> None:
         """Notify clients waiting on hello, before their connections are closed."""
         self._context.quiesce.begin(self.shutdown_seconds)
-
-    def connection_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
-
-    def connection_closed(self, client: ClientConnection) -> None:
-        """A client has gone."""

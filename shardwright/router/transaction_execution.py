@@ -1,5 +1,7 @@
 """Running a command in its transaction: which one that is, what follows from an error, and the recovery token."""
 
+from dataclasses import replace
+
 import trio
 
 from shardwright.router.commands.command_registry import Command, CommandHandler
@@ -113,8 +115,8 @@ async def _abort(operation: Operation, transaction: RouterTransaction, cause: st
 
 
 def _end_cursors(operation: Operation, transaction: RouterTransaction) -> None:
-    owner = CursorOwner.of(operation.request)
-    operation.context.cursors.end_transaction(CursorOwner(owner.session, transaction.number))
+    owner = replace(CursorOwner.of(operation.request, operation.user), transaction=transaction.number)
+    operation.context.cursors.end_transaction(owner)
 
 
 def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:

@@ -117,7 +117,7 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
     try:
         documents = await cursor.first_batch(opening, reads=reads)
         if not cursor.is_exhausted:
-            owner = CursorOwner.of(operation.request)
+            owner = CursorOwner.of(operation.request, operation.user)
             cursor_id = cursors.open(cursor, owner, command=operation.request.body, client=operation.client)
         return cursor.first_reply(opening, documents, cursor_id)
     finally:

@@ -1,8 +1,8 @@
 """The commands of the router, a file for each or for a small family.
 
 Owns their arguments and replies, and how they are run; importing the package registers all of them.
-May import `change_streams`, `context`, `cursors`, `ddl`, `joins`, `operations`, `pipelines`, `placement`, `processes`,
-`reads`, `replies`, `sessions`, `transactions` and `writes`.
+May import `access`, `change_streams`, `context`, `cursors`, `ddl`, `joins`, `operations`, `pipelines`, `placement`,
+`processes`, `reads`, `replies`, `sessions`, `transactions` and `writes`.
 """
 
 from importlib import import_module

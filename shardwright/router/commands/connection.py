@@ -6,7 +6,7 @@ import ssl
 import struct
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bson.int64 import Int64
 
@@ -48,15 +48,6 @@ async def build_info(operation: Operation) -> Reply:
         "debug": False,
         "maxBsonObjectSize": BSON_OBJECT_BYTES_MAX,
     }
-
-
-@command("connectionStatus", arguments=("showPrivileges",))
-async def connection_status(operation: Operation) -> Reply:
-    """The users authenticated on this connection."""
-    status: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
-    if operation.argument(b"showPrivileges"):
-        status["authenticatedUserPrivileges"] = []
-    return {"authInfo": status}
 
 
 @command("whatsmyuri")

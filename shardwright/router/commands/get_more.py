@@ -22,7 +22,7 @@ async def get_more(operation: Operation) -> Reply:
     forwarded = await forward_to_holder(operation.context, arguments.cursor_id, request.message.frame)
     if forwarded is not None:
         return forwarded
-    cursors, owner = operation.context.cursors, CursorOwner.of(request)
+    cursors, owner = operation.context.cursors, CursorOwner.of(request, operation.user)
     with cursors.checked_out(arguments.cursor_id, arguments.namespace, owner, operation.client) as entry:
         operation.targeted = tuple(remote.shard_id for remote in entry.cursor.remotes if not remote.is_exhausted)
         get_more = GetMore(request, operation.client, entry.id, arguments.batch_size, arguments.max_time_ms)

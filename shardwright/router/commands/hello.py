@@ -1,19 +1,24 @@
 """``hello`` and its older names: how clients learn what server this is, and that it is shutting down."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import bson
 import trio
 
+from shardwright.daemon.user_names import UserName
+from shardwright.router.commands.authentication import start_conversation
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.wire import compression
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import wrong_type
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.hello import (
     MAX_WIRE_VERSION,
@@ -30,7 +35,11 @@ from shardwright.wire.limits import (
     WRITE_BATCH_OPERATIONS_MAX,
 )
 from shardwright.wire.message import MORE_TO_COME, op_msg
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, STRING, decode_document
+from shardwright.wire.request import Request
+
+_MECHANISMS: Final = b"saslSupportedMechs"
+_SPECULATIVE: Final = b"speculativeAuthenticate"
 
 
 @command("isMaster", aliases=("ismaster",), deadline_from_max_time=False)
@@ -44,9 +53,10 @@ async def hello(operation: Operation) -> Reply:
     )
     if wanted.compression is not None:
         client.compressors = tuple(compression.negotiate(wanted.compression))
+    log_in = await _log_in_fields(operation)
     client.allow_interruption()
     while True:
-        document = await _answer(operation, wanted)
+        document = {**await _answer(operation, wanted), **log_in}
         if not wanted.exhaust_allowed or wanted.topology_version is None:
             return document
         reply_id = next_request_id()
@@ -58,6 +68,42 @@ async def hello(operation: Operation) -> Reply:
         await client.send(signed(reply, operation.context.signer))
         operation.response_to = reply_id
         wanted = wanted.following(operation.context.quiesce.topology_version)
+
+
+async def _log_in_fields(operation: Operation) -> dict[str, Any]:
+    """What a reply says about logging in, if it is asked: the mechanisms of a user, and the first step of a log-in.
+
+    Raises:
+        CommandError: TypeMismatch, BadValue; or the config servers cannot be read.
+    """
+    request, access = operation.request, operation.context.access
+    fields: dict[str, Any] = {}
+    if access is None:
+        return fields
+    if _MECHANISMS in request.fields:
+        mechanisms = await access.scram.mechanisms_of(_user_asked_for(request))
+        if mechanisms is not None:
+            fields["saslSupportedMechs"] = mechanisms
+    if _SPECULATIVE in request.fields:
+        first = Arguments.of(request, "hello").nested(_SPECULATIVE)
+        if request.raw_object(_SPECULATIVE) == EMPTY_DOCUMENT:
+            raise CommandError(ErrorCode.BadValue, "hello.speculativeAuthenticate must be a non-empty Object")
+        with suppress(CommandError):  # the client then logs in by a command of its own, and gets the error there
+            if first.has(b"saslStart"):
+                fields["speculativeAuthenticate"] = await start_conversation(
+                    operation, first, first.string(b"db"), is_speculative=True
+                )
+    return fields
+
+
+def _user_asked_for(request: Request) -> UserName:
+    span = request.fields[_MECHANISMS]
+    if span[0] != STRING:
+        raise wrong_type("hello.saslSupportedMechs", span[0], "string", "object")
+    db, dot, user = str(request.get(_MECHANISMS)).partition(".")
+    if not dot:
+        raise CommandError(ErrorCode.BadValue, "UserName must contain a '.' separated database.user pair")
+    return UserName(user, db)
 
 
 @command("isdbgrid")

@@ -22,10 +22,10 @@ _WITHOUT_AUTHENTICATION: Final = frozenset(
             "hello",
         ),
         *("isMaster", "isdbgrid", "listCommands", "ping", "refreshLogicalSessionCacheNow", "waitForFailPoint"),
-        *("testDeprecation", "whatsmyuri"),
+        *("authenticate", "saslContinue", "saslStart", "testDeprecation", "whatsmyuri"),
     }
 )
-"""Commands that MongoDB runs for clients that have not authenticated; here nobody has to."""
+"""Commands that MongoDB runs for clients that have not authenticated. Here test commands need a log-in."""
 
 
 @command("listCommands")

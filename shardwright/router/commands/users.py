@@ -1,6 +1,6 @@
 """Commands about users and roles, which the config servers keep for the whole cluster; and ``getnonce``, a relic.
 
-Nobody has to authenticate yet; as on a mongos without access control, users are only stored.
+Without a key file nobody has to log in, and users are only stored, as on a mongos without access control.
 """
 
 import secrets
@@ -42,7 +42,10 @@ _NONCE_BYTES: Final = 8
 
 def _writing(summary: str) -> CommandHandler:
     async def change(operation: Operation) -> Reply:
-        return await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
+        try:
+            return await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
+        finally:
+            _forget_users(operation)  # also after an error, since the change may have been made nevertheless
 
     change.__doc__ = summary
     return change
@@ -67,7 +70,8 @@ command("_mergeAuthzCollections", admin_only=True, supports_write_concern=True)(
 
 @command("invalidateUserCache", arguments=())
 async def invalidate_user_cache(operation: Operation) -> Reply:
-    """Forgets the users that this router has cached: none."""
+    """Forgets the users that this router has cached."""
+    _forget_users(operation)
     return {}
 
 
@@ -75,6 +79,11 @@ async def invalidate_user_cache(operation: Operation) -> Reply:
 async def get_nonce(operation: Operation) -> Reply:
     """A random number, which clients of old needed to authenticate."""
     return {"nonce": secrets.token_hex(_NONCE_BYTES)}
+
+
+def _forget_users(operation: Operation) -> None:
+    if operation.context.access is not None:
+        operation.context.access.users.forget()
 
 
 async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:

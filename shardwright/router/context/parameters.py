@@ -57,6 +57,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "localLogicalSessionTimeoutMinutes": Parameter(30),
     "logicalSessionRefreshMillis": Parameter(REFRESH_MILLISECONDS, parse=int),
     "disableLogicalSessionCacheRefresh": Parameter(False, parse=parse_boolean),
+    "userCacheInvalidationIntervalSecs": Parameter(30, _whole_number(1, 86_400), parse=int),
     "maxSessions": Parameter(SESSIONS_MAX, parse=int),
     "maxAcceptableLogicalClockDriftSecs": Parameter(31_536_000, parse=int),
 }

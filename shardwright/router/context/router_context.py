@@ -10,6 +10,7 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.access.access_control import AccessControl
 from shardwright.router.context.client_times import ClientTimes
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.fail_point_names import FAIL_POINT_NAMES
@@ -33,6 +34,7 @@ from shardwright.sharding.session_cache import SessionCache
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
 from shardwright.wire.transport.client import handshake_document
+from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -59,6 +61,7 @@ class RouterContext:
         pools: connections to other servers.
         pools_as_router: connections to genuine shards on which they take this router for a mongos.
         catalog: the config servers.
+        access: who the clients are and what they may do; None without a key file, when everybody may do everything.
         shards: the shards and their members.
         routing: the cache of routing tables.
         signer: signs the cluster times in replies to clients.
@@ -91,6 +94,13 @@ class RouterContext:
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
+        self.access = (
+            AccessControl(
+                self.catalog, CLUSTER_KEYS, lambda: float(self.parameters["userCacheInvalidationIntervalSecs"])
+            )
+            if CLUSTER_KEYS.keys
+            else None
+        )
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.signer = TimeSigner()

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import BINARY, index
 from shardwright.wire.request import Request
@@ -23,35 +24,49 @@ class CursorOwner:
     Attributes:
         session: the 16 bytes of ``lsid.id``, None outside a session.
         transaction: ``txnNumber``, None outside a transaction.
+        user: the digest of the user, empty without access control.
     """
 
     session: bytes | None = None
     transaction: int | None = None
+    user: bytes = b""
 
     @classmethod
-    def of(cls, request: Request) -> "CursorOwner":
+    def of(cls, request: Request, user: bytes = b"") -> "CursorOwner":
         """The session and the transaction of a request.
+
+        Args:
+            request: the request.
+            user: the digest of the user who has logged in on its connection. Where that is a part of the cluster, which
+                acts for a user, the request says for whom.
 
         Raises:
             CommandError: TypeMismatch, ``lsid`` is not a document.
         """
         lsid = request.raw_object(b"lsid")
         if lsid is None:
-            return NOBODY
-        identifier = index(lsid).get(b"id")
+            return cls(user=user) if user else NOBODY
+        fields = index(lsid)
+        identifier, uid = fields.get(b"id"), fields.get(b"uid")
+        if user and uid is not None and uid[0] == BINARY:
+            user = lsid[uid[2] + 5 : uid[3]]
         session = lsid[identifier[2] + 5 : identifier[3]] if identifier and identifier[0] == BINARY else lsid
         # A txnNumber without autocommit belongs to a retryable write, which opens no cursor.
         transaction = request.get(b"txnNumber") if b"autocommit" in request.fields else None
-        return cls(session, transaction)
+        return cls(session, transaction, user)
 
     def check(self, cursor_id: int, reader: "CursorOwner") -> None:
-        """Refuse a ``getMore`` from outside the session or the transaction that opened the cursor.
+        """Refuse a ``getMore`` of another user, or from outside the session or the transaction that opened the cursor.
 
         Raises:
-            CommandError: 50799 to 50804, mongos's numbers for the six ways to differ.
+            CommandError: Unauthorized, the cursor is another user's; 50799 to 50804, mongos's numbers for the others.
         """
         if self == reader:
             return
+        if self.user != reader.user:
+            raise CommandError(
+                ErrorCode.Unauthorized, f"cursor id {cursor_id} was not created by the authenticated user"
+            )
         prefix = f"Cannot run getMore on cursor {cursor_id}, which was"
         if self.session != reader.session:
             ours, theirs = _session_text(self.session), _session_text(reader.session)

@@ -76,7 +76,7 @@ def adopt(
     opened = SingleShardCursor(remote, has_api_parameters=has_api_parameters)
     cursor_id = operation.context.cursors.open(
         opened,
-        CursorOwner.of(operation.request),
+        CursorOwner.of(operation.request, operation.user),
         command=operation.request.body,
         is_immortal=is_immortal,
         client=operation.client,
@@ -166,7 +166,7 @@ async def answer_first_batch(
     try:
         documents = await cursor.first_batch(opening)
         if not (is_single_batch or cursor.is_exhausted):
-            owner = CursorOwner.of(operation.request)
+            owner = CursorOwner.of(operation.request, operation.user)
             command = operation.request.body
             cursor_id = cursors.open(cursor, owner, command=command, is_immortal=is_immortal, client=operation.client)
         return cursor.first_reply(opening, documents, cursor_id)

@@ -143,7 +143,7 @@ def namespace_shown(request: Request) -> str:
 
 
 def _session(lsid: bytes | None) -> dict[str, Any]:
-    return {} if lsid is None else {"lsid": {**decode_document(lsid), "uid": NO_USER}}
+    return {} if lsid is None else {"lsid": {"id": None, "uid": NO_USER, **decode_document(lsid)}}
 
 
 def _command(body: bytes, wanted: CurrentOpArguments) -> dict[str, Any]:
@@ -158,7 +158,8 @@ def _command(body: bytes, wanted: CurrentOpArguments) -> dict[str, Any]:
 
 def _idle_cursor(context: RouterContext, entry: OpenCursor, wanted: CurrentOpArguments) -> dict[str, Any]:
     session = entry.owner.session
-    lsid = {} if session is None else {"lsid": {"id": Binary(session, UUID_SUBTYPE), "uid": NO_USER}}
+    user = entry.owner.user or NO_USER
+    lsid = {} if session is None else {"lsid": {"id": Binary(session, UUID_SUBTYPE), "uid": user}}
     return {
         "type": "idleCursor",
         "host": context.options.address,

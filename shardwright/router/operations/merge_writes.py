@@ -138,7 +138,7 @@ async def _read(reading: Operation, run: Run, namespace: str, write: Write) -> N
         namespace: of its cursor; another than its collection's, so that batches are not passed on to the client.
         write: writes a batch.
     """
-    cursors, owner = reading.context.cursors, CursorOwner.of(reading.request)
+    cursors, owner = reading.context.cursors, CursorOwner.of(reading.request, reading.user)
     reply = await run(reading, namespace)
     cursor_id = _cursor_id(reply)
     try:

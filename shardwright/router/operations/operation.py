@@ -123,6 +123,12 @@ class Operation:
         return ReadPreference.parse(fields)
 
     @property
+    def user(self) -> bytes:
+        """The digest of the user who has logged in on the client's connection, empty without access control."""
+        login = self.client.login
+        return b"" if login is None or login.user is None else login.user.digest
+
+    @property
     def is_retryable_write(self) -> bool:
         """Whether the request is a write that shards recognize when it is resent."""
         return TXN_NUMBER in self.request.fields and AUTOCOMMIT not in self.request.fields

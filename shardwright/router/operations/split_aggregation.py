@@ -117,7 +117,7 @@ async def run_segments(
 
 
 async def _session_for_mongods(operation: Operation, segments: Sequence[Segment]) -> Any:  # noqa: ANN401 - a BSON value
-    """The id of the client's session if the mongods that merge have to read the cursors in it; else None.
+    """The ``lsid`` of the client if the mongods that merge have to read the cursors in it; else None.
 
     Those of genuine shards do so in any session, others only in a transaction.
 
@@ -127,10 +127,10 @@ async def _session_for_mongods(operation: Operation, segments: Sequence[Segment]
     if SESSION not in operation.request.fields:
         return None
     if operation.transaction is not None:
-        return operation.request.get(SESSION)["id"]
+        return operation.request.get(SESSION)
     for segment in segments:
         if await _is_genuine(operation, segment, _preference(operation, segment)):
-            return operation.request.get(SESSION)["id"]
+            return operation.request.get(SESSION)
     return None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from bson.binary import Binary
 from bson.int64 import Int64
@@ -43,7 +43,7 @@ def merge_cursors(
     remotes: Sequence[Remote],
     namespace: str,
     sort: Mapping[str, int] | None = None,
-    session: object = None,
+    session: Mapping[str, Any] | None = None,
     transaction: int | None = None,
 ) -> bytes:
     """The raw stage that reads cursors.
@@ -52,11 +52,11 @@ def merge_cursors(
         remotes: the cursors.
         namespace: ``db.collection`` of the aggregation.
         sort: the order in which documents are merged, by their ``$sortKey``; None for any.
-        session: the id of the session in which the cursors were opened; None if they were in none.
+        session: the ``lsid`` with which the cursors were opened; None if they were in no session.
         transaction: the number of the transaction in which they were opened; None if they were in none.
     """
     specification = (
-        encode_elements({} if session is None else {"lsid": {"id": session, "uid": _NO_USER}})
+        encode_elements({} if session is None else {"lsid": {"id": session["id"], "uid": session.get("uid", _NO_USER)}})
         + encode_elements({} if transaction is None else {"txnNumber": Int64(transaction), "autocommit": False})
         + encode_elements({} if sort is None else {"sort": dict(sort)})
         + encode_elements({"compareWholeSortKey": False})

@@ -1,0 +1,121 @@
+"""Whether a client may run a command, and in whose name it runs.
+
+Every request of a router with a key passes here first. The checks are in mongos's order: the database, the log-in, then
+the privileges.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.privileges import ANY_ACTION, CLUSTER
+from shardwright.daemon.user_names import UserName, with_owner_of_session
+from shardwright.router.access.authorized_user import AuthorizedUser
+from shardwright.router.access.command_needs import TABLE
+from shardwright.router.access.localhost_exception import LocalhostException
+from shardwright.router.access.login import Login
+from shardwright.router.access.needs import Need
+from shardwright.router.access.scram_login import ScramLogin
+from shardwright.router.access.user_cache import UserCache
+from shardwright.sharding.command_text import command_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_keys import ClusterKeys
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+WITHOUT_LOG_IN: Final = frozenset(
+    {
+        *("_isSelf", "authenticate", "buildInfo", "connectionStatus", "getLastError", "getnonce", "hello", "isMaster"),
+        *("isdbgrid", "listCommands", "ping", "saslContinue", "saslStart", "whatsmyuri"),
+    }
+)
+"""What clients may run before they log in: MongoDB's list, without test commands."""
+
+_ROOT: Final = "root"
+
+
+class AccessControl:
+    """Decides about the requests of all clients.
+
+    Args:
+        catalog: the config servers.
+        keys: of the cluster.
+        cache_seconds: returns how old a user's description may be.
+
+    Attributes:
+        users: the users.
+        scram: log-ins.
+    """
+
+    def __init__(self, catalog: CatalogClient, keys: ClusterKeys, cache_seconds: Callable[[], float]) -> None:
+        self.users = UserCache(catalog, cache_seconds)
+        self.scram = ScramLogin(self.users, keys)
+        self._localhost = LocalhostException(self.users)
+
+    @may_run_in_reactor
+    async def admit(self, client: ClientConnection, name: str, request: Request, *, admin_only: bool) -> Request:
+        """Check a request; returns what is to be executed: its session belongs to its user.
+
+        Args:
+            client: who sends it.
+            name: the command, without aliases.
+            request: the request.
+            admin_only: whether the command runs on the admin database alone.
+
+        Raises:
+            CommandError: Unauthorized, or the config servers cannot be read.
+        """
+        login: Login = client.login
+        if admin_only and request.db != "admin":
+            raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
+        if name in WITHOUT_LOG_IN:
+            return request if login.user is None else with_owner_of_session(request, login.user)
+        user = None if login.user is None else self.users.fresh(login.user)
+        if user is None:
+            await in_own_task()
+            user = await self._read(login)
+            if user is None:
+                if await self._localhost.admits(client, request):
+                    return request
+                raise CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
+        if not _may_run(user, name, request):
+            raise not_authorized(request)
+        return with_owner_of_session(request, user.name)
+
+    def allows(self, client: ClientConnection, need: Need) -> bool:
+        """Whether the privileges of a client that was admitted include an action."""
+        name: UserName | None = client.login.user
+        user = None if name is None else self.users.fresh(name)
+        return user is not None and need.is_met(user.privileges)
+
+    async def _read(self, login: Login) -> AuthorizedUser | None:
+        """Who has logged in; a user who has been dropped is logged out."""
+        if login.user is None:
+            return None
+        user = await self.users.find(login.user)
+        if user is None:
+            login.user = None
+        return user
+
+
+def not_authorized(request: Request) -> CommandError:
+    """The error for what a user may not do."""
+    return CommandError(
+        ErrorCode.Unauthorized, f"not authorized on {request.db} to execute command {command_text(request)}"
+    )
+
+
+def _may_run(user: AuthorizedUser, name: str, request: Request) -> bool:
+    if user.privileges.allow(ANY_ACTION, CLUSTER):
+        return True
+    row = TABLE.get(name)
+    if row is None:
+        return user.has_role(_ROOT, "admin")
+    try:
+        return all(need.is_met(user.privileges) for need in row(request))
+    except CommandError as error:
+        if error.code == ErrorCode.Unauthorized:
+            return False
+        raise

@@ -1,0 +1,65 @@
+"""A user as the config servers describe it: credentials, roles and privileges, inherited ones included. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from shardwright.daemon.privileges import ANY_ACTION, Privileges
+from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.router.access.restrictions import Restrictions
+from shardwright.wire.scram.keys import MECHANISMS, Credentials, Mechanism
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizedUser:
+    """What a log-in and the operations after it need to know of a user.
+
+    Attributes:
+        name: the user.
+        credentials: by mechanism.
+        role_documents: all roles, inherited ones included, as ``connectionStatus`` shows them.
+        privilege_documents: likewise the privileges.
+        privileges: the same, to be asked.
+        restrictions: from where the user may connect.
+    """
+
+    name: UserName
+    credentials: Mapping[Mechanism, Credentials]
+    role_documents: Sequence[Mapping[str, Any]]
+    privilege_documents: Sequence[Mapping[str, Any]]
+    privileges: Privileges
+    restrictions: Restrictions
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """The user in a reply to ``usersInfo`` with credentials, privileges and restrictions.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is malformed.
+        """
+        credentials = {
+            MECHANISMS[name]: Credentials.from_document(MECHANISMS[name], stored)
+            for name, stored in document.get("credentials", {}).items()
+            if name in MECHANISMS
+        }
+        privileges = document["inheritedPrivileges"]
+        return cls(
+            UserName(document["user"], document["db"]),
+            credentials,
+            document["inheritedRoles"],
+            privileges,
+            Privileges.from_documents(privileges),
+            Restrictions.from_document(document),
+        )
+
+    def has_role(self, role: str, db: str) -> bool:
+        """Whether the user has a role, directly or through another one."""
+        return any(each["role"] == role and each["db"] == db for each in self.role_documents)
+
+
+_EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]
+
+SYSTEM_USER = AuthorizedUser(
+    SYSTEM, {}, [], _EVERYTHING, Privileges.from_documents(_EVERYTHING), Restrictions.from_document({})
+)
+"""A part of the cluster."""

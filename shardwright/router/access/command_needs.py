@@ -1,0 +1,311 @@
+"""The table of what each command needs. A command without a row needs the role root.
+
+Rows that ask for more than MongoDB does are listed in docs/security.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from shardwright.daemon.privileges import ANY, CLUSTER, Resource
+from shardwright.router.access.needs import (
+    AnyOf,
+    Need,
+    Needs,
+    Row,
+    nothing,
+    on_cluster,
+    on_collection,
+    on_database,
+    on_full_name,
+    on_named_database,
+)
+from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_needs
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import append, decode_value, encode_elements, find
+from shardwright.wire.request import Request
+
+_SETTINGS: Final = Resource("config", "settings")
+
+
+def _write_needs(*actions: str) -> Row:
+    def needs(request: Request) -> Needs:
+        target = Resource(request.db, request.collection)
+        wanted = [*actions]
+        if request.get(b"bypassDocumentValidation"):
+            wanted.append("bypassDocumentValidation")
+        return [Need(action, target) for action in wanted]
+
+    return needs
+
+
+def _update_needs(request: Request) -> Needs:
+    yield from _write_needs("update")(request)
+    if any(map(_is_upsert, request.documents(b"updates"))):
+        yield Need("insert", Resource(request.db, request.collection))
+
+
+def _is_upsert(statement: bytes) -> bool:
+    span = find(statement, b"upsert")
+    return span is not None and bool(decode_value(statement, span))
+
+
+def _find_and_modify_needs(request: Request) -> Needs:
+    removes = request.get(b"remove")
+    yield from _write_needs("find", "remove" if removes else "update")(request)
+    if request.get(b"upsert"):
+        yield Need("insert", Resource(request.db, request.collection))
+
+
+def _explain_needs(request: Request) -> Needs:
+    inner = request.raw_object(b"explain") or b"\5\0\0\0\0"
+    body = append(inner, encode_elements({"$db": request.db}))
+    explained = Request(OpMsg(op_msg(body, request_id=request.message.request_id)))
+    row = TABLE.get(explained.name)
+    return [ROOT] if row is None else row(explained)
+
+
+def _map_reduce_needs(request: Request) -> Needs:
+    yield Need("find", Resource(request.db, request.collection))
+    out = request.get(b"out")
+    if isinstance(out, str):
+        out = {"replace": out}
+    if isinstance(out, Mapping):
+        db = str(out.get("db", request.db))
+        for kind, actions in (("replace", ("insert", "remove")), ("merge", _CHANGES), ("reduce", _CHANGES)):
+            if kind in out:
+                yield from (Need(action, Resource(db, str(out[kind]))) for action in actions)
+
+
+_CHANGES: Final = ("insert", "update")
+
+
+def _create_needs(request: Request) -> Needs:
+    target = Resource(request.db, request.collection)
+    source = request.get(b"viewOn")
+    if isinstance(source, str):
+        yield Need("createCollection", target)
+        yield from pipeline_needs(request.db, source, request.get(b"pipeline") or [])
+        return
+    yield AnyOf((Need("createCollection", target), Need("insert", target)))
+    if request.get(b"capped"):
+        yield Need("convertToCapped", target)
+
+
+def _coll_mod_needs(request: Request) -> Needs:
+    yield Need("collMod", Resource(request.db, request.collection))
+    source = request.get(b"viewOn")
+    if isinstance(source, str):
+        yield from pipeline_needs(request.db, source, request.get(b"pipeline") or [])
+
+
+def _rename_needs(request: Request) -> Needs:
+    source, target = (_full(request, name) for name in (b"renameCollection", b"to"))
+    if source.db == target.db and not request.get(b"dropTarget"):
+        return [Need("renameCollectionSameDB", Resource(source.db)), Need("find", target)]
+    needs = [Need("find", source), Need("dropCollection", source), *(Need(each, target) for each in _COPIES)]
+    return [*needs, Need("dropCollection", target)] if request.get(b"dropTarget") else needs
+
+
+_COPIES: Final = ("insert", "createIndex")
+
+
+def _file_needs(request: Request) -> Needs:
+    return [Need("find", Resource(request.db, f"{request.get(b'root', 'fs')}.chunks"))]
+
+
+def _profile_needs(request: Request) -> Needs:
+    if request.get(b"profile") == -1 and not {b"slowms", b"sampleRate", b"filter"} & request.fields.keys():
+        return [
+            AnyOf((Need("enableProfiler", Resource(request.db)), Need("find", Resource(request.db, "system.profile"))))
+        ]
+    return [Need("enableProfiler", Resource(request.db))]
+
+
+def _validate_metadata_needs(request: Request) -> Needs:
+    db = request.get(b"db")
+    return [Need("validate", Resource(db) if isinstance(db, str) else ANY)]
+
+
+def _granting(action: str | None) -> Row:
+    """Commands that give roles to a user or role: the action on its database, and grantRole on that of each role."""
+
+    def needs(request: Request) -> Needs:
+        if action is not None:
+            yield Need(action, Resource(request.db))
+        yield from (Need("grantRole", Resource(db)) for db in _databases_of_roles(request))
+        for privilege in _documents(request.get(b"privileges")):
+            yield Need("grantRole", _resource_of(privilege.get("resource")))
+        if b"authenticationRestrictions" in request.fields:
+            yield Need("setAuthenticationRestriction", Resource(request.db))
+
+    return needs
+
+
+def _revoking(request: Request) -> Needs:
+    yield from (Need("revokeRole", Resource(db)) for db in _databases_of_roles(request))
+    for privilege in _documents(request.get(b"privileges")):
+        yield Need("revokeRole", _resource_of(privilege.get("resource")))
+
+
+def _update_user_needs(request: Request) -> Needs:
+    fields = request.fields
+    if b"pwd" in fields or b"mechanisms" in fields:
+        yield Need("changePassword", Resource(request.db))
+    if b"customData" in fields:
+        yield Need("changeCustomData", Resource(request.db))
+    if b"roles" in fields:
+        yield Need("revokeRole", ANY)
+    yield from _granting(None)(request)
+
+
+def _update_role_needs(request: Request) -> Needs:
+    yield Need("revokeRole", ANY)
+    yield from _granting(None)(request)
+
+
+def _info(action: str) -> Row:
+    def needs(request: Request) -> Needs:
+        asked = request.get(request.name.encode())
+        if isinstance(asked, Mapping) and asked.get("forAllDBs"):
+            return [Need(action, CLUSTER)]
+        named = asked if isinstance(asked, list) else [asked]
+        return [Need(action, Resource(db)) for db in sorted({_db_of(each, request.db) for each in named})]
+
+    return needs
+
+
+def _databases_of_roles(request: Request) -> list[str]:
+    given: list[Any] = []
+    for name in (b"roles", b"grantedRoles"):
+        value = request.get(name)
+        given += value if isinstance(value, list) else []
+    return sorted({_db_of(role, request.db) for role in given})
+
+
+def _db_of(named: Any, db: str) -> str:  # noqa: ANN401 - whatever a client sent
+    return str(named["db"]) if isinstance(named, Mapping) and "db" in named else db
+
+
+def _documents(value: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401 - whatever a client sent
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _resource_of(document: Any) -> Resource:  # noqa: ANN401 - whatever a client sent
+    """Where a privilege is granted: on its database; on all if it is on more than one."""
+    db = document.get("db") if isinstance(document, Mapping) else None
+    return Resource(db) if isinstance(db, str) and db else ANY
+
+
+def _full(request: Request, name: bytes) -> Resource:
+    db, _, collection = str(request.get(name)).partition(".")
+    return Resource(db, collection)
+
+
+ROOT: Final = Need("anyAction", Resource(is_cluster=True))
+"""What only those have who may do everything."""
+
+_SAME_ON_CLUSTER: Final = (
+    *("addShard", "removeShard", "listShards", "netstat", "shutdown", "getShardMap", "flushRouterConfig"),
+    *("connPoolStats", "connPoolSync", "dropConnections", "fsync", "getCmdLineOpts", "getLog", "getParameter"),
+    *("setParameter", "hostInfo", "logRotate", "rotateCertificates", "serverStatus", "getDefaultRWConcern"),
+    *("setDefaultRWConcern", "getClusterParameter", "setClusterParameter", "setFeatureCompatibilityVersion"),
+    *("setUserWriteBlockMode", "appendOplogNote", "invalidateUserCache", "listDatabases"),
+)
+_SAME_ON_COLLECTION: Final = (
+    *("convertToCapped", "listIndexes", "collStats", "validate", "compactStructuredEncryptionData", "splitVector"),
+)
+_OF_EVERYBODY: Final = (
+    *("abortTransaction", "commitTransaction", "endSessions", "refreshSessions", "startSession", "logout"),
+    *("availableQueryOptions", "getMore", "killCursors"),
+)
+
+TABLE: Final[dict[str, Row]] = {
+    **{name: on_cluster(name) for name in _SAME_ON_CLUSTER},
+    **{name: on_collection(name) for name in _SAME_ON_COLLECTION},
+    **dict.fromkeys(_OF_EVERYBODY, nothing),
+    "features": lambda request: [Need("oidReset", CLUSTER)] if request.get(b"oidReset") else (),
+    "find": on_collection("find"),
+    "count": on_collection("find"),
+    "distinct": on_collection("find"),
+    "dataSize": on_full_name("find"),
+    "filemd5": _file_needs,
+    "insert": _write_needs("insert"),
+    "delete": _write_needs("remove"),
+    "update": _update_needs,
+    "findAndModify": _find_and_modify_needs,
+    "aggregate": aggregate_needs,
+    "mapReduce": _map_reduce_needs,
+    "explain": _explain_needs,
+    "create": _create_needs,
+    "collMod": _coll_mod_needs,
+    "drop": on_collection("dropCollection"),
+    "dropDatabase": on_database("dropDatabase"),
+    "dbStats": on_database("dbStats"),
+    "createIndexes": on_collection("createIndex"),
+    "setIndexCommitQuorum": on_collection("createIndex"),
+    "dropIndexes": on_collection("dropIndex"),
+    "renameCollection": _rename_needs,
+    "listCollections": on_database("listCollections"),
+    "planCacheClear": on_collection("planCacheWrite"),
+    "planCacheClearFilters": on_collection("planCacheIndexFilter"),
+    "planCacheListFilters": on_collection("planCacheIndexFilter"),
+    "planCacheSetFilter": on_collection("planCacheIndexFilter"),
+    "validateDBMetadata": _validate_metadata_needs,
+    "profile": _profile_needs,
+    "setProfilingFilterGlobally": lambda _: [Need("enableProfiler", ANY)],
+    "startRecordingTraffic": on_cluster("trafficRecording"),
+    "stopRecordingTraffic": on_cluster("trafficRecording"),
+    "getDiagnosticData": lambda _: [
+        *(Need(each, CLUSTER) for each in ("serverStatus", "replSetGetStatus", "connPoolStats")),
+        Need("collStats", Resource("local", "oplog.rs")),
+    ],
+    "currentOp": on_cluster("inprog"),
+    "killOp": on_cluster("killop"),
+    "killSessions": on_cluster("killAnySession"),
+    "killAllSessions": on_cluster("killAnySession"),
+    "killAllSessionsByPattern": on_cluster("killAnySession", "impersonate"),
+    "enableSharding": on_named_database("enableSharding"),
+    "movePrimary": on_named_database("moveChunk"),
+    "shardCollection": on_full_name("enableSharding"),
+    "balancerCollectionStatus": on_full_name("enableSharding"),
+    "moveChunk": on_full_name("moveChunk"),
+    "moveRange": on_full_name("moveChunk"),
+    "setAllowMigrations": on_full_name("moveChunk"),
+    "split": on_full_name("splitChunk"),
+    "mergeChunks": on_full_name("splitChunk"),
+    "configureCollectionBalancing": on_full_name("splitChunk", "moveChunk"),
+    "refineCollectionShardKey": on_full_name("refineCollectionShardKey"),
+    "clearJumboFlag": on_full_name("clearJumboFlag"),
+    "getShardVersion": on_full_name("getShardVersion"),
+    "reshardCollection": on_full_name("reshardCollection"),
+    "abortReshardCollection": on_full_name("reshardCollection"),
+    "commitReshardCollection": on_full_name("reshardCollection"),
+    "cleanupReshardCollection": on_full_name("reshardCollection"),
+    "balancerStart": lambda _: [Need("update", _SETTINGS)],
+    "balancerStop": lambda _: [Need("update", _SETTINGS)],
+    "balancerStatus": lambda _: [Need("find", _SETTINGS)],
+    "balancerExplain": lambda _: [Need("find", _SETTINGS), Need("listShards", CLUSTER)],
+    "addShardToZone": on_cluster("enableSharding"),
+    "removeShardFromZone": on_cluster("enableSharding"),
+    "updateZoneKeyRange": on_cluster("enableSharding"),
+    "createUser": _granting("createUser"),
+    "createRole": _granting("createRole"),
+    "updateUser": _update_user_needs,
+    "updateRole": _update_role_needs,
+    "dropUser": on_database("dropUser"),
+    "dropAllUsersFromDatabase": on_database("dropUser"),
+    "dropRole": on_database("dropRole"),
+    "dropAllRolesFromDatabase": on_database("dropRole"),
+    "grantRolesToUser": _granting(None),
+    "grantRolesToRole": _granting(None),
+    "grantPrivilegesToRole": _granting(None),
+    "revokeRolesFromUser": _revoking,
+    "revokeRolesFromRole": _revoking,
+    "revokePrivilegesFromRole": _revoking,
+    "usersInfo": _info("viewUser"),
+    "rolesInfo": _info("viewRole"),
+    "_mergeAuthzCollections": lambda _: [
+        Need(action, ANY) for action in ("createUser", "createRole", "grantRole", "revokeRole", "find")
+    ],
+}
+"""By the name of the command, without aliases."""

@@ -1,0 +1,63 @@
+"""The first user of a cluster: until there is one, a client on the same machine may create it without a log-in.
+
+Only a connection through the loopback interface counts. UNIX sockets do not: whoever reaches one may speak for others.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Final
+
+from shardwright.router.access.user_cache import UserCache
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+
+_ADMIN: Final = "admin"
+_EXTERNAL: Final = "$external"
+
+
+class LocalhostException:
+    """Ends for good with the first user or role that is seen.
+
+    Args:
+        users: of the cluster.
+    """
+
+    def __init__(self, users: UserCache) -> None:
+        self._users = users
+        self._is_over = False
+
+    async def admits(self, client: ClientConnection, request: Request) -> bool:
+        """Whether a client who has not logged in may run a command nevertheless.
+
+        Raises:
+            CommandError: the config servers cannot be read.
+        """
+        if self._is_over or not _is_granted(request) or not _is_from_this_machine(client.peer):
+            return False
+        self._is_over = await self._users.is_anybody_known()
+        return not self._is_over
+
+
+def _is_granted(request: Request) -> bool:
+    """``createUser`` in admin with roles of admin, or in $external with none; and ``addShard``."""
+    if request.name == "addShard":
+        return True
+    if request.name != "createUser" or request.db not in (_ADMIN, _EXTERNAL):
+        return False
+    roles = request.get(b"roles")
+    given = roles if isinstance(roles, list) else []
+    if request.db == _EXTERNAL:
+        return all(_db_of(role, _EXTERNAL) == _ADMIN for role in given)
+    return b"authenticationRestrictions" not in request.fields and all(_db_of(role, _ADMIN) == _ADMIN for role in given)
+
+
+def _db_of(role: Any, db: str) -> str:  # noqa: ANN401 - whatever a client sent
+    return str(role.get("db", db)) if isinstance(role, Mapping) else db
+
+
+def _is_from_this_machine(peer: str) -> bool:
+    host = peer.rpartition(":")[0]
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a UNIX socket
+        return False

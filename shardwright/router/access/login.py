@@ -1,0 +1,77 @@
+"""The log-in of one connection: a conversation that is going on, and who has logged in. Pure.
+
+As in MongoDB a connection has one user. A new conversation ends an old one, and a failed one leaves the user logged in.
+"""
+
+from dataclasses import dataclass
+
+from shardwright.daemon.user_names import UserName
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.scram.server import ServerConversation
+
+CONVERSATION_ID = 1
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A log-in that is going on.
+
+    Attributes:
+        user: who logs in.
+        steps: verifies the proof; None once it was verified, if the client still has to confirm.
+        skips_empty_exchange: the client need not confirm.
+    """
+
+    user: UserName
+    steps: ServerConversation | None
+    skips_empty_exchange: bool
+
+
+@dataclass(slots=True)
+class Login:
+    """The state of a connection.
+
+    Attributes:
+        user: who has logged in.
+        conversation: see above.
+    """
+
+    user: UserName | None = None
+    conversation: Conversation | None = None
+
+    def complete(self, user: UserName) -> None:
+        """A user has proven to know the password.
+
+        Raises:
+            CommandError: 5626701 or 5626702, somebody else is logged in.
+        """
+        present = self.user
+        if present is not None and present != user:
+            shown = f"{present.user}@{present.db}"
+            if present.db == user.db:
+                raise CommandError(
+                    5626702,
+                    f"Client has attempted to authenticate on multiple databases.Already authenticated as: {shown}",
+                )
+            raise CommandError(
+                5626701,
+                f"Each client connection may only be authenticated once. Previously authenticated as: {shown}",
+            )
+        self.user = user
+
+    def take_conversation(self) -> Conversation:
+        """The conversation, which ends unless it is put back.
+
+        Raises:
+            CommandError: ProtocolError, there is none.
+        """
+        conversation, self.conversation = self.conversation, None
+        if conversation is None:
+            raise CommandError(ErrorCode.ProtocolError, "No SASL session state found")
+        return conversation
+
+
+def authentication_failed() -> CommandError:
+    """The error of every log-in that fails, whatever the reason is."""
+    return CommandError(ErrorCode.AuthenticationFailed, "Authentication failed.")

@@ -1,0 +1,155 @@
+"""What pipelines need: the first stage decides about the collection itself, and each stage may name others. Pure.
+
+Stages that are not in the tables are refused, so that a stage that reads more than its user may cannot be forgotten.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from shardwright.daemon.privileges import ANY, CLUSTER, Resource
+from shardwright.router.access.needs import Need, Needs
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+_OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
+    "$collStats": ("collStats",),
+    "$indexStats": ("indexStats",),
+    "$planCacheStats": ("planCacheRead",),
+    "$listCatalog": ("listCollections", "listIndexes"),
+}
+"""First stages that read no documents, and what they need on the collection instead."""
+
+_WITHOUT_NAMES: Final = frozenset(
+    {
+        *("$addFields", "$bucket", "$bucketAuto", "$count", "$densify", "$fill", "$geoNear", "$group", "$limit"),
+        *("$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$search", "$searchMeta", "$set"),
+        *("$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind"),
+    }
+)
+"""Stages that name no other collection."""
+
+_FIRST_ONLY: Final = frozenset({*_OF_COLLECTION, "$changeStream", "$documents"})
+_INTERNAL: Final = "$_internal"
+_MERGED_GROUP: Final = "$doingMerge"
+
+
+def aggregate_needs(request: Request) -> Needs:
+    """The row of ``aggregate``."""
+    pipeline = request.get(b"pipeline")
+    collection = next(iter(request.fields))
+    name = request.get(collection)
+    return pipeline_needs(request.db, name if isinstance(name, str) else None, _stages(pipeline))
+
+
+def pipeline_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]]) -> list[Need]:
+    """What a pipeline on a collection needs; without a collection it is on the database.
+
+    Raises:
+        CommandError: Unauthorized, it has a stage that no user may send.
+    """
+    if any(_is_internal(name) for name in _names(pipeline)):
+        raise _not_authorized()
+    return [*_source_needs(db, collection, pipeline), *_stage_needs(db, pipeline)]
+
+
+def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
+    first, argument = _split(pipeline[0]) if pipeline else ("", None)
+    source = Resource(db, collection)
+    if first in _OF_COLLECTION:
+        yield from (Need(action, source) for action in _OF_COLLECTION[first])
+    elif first == "$changeStream":
+        whole = isinstance(argument, Mapping) and argument.get("allChangesForCluster")
+        watched = ANY if whole else source
+        yield from (Need(action, watched) for action in ("changeStream", "find"))
+    elif first == "$documents":
+        yield Need("find", Resource(db))
+    elif first == "$currentOp":
+        options = argument if isinstance(argument, Mapping) else {}
+        if options.get("allUsers") or not options.get("localOps"):
+            yield Need("inprog", CLUSTER)
+    elif first in ("$listLocalSessions", "$listSessions"):
+        if isinstance(argument, Mapping) and (argument.get("users") or argument.get("allUsers")):
+            yield Need("listSessions", CLUSTER)
+        elif first == "$listSessions":
+            yield Need("listSessions", CLUSTER)  # its own sessions are not told apart here
+    elif first == "$shardedDataDistribution":
+        yield Need("shardedDataDistribution", CLUSTER)
+    else:
+        yield Need("find", source)
+
+
+def _stage_needs(db: str, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
+    for position, stage in enumerate(pipeline):
+        name, argument = _split(stage)
+        if name in ("$lookup", "$unionWith", "$graphLookup"):
+            yield from _joined_needs(db, name, argument)
+        elif name == "$facet":
+            for inner in argument.values() if isinstance(argument, Mapping) else ():
+                yield from _stage_needs(db, _stages(inner))
+        elif name in ("$out", "$merge"):
+            yield from _target_needs(db, name, argument)
+        elif name not in _WITHOUT_NAMES and (position or not _is_source(name)):
+            raise _not_authorized()
+
+
+def _is_source(name: str) -> bool:
+    return name in _FIRST_ONLY or name in (
+        *("$currentOp", "$listLocalSessions", "$listSessions", "$shardedDataDistribution"),
+    )
+
+
+def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
+    key = "coll" if name == "$unionWith" else "from"
+    if isinstance(argument, str):
+        argument = {key: argument}
+    if not isinstance(argument, Mapping):
+        return
+    source, inner = argument.get(key), _stages(argument.get("pipeline"))
+    if isinstance(source, Mapping):
+        db, source = str(source.get("db", db)), source.get("coll")
+    yield from _source_needs(db, source if isinstance(source, str) else None, inner)
+    yield from _stage_needs(db, inner)
+
+
+def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
+    into = argument.get("into") if name == "$merge" and isinstance(argument, Mapping) else argument
+    if isinstance(into, Mapping):
+        target = Resource(str(into.get("db", db)), str(into.get("coll", "")))
+    else:
+        target = Resource(db, str(into))
+    actions = ["insert", "remove"] if name == "$out" else ["insert", "update"]
+    if name == "$merge" and isinstance(argument, Mapping):
+        if argument.get("whenMatched") == "fail":
+            actions.remove("update")
+        if argument.get("whenNotMatched") == "discard":
+            actions.remove("insert")
+    yield from (Need(action, target) for action in actions)
+
+
+def _stages(pipeline: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - whatever a client sent
+    """The stages of a pipeline; what is none is left for the command to refuse."""
+    return [stage for stage in pipeline if isinstance(stage, Mapping) and stage] if isinstance(pipeline, list) else []
+
+
+def _split(stage: Mapping[str, Any]) -> tuple[str, Any]:
+    return next(iter(stage.items()))
+
+
+def _is_internal(name: str) -> bool:
+    return name.startswith(_INTERNAL) or name == _MERGED_GROUP
+
+
+def _names(value: Any) -> Iterator[str]:  # noqa: ANN401 - a BSON value can be anything
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Mapping):
+            yield from each
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+
+
+def _not_authorized() -> CommandError:
+    return CommandError(ErrorCode.Unauthorized, "not authorized")

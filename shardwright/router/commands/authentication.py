@@ -1,0 +1,147 @@
+"""Logging in and out: ``saslStart``, ``saslContinue``, ``authenticate``, ``logout``; ``connectionStatus``."""
+
+from base64 import b64decode, b64encode
+from binascii import Error
+from typing import Any, Final
+
+from bson import Binary
+
+from shardwright.router.access.access_control import AccessControl
+from shardwright.router.access.login import CONVERSATION_ID, Login
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field
+from shardwright.wire.rawbson import find
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.type_names import type_name
+
+_WITH_CERTIFICATE: Final = "MONGODB-X509"
+
+
+@command("saslStart", arguments=("mechanism", "payload", "autoAuthorize", "options"))
+async def sasl_start(operation: Operation) -> Reply:
+    """Begins a log-in."""
+    return await start_conversation(operation, Arguments.of(operation.request), operation.request.db)
+
+
+async def start_conversation(
+    operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False
+) -> dict[str, Any]:
+    """The reply to a ``saslStart``, also to one within a hello.
+
+    Args:
+        operation: the command.
+        arguments: of the ``saslStart``.
+        db: of the user.
+        is_speculative: it is within a hello.
+
+    Raises:
+        CommandError: see `ScramLogin.start`, or an argument is wrong.
+    """
+    access, login = access_and_login(operation)
+    mechanism = arguments.string(b"mechanism")
+    payload, is_text = _payload(arguments)
+    skips_empty = arguments.has(b"options") and arguments.nested(b"options").boolean(b"skipEmptyExchange")
+    answer = await access.scram.start(
+        login, db, mechanism, payload, skips_empty=skips_empty, is_speculative=is_speculative
+    )
+    return _reply(answer, done=False, is_text=is_text)
+
+
+@command("saslContinue", arguments=("conversationId", "payload"))
+async def sasl_continue(operation: Operation) -> Reply:
+    """Continues a log-in."""
+    access, login = access_and_login(operation)
+    arguments = Arguments.of(operation.request)
+    conversation_id = arguments.maybe_integer(b"conversationId", minimum=None)
+    if conversation_id is None:
+        raise missing_field("saslContinue.conversationId")
+    payload, is_text = _payload(arguments)
+    answer, done = await access.scram.go_on(login, conversation_id, payload, addresses_of(operation.client))
+    return _reply(answer, done=done, is_text=is_text)
+
+
+@command("authenticate", arguments=("mechanism", "user", "nonce", "key"))
+async def authenticate(operation: Operation) -> Reply:
+    """Logs in with a certificate, of which this router knows none."""
+    access_and_login(operation)
+    mechanism = Arguments.of(operation.request).string(b"mechanism")
+    if mechanism == _WITH_CERTIFICATE:
+        raise CommandError(ErrorCode.AuthenticationFailed, "No verified subject name available from client")
+    if mechanism.startswith("SCRAM-SHA-"):
+        raise CommandError(ErrorCode.BadValue, f"Unsupported mechanism: {mechanism}")
+    raise CommandError(
+        ErrorCode.MechanismUnavailable, f"Received authentication for mechanism {mechanism} which is not enabled"
+    )
+
+
+@command("logout", arguments=())
+async def logout(operation: Operation) -> Reply:
+    """Logs the user of the database out."""
+    _, login = access_and_login(operation)
+    if login.user is not None and login.user.db == operation.request.db:
+        login.user = None
+    return {}
+
+
+@command("connectionStatus", arguments=("showPrivileges",))
+async def connection_status(operation: Operation) -> Reply:
+    """The users authenticated on this connection."""
+    shows_privileges = bool(operation.argument(b"showPrivileges"))
+    access, login = operation.context.access, operation.client.login
+    user = None if access is None or login.user is None else await access.users.find(login.user)
+    status: dict[str, Any] = {
+        "authenticatedUsers": [] if user is None else [user.name.to_document()],
+        "authenticatedUserRoles": [] if user is None else list(user.role_documents),
+    }
+    if shows_privileges:
+        status["authenticatedUserPrivileges"] = [] if user is None else list(user.privilege_documents)
+    return {"authInfo": status}
+
+
+def access_and_login(operation: Operation) -> tuple[AccessControl, Login]:
+    """The access control of this router, and the log-in of the client.
+
+    Raises:
+        CommandError: CommandNotFound, the router was started without a key file.
+    """
+    access = operation.context.access
+    if access is None:
+        raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{operation.request.name}'")
+    return access, operation.client.login
+
+
+def addresses_of(client: ClientConnection) -> tuple[str | None, str | None]:
+    """The addresses of a client and of the server that it has connected to; None on a UNIX socket."""
+    own = client.stream.socket.getsockname()
+    if not isinstance(own, tuple):
+        return None, None
+    return client.peer.rpartition(":")[0], own[0]
+
+
+def _payload(arguments: Arguments) -> tuple[bytes, bool]:
+    """The client's message, and whether it is text.
+
+    Raises:
+        CommandError: 40414, there is none; BadValue or 10270, it is neither binary nor base64.
+    """
+    value = arguments.required_value(b"payload")
+    if isinstance(value, bytes):
+        return value, False
+    if not isinstance(value, str):
+        span = find(arguments.document, b"payload")
+        shown = "missing" if span is None else type_name(span[0])
+        raise CommandError(ErrorCode.BadValue, f"Invalid SASLPayload type. Expected Base64 or BinData, got: {shown}")
+    try:
+        return b64decode(value, validate=True), True
+    except (Error, ValueError):
+        raise CommandError(10270, "Failed decoding SASL payload: invalid base64") from None
+
+
+def _reply(payload: bytes, *, done: bool, is_text: bool) -> dict[str, Any]:
+    shown = b64encode(payload).decode() if is_text else Binary(payload)
+    return {"conversationId": CONVERSATION_ID, "done": done, "payload": shown}
