@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from shardwright.deploy.access import Access
 from shardwright.deploy.cluster import LocalCluster
 from shardwright.deploy.steps import Steps
 
@@ -68,16 +69,20 @@ class RunningCluster:
         return dict(self.document["metrics"])
 
     def client(self, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
-        """A new client of the routers; close it."""
-        return MongoClient(self.uri, **options)
+        """A new client of the routers, with access control as a part of the cluster; close it."""
+        return MongoClient(self.uri, **{**self._log_in, **options})
 
     def address(self, name: str) -> str:
         """``host:port`` of a process, for example ``router.0`` or ``shard0.0.mongod``."""
         return str(self._process(name)["address"])
 
     def direct(self, name: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
-        """A new client of exactly one process; close it."""
-        return MongoClient(f"mongodb://{self.address(name)}/", directConnection=True, **options)
+        """A new client of exactly one process; close it.
+
+        With access control it logs in as a part of the cluster, unless the options name another user, or None.
+        """
+        log_in = {} if "username" in options else self._log_in
+        return MongoClient(f"mongodb://{self.address(name)}/", directConnection=True, **{**log_in, **options})
 
     def pid(self, name: str) -> int:
         """The pid of a process now.
@@ -119,6 +124,11 @@ class RunningCluster:
     def local(self) -> LocalCluster:
         """The launcher's functions for this cluster."""
         return _local(self.directory)
+
+    @property
+    def _log_in(self) -> dict[str, Any]:
+        access = self.document.get("auth")
+        return {} if access is None else dict(Access(Path(access["keyFile"]).parent).log_in())
 
     def _process(self, name: str) -> dict[str, Any]:
         return next(process for process in self.document["processes"] if process["name"] == name)

@@ -80,6 +80,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         },
     },
     "router": {
+        "access": set(),
         "placement": set(),
         "writes": set(),
         "replies": {"placement"},
@@ -90,7 +91,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "sending": {"replies", "routing"},
         "transactions": {"replies", "sending"},
         "cursors": {"reads", "replies", "sending"},
-        "context": {"cursors", "routing", "sending", "transactions", "writes"},
+        "context": {"access", "cursors", "routing", "sending", "transactions", "writes"},
         "processes": {"context", "cursors"},
         "operations": {
             "context",
@@ -107,6 +108,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending", "transactions"},
         "sessions": {"context", "operations", "placement", "replies", "writes"},
         "commands": {
+            "access",
             "change_streams",
             "context",
             "cursors",
@@ -136,7 +138,8 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "rawbson": set(),
         "wire": {"rawbson"},
         "discovery": {"wire"},
-        "transport": {"discovery", "rawbson", "wire"},
+        "scram": set(),
+        "transport": {"discovery", "rawbson", "scram", "wire"},
     },
     "sharding": {
         "sharding": set(),

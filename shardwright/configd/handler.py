@@ -51,12 +51,16 @@ _ABOUT_NAMESPACES: Final = frozenset(
 """The commands of the config server whose argument is a collection or database; others name shards and the like."""
 
 
+_FOR_USERS: Final = {"setFeatureCompatibilityVersion": "setFeatureCompatibilityVersion"}
+"""The daemon's own commands that users may run, each with the action that they need on the cluster."""
+
+
 class ConfigHandler(SidecarHandler):
     """Handles the requests of all clients of a config daemon (see `wire.transport.server.Handler`)."""
 
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
-        access = SidecarAccess({}, is_config_command, command_text)
+        access = SidecarAccess(_FOR_USERS, is_config_command, command_text)
         super().__init__(server.sidecar, metrics, server.options.slow_ms, logger, access)
 
     def namespace_of(self, request: Request) -> str:

@@ -1,5 +1,6 @@
 """``shardwright balancer``: the balancer's switch and state, and what it would do next."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pymongo import MongoClient
@@ -11,7 +12,7 @@ from shardwright.deploy.errors import DeployError, reason
 ACTIONS: Final = ("status", "start", "stop")
 
 
-def balancer(uri: str, action: str) -> dict[str, Any]:
+def balancer(uri: str, log_in: Mapping[str, Any], action: str) -> dict[str, Any]:
     """Start or stop the balancer if asked to, and return ``mode``, ``inBalancerRound`` and ``numBalancerRounds``.
 
     Raises:
@@ -19,7 +20,7 @@ def balancer(uri: str, action: str) -> dict[str, Any]:
     """
     commands = {"start": "balancerStart", "stop": "balancerStop"}
     try:
-        with MongoClient[dict[str, Any]](uri) as client:
+        with MongoClient[dict[str, Any]](uri, **log_in) as client:
             if action in commands:
                 client.admin.command(commands[action])
             reply = client.admin.command("balancerStatus")
@@ -28,14 +29,14 @@ def balancer(uri: str, action: str) -> dict[str, Any]:
     return {name: reply[name] for name in ("mode", "inBalancerRound", "numBalancerRounds")}
 
 
-def explanation(uri: str) -> dict[str, Any]:
+def explanation(uri: str, log_in: Mapping[str, Any]) -> dict[str, Any]:
     """What the next round of the balancer would do, and why.
 
     Raises:
         DeployError: the cluster does not answer, or refuses.
     """
     try:
-        with MongoClient[dict[str, Any]](uri) as client:
+        with MongoClient[dict[str, Any]](uri, **log_in) as client:
             reply = client.admin.command("balancerExplain")
     except PyMongoError as error:
         raise DeployError(f"the cluster refused: {reason(error)}") from error

@@ -76,6 +76,7 @@ def _up(options: argparse.Namespace) -> int:
             parameters=dict(options.parameters),
             daemon_options={role: dict(getattr(options, f"{role}_options")) for role in DAEMONS},
             separate_sockets=options.separate_sockets,
+            auth=options.auth,
             start_timeout=options.timeout,
         )
     )
@@ -84,7 +85,7 @@ def _up(options: argparse.Namespace) -> int:
         if options.json:
             print(json_line(document), flush=True)
         else:
-            steps.say(f"connect with: mongosh {document['uri']}")
+            steps.say(_how_to_connect(document))
         if not options.detach:
             steps.say("Ctrl-C stops the cluster and keeps its data")
             cluster.watch()
@@ -164,7 +165,17 @@ def _status_text(document: dict[str, Any]) -> str:
         parts.append("\n".join(map(migration_text, document["migrations"])))
     if document["reshardings"]:
         parts.append("\n".join(map(resharding_text, document["reshardings"])))
-    return "\n\n".join([*parts, f"connect with: mongosh {document['uri']}"])
+    return "\n\n".join([*parts, _how_to_connect(document)])
+
+
+def _how_to_connect(document: dict[str, Any]) -> str:
+    access = document.get("auth")
+    if access is None:
+        return f"connect with: mongosh {document['uri']}"
+    return (
+        f"connect with: mongosh --username {access['user']} {document['uri']}\n"
+        f"which asks for the password; it is in {access['passwordFile']}"
+    )
 
 
 def _process_table(document: dict[str, Any]) -> str:
@@ -222,6 +233,11 @@ def argument_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="give each daemon of a new cluster its own directory of UNIX sockets, so that daemons reach each other "
         "through TCP, or through proxies that a test puts there",
+    )
+    up.add_argument(
+        "--auth",
+        action="store_true",
+        help="turn access control on for a new cluster: make a key file and a first user with role root",
     )
     up.add_argument("--detach", action="store_true", help="return and leave the cluster running")
     up.add_argument(

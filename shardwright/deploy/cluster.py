@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +55,8 @@ class LocalCluster:
             self._layout.save(state)
             supervisor = Supervisor(self._layout, state)
             try:
-                start_cluster(state, supervisor, ports, self._steps, time.monotonic() + options.start_timeout)
+                deadline = time.monotonic() + options.start_timeout
+                start_cluster(self._layout, state, supervisor, ports, self._steps, deadline)
             except BaseException:
                 self._stop(state, supervisor)
                 raise
@@ -122,15 +124,20 @@ class LocalCluster:
 
     def balancer(self, action: str) -> dict[str, Any]:
         """Start or stop the balancer, or just return its state (see `deploy.balancing`)."""
-        return balancer(self._layout.require().topology.uri, action)
+        return balancer(*self._router(), action)
 
     def check(self, *, indexes: bool) -> list[dict[str, Any]]:
         """The inconsistencies of the cluster's metadata (see `deploy.consistency`)."""
-        return inconsistencies(self._layout.require().topology.uri, indexes=indexes)
+        return inconsistencies(*self._router(), indexes=indexes)
 
     def explain_balancer(self) -> dict[str, Any]:
         """What the balancer would do next (see `deploy.balancing`)."""
-        return explanation(self._layout.require().topology.uri)
+        return explanation(*self._router())
+
+    def _router(self) -> tuple[str, Mapping[str, Any]]:
+        """How to connect to the routers: the connection string, and the options to log in."""
+        state = self._layout.require()
+        return state.topology.uri, self._layout.log_in(state)
 
     def describe(self) -> dict[str, Any]:
         """The document that ``--json`` prints; a process that is not running has the pid ``None``.
@@ -158,6 +165,7 @@ class LocalCluster:
             "processes": [describe_process(plan) for plan in topology.processes],
             "shards": topology.shards,
             "metrics": {plan.name: plan.metrics_address for plan in topology.processes if plan.metrics_address},
+            **({"auth": self._layout.access.describe()} if state.has_access_control else {}),
         }
 
     def migrations(self) -> list[dict[str, Any]]:
@@ -166,11 +174,11 @@ class LocalCluster:
         Raises:
             DeployError: there is no cluster in the directory.
         """
-        return migrations_under_way(self._running_shard_daemons())
+        return migrations_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def reshardings(self) -> list[dict[str, Any]]:
         """The recipients of the resharding operation under way (see `deploy.reshardings`); errors as `migrations`."""
-        return reshardings_under_way(self._running_shard_daemons())
+        return reshardings_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def _running_shard_daemons(self) -> list[ProcessPlan]:
         state = self._layout.require()

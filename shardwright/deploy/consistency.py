@@ -1,6 +1,6 @@
 """``shardwright check``: damage in the catalog and on the shards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bson.json_util import dumps
@@ -10,18 +10,19 @@ from pymongo.errors import PyMongoError
 from shardwright.deploy.errors import DeployError, reason
 
 
-def inconsistencies(uri: str, *, indexes: bool) -> list[dict[str, Any]]:
+def inconsistencies(uri: str, log_in: Mapping[str, Any], *, indexes: bool) -> list[dict[str, Any]]:
     """What ``checkMetadataConsistency`` finds in a cluster.
 
     Args:
         uri: the connection string of the cluster.
+        log_in: see `Layout.log_in`.
         indexes: whether to compare the indexes of the shards too.
 
     Raises:
         DeployError: the cluster does not answer, or refuses.
     """
     try:
-        with MongoClient[dict[str, Any]](uri) as client:
+        with MongoClient[dict[str, Any]](uri, **log_in) as client:
             reply = client.admin.command("checkMetadataConsistency", 1, checkIndexes=indexes)
     except PyMongoError as error:
         raise DeployError(f"the cluster refused: {reason(error)}") from error

@@ -20,7 +20,7 @@ DAEMONS: Final = (Role.ROUTER, Role.SHARDD, Role.CONFIGD)
 _GIVEN_BY_LAUNCHER: Final = frozenset(
     {
         *("bind-ip", "port", "metrics-port", "unix-socket-directory", "log-file", "log-rotate"),
-        *("configdb", "workers", "mongod-socket", "mongod-address", "set-parameter"),
+        *("configdb", "workers", "mongod-socket", "mongod-address", "set-parameter", "key-file"),
     }
 )
 

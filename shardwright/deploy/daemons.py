@@ -21,6 +21,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *("--log-file", str(layout.log(plan.name))),
         *("--log-rotate", state.log_rotate),
         *("--unix-socket-directory", str(state.sockets_of(plan.name))),
+        *(("--key-file", str(layout.access.key_file)) if state.has_access_control else ()),
         *option_words(state.daemon_options.get(plan.role, {})),
     ]
     if plan.role is Role.ROUTER:

@@ -3,6 +3,7 @@
 ::
 
     DIR/cluster.json         topology, ports, mongod (written once; its format number guards against other versions)
+    DIR/auth/                the key file and the first user's password, with access control (see `deploy.access`)
     DIR/lock                 held by the command that is changing the cluster
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwright.deploy.access import NO_LOG_IN, Access
 from shardwright.deploy.daemon_options import DaemonOptions
 from shardwright.deploy.durable_files import UNFINISHED_SUFFIX, write_json
 from shardwright.deploy.errors import DeployError
@@ -54,6 +56,7 @@ class ClusterState:
         separate_sockets: whether each daemon has its own socket directory.
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
         daemon_options: additional options for the daemons.
+        has_access_control: whether processes and clients have to log in.
     """
 
     topology: Topology
@@ -65,6 +68,7 @@ class ClusterState:
     separate_sockets: bool = False
     log_rotate: str = DEFAULT_LOG_ROTATE
     daemon_options: DaemonOptions = field(default_factory=dict)
+    has_access_control: bool = False
 
     def sockets_of(self, name: str) -> Path:
         """The directory in which the daemon ``name`` looks for UNIX sockets."""
@@ -101,6 +105,19 @@ class Layout:
     def output(self, name: str) -> Path:
         """Output of the mongod ``name``, separate from its log, which is renamed at rotation."""
         return self.root / "logs" / f"{name}.out"
+
+    @property
+    def access(self) -> Access:
+        """The secrets of a cluster with access control."""
+        return Access(self.root / "auth")
+
+    def log_in(self, state: ClusterState) -> Mapping[str, Any]:
+        """The options with which the launcher connects to the cluster's processes.
+
+        Raises:
+            DeployError: the key file cannot be read.
+        """
+        return self.access.log_in() if state.has_access_control else NO_LOG_IN
 
     def identity(self) -> str:
         """The identity of the directory, which stays the same when it is moved.
@@ -144,6 +161,8 @@ class Layout:
                 state.sockets_of(process.name).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise DeployError(f"cannot create the cluster's directory: {error}") from error
+        if state.has_access_control:
+            self.access.create()
         if sockets.stat().st_uid != os.getuid() or sockets.is_symlink():
             raise DeployError(f"the socket directory {sockets} belongs to another user")
 
@@ -163,6 +182,7 @@ class Layout:
             "separateSockets": state.separate_sockets,
             "logRotate": state.log_rotate,
             "daemonOptions": {role.value: dict(options) for role, options in state.daemon_options.items() if options},
+            "accessControl": state.has_access_control,
             **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
             **state.topology.to_document(),
         }
@@ -194,6 +214,7 @@ class Layout:
                 document.get("separateSockets", False),
                 document.get("logRotate", DEFAULT_LOG_ROTATE),
                 {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
+                document.get("accessControl", False),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(
@@ -262,7 +283,7 @@ class Layout:
 
     def _refuse_foreign_files(self) -> None:
         unfinished = self.state_file.name + UNFINISHED_SUFFIX
-        ours = {"lock", "logs", "pids", "data", "sockets", unfinished, "cluster.new"}
+        ours = {"auth", "lock", "logs", "pids", "data", "sockets", unfinished, "cluster.new"}
         try:
             foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         except FileNotFoundError:

@@ -1,11 +1,13 @@
 """Active migrations, as reported by the shard daemons."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from pymongo.errors import PyMongoError
 
+from shardwright.deploy.access import NO_LOG_IN
 from shardwright.deploy.chunk_map import bound_text
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.topology import ProcessPlan
@@ -19,7 +21,7 @@ _PIPELINE: Final[list[dict[str, Any]]] = [
 ]
 
 
-def migrations_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]:
+def migrations_under_way(daemons: Iterable[ProcessPlan], log_in: Mapping[str, Any] = NO_LOG_IN) -> list[dict[str, Any]]:
     """The migrations in which the given shard daemons take part, in the order of the daemons.
 
     Donor and recipient each report ``process``, ``ns``, ``from``, ``to``, ``min``, ``max``, ``step``, ``seconds``,
@@ -28,11 +30,11 @@ def migrations_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]
     """
     daemons = list(daemons)
     with ThreadPoolExecutor(max_workers=len(daemons) or 1) as asking:
-        return [migration for found in asking.map(_ask, daemons) for migration in found]
+        return [migration for found in asking.map(partial(_ask, log_in), daemons) for migration in found]
 
 
-def _ask(daemon: ProcessPlan) -> list[dict[str, Any]]:
-    with connect(daemon.address, ANSWER_SECONDS) as client:
+def _ask(log_in: Mapping[str, Any], daemon: ProcessPlan) -> list[dict[str, Any]]:
+    with connect(daemon.address, ANSWER_SECONDS, log_in) as client:
         try:
             return [_described(daemon.name, operation) for operation in client.admin.aggregate(_PIPELINE)]
         except PyMongoError:

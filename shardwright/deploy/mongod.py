@@ -13,6 +13,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
+from shardwright.deploy.access import NO_LOG_IN
 from shardwright.deploy.errors import DeployError, reason
 from shardwright.deploy.topology import LOOPBACK, ProcessPlan
 
@@ -60,8 +61,21 @@ def mongod_arguments(
     cache_gb: float,
     parameters: Mapping[str, str] | None = None,
     log_rotate: str = "rename",
+    key_file: Path | None = None,
 ) -> list[str]:
-    """The command line of one member of a replica set; ``parameters`` are added to those that all members have."""
+    """The command line of one member of a replica set.
+
+    Args:
+        mongod: the binary.
+        plan: the member.
+        dbpath: its data.
+        log: its log file.
+        sockets: the directory of its UNIX socket.
+        cache_gb: its cache.
+        parameters: added to those that all members have.
+        log_rotate: what a rotation does with the log file.
+        key_file: turns access control on.
+    """
     assert plan.replica_set is not None
     settings = {
         # Allows prepareTransaction, the first phase of a commit on several shards.
@@ -70,6 +84,8 @@ def mongod_arguments(
         "diagnosticDataCollectionEnabled": "false",
         # At SIGTERM a member waits this long so that clients of a large deployment notice; that is no use here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
+        # A UNIX socket counts as localhost, so that clients of a daemon from anywhere would have the exception.
+        **({} if key_file is None else {"enableLocalhostAuthBypass": "false"}),
         **(parameters or {}),
     }
     return [
@@ -80,6 +96,7 @@ def mongod_arguments(
         *("--dbpath", str(dbpath)),
         *("--logpath", str(log), "--logappend", "--logRotate", log_rotate),
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
+        *(() if key_file is None else ("--keyFile", str(key_file))),
         *(word for name, value in settings.items() for word in ("--setParameter", f"{name}={value}")),
     ]
 
@@ -89,8 +106,14 @@ def mongod_socket(sockets: Path, mongod: ProcessPlan) -> Path:
     return sockets / f"mongodb-{mongod.port}.sock"
 
 
-def connect(address: str, timeout: float = 5.0) -> MongoClient[dict[str, Any]]:
-    """A direct client of the server at ``address``, which need not be running yet."""
+def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_LOG_IN) -> MongoClient[dict[str, Any]]:
+    """A direct client of the server at ``address``, which need not be running yet.
+
+    Args:
+        address: ``host:port``.
+        timeout: seconds.
+        log_in: see `Access.log_in`.
+    """
     milliseconds = int(timeout * 1000)
     return MongoClient(
         f"mongodb://{address}/",
@@ -98,10 +121,11 @@ def connect(address: str, timeout: float = 5.0) -> MongoClient[dict[str, Any]]:
         serverSelectionTimeoutMS=milliseconds,
         connectTimeoutMS=milliseconds,
         socketTimeoutMS=milliseconds,
+        **log_in,
     )
 
 
-def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
+def initiate(replica_set: str, members: list[ProcessPlan], log_in: Mapping[str, Any] = NO_LOG_IN) -> None:
     """Initiate a replica set of ``members`` unless they are one already.
 
     Members know each other by the mongods' own addresses; only clients of the daemons see the daemons' addresses.
@@ -114,7 +138,7 @@ def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
         "settings": {"electionTimeoutMillis": ELECTION_TIMEOUT_MS},
         "members": [{"_id": index, "host": member.address} for index, member in enumerate(members)],
     }
-    with connect(members[0].address) as client:
+    with connect(members[0].address, log_in=log_in) as client:
         try:
             hello = client.admin.command("hello")
             # Only a member that has never belonged to a set reports this.

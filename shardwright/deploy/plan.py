@@ -48,6 +48,7 @@ def existing_cluster(
         state.separate_sockets,
         options.log_rotate or state.log_rotate,
         combined(state.daemon_options, options.daemon_options),
+        state.has_access_control,
     )
 
 
@@ -80,6 +81,7 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
         options.separate_sockets,
         options.log_rotate or DEFAULT_LOG_ROTATE,
         combined({}, options.daemon_options),
+        options.auth,
     )
 
 
@@ -96,3 +98,5 @@ def _check_same(layout: Layout, options: UpOptions, state: ClusterState) -> None
     for option, (wanted, found) in has.items():
         if wanted is not None and wanted != found:
             raise DeployError(f"the cluster in {layout.root} was created with {option} {found}; omit {option} {wanted}")
+    if options.auth and not state.has_access_control:
+        raise DeployError(f"the cluster in {layout.root} was created without --auth; omit it")

@@ -1,12 +1,14 @@
 """The resharding operation under way, as its recipients report it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from bson.json_util import dumps
 from pymongo.errors import PyMongoError
 
+from shardwright.deploy.access import NO_LOG_IN
 from shardwright.deploy.migrations import ANSWER_SECONDS
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.topology import ProcessPlan
@@ -17,7 +19,9 @@ _PIPELINE: Final[list[dict[str, Any]]] = [
 ]
 
 
-def reshardings_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]:
+def reshardings_under_way(
+    daemons: Iterable[ProcessPlan], log_in: Mapping[str, Any] = NO_LOG_IN
+) -> list[dict[str, Any]]:
     """What each recipient reports, in the order of the daemons.
 
     That is ``process``, ``ns``, ``key``, ``state``, ``seconds``, ``remainingSeconds`` (-1 if unknown), ``documents``
@@ -26,11 +30,11 @@ def reshardings_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]
     """
     daemons = list(daemons)
     with ThreadPoolExecutor(max_workers=len(daemons) or 1) as asking:
-        return [resharding for found in asking.map(_ask, daemons) for resharding in found]
+        return [resharding for found in asking.map(partial(_ask, log_in), daemons) for resharding in found]
 
 
-def _ask(daemon: ProcessPlan) -> list[dict[str, Any]]:
-    with connect(daemon.address, ANSWER_SECONDS) as client:
+def _ask(log_in: Mapping[str, Any], daemon: ProcessPlan) -> list[dict[str, Any]]:
+    with connect(daemon.address, ANSWER_SECONDS, log_in) as client:
         try:
             return [_described(daemon.name, operation) for operation in client.admin.aggregate(_PIPELINE)]
         except PyMongoError:

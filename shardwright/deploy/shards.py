@@ -39,8 +39,8 @@ def add_shard(layout: Layout, state: ClusterState, members: int, steps: Steps, d
         layout.create(whole)
         supervisor = Supervisor(layout, whole)
         try:
-            start_processes(added, state.workers, supervisor, ports, steps, deadline)
-            with steps.step(f"adding {shard['_id']}"), _router(state) as client:
+            start_processes(added, state.workers, supervisor, ports, steps, deadline, layout.log_in(state))
+            with steps.step(f"adding {shard['_id']}"), _router(layout, state) as client:
                 client.admin.command("addShard", shard["host"], name=shard["_id"])
             layout.save(whole)
         except BaseException:
@@ -56,7 +56,7 @@ def remove_shard(layout: Layout, state: ClusterState, shard: str, steps: Steps) 
         DeployError: there is no such shard, or something is left on it that does not move by itself.
     """
     removed = _only_in(state.topology, state.topology.without_shard(shard), shard)
-    with _router(state) as client:
+    with _router(layout, state) as client:
         _drain(client, shard, steps)
     supervisor = Supervisor(layout, state)
     supervisor.find_unrecorded()
@@ -115,9 +115,9 @@ def _check_can_go_on(client: Client, shard: str, reply: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _router(state: ClusterState) -> Iterator[Client]:
+def _router(layout: Layout, state: ClusterState) -> Iterator[Client]:
     try:
-        with Client(state.topology.uri) as client:
+        with Client(state.topology.uri, **layout.log_in(state)) as client:
             yield client
     except PyMongoError as error:
         raise DeployError(f"the cluster refused: {reason(error)}") from error

@@ -1,13 +1,14 @@
 """Starting a cluster in order: mongods, replica sets, daemons, and finally adding the shards."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import PyMongoError
 
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.layout import ClusterState
+from shardwright.deploy.layout import ClusterState, Layout
 from shardwright.deploy.mongod import initiate, wait_members_known, wait_primary
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.steps import Steps, counted
@@ -19,11 +20,17 @@ PROBE_DATABASE: Final = "shardwright_probe"
 
 
 def start_cluster(
-    state: ClusterState, supervisor: Supervisor, ports: PortReservation, steps: Steps, deadline: float
+    layout: Layout,
+    state: ClusterState,
+    supervisor: Supervisor,
+    ports: PortReservation,
+    steps: Steps,
+    deadline: float,
 ) -> None:
     """Start all processes, bottom up, and return once a client can write.
 
     Args:
+        layout: its directory.
         state: the cluster.
         supervisor: starts its processes.
         ports: holds the ports of the processes until they are started.
@@ -33,17 +40,20 @@ def start_cluster(
     Raises:
         DeployError: something did not start in time. Processes already started are left running.
     """
-    topology = state.topology
-    start_processes(topology, state.workers, supervisor, ports, steps, deadline)
+    topology, log_in = state.topology, layout.log_in(state)
+    start_processes(topology, state.workers, supervisor, ports, steps, deadline, log_in)
     with MongoClient[dict[str, Any]](
         topology.uri,
         serverSelectionTimeoutMS=_milliseconds_left(deadline),
         socketTimeoutMS=_milliseconds_left(deadline),
+        **log_in,
     ) as client:
         with steps.step("shards"):
             _add_shards(client, topology)
         with steps.step("a client writes"):
             _prove_writable(client)
+        if state.has_access_control:
+            layout.access.create_first_user(client)
     steps.say(f"ready after {steps.total():.1f} s")
 
 
@@ -54,6 +64,7 @@ def start_processes(
     ports: PortReservation,
     steps: Steps,
     deadline: float,
+    log_in: Mapping[str, Any],
 ) -> None:
     """Start processes, bottom up, and return once they are ready; arguments and errors as `start_cluster`.
 
@@ -64,6 +75,7 @@ def start_processes(
         ports: holds the ports of the processes until they are started.
         steps: prints progress.
         deadline: on the monotonic clock.
+        log_in: see `Layout.log_in`.
     """
 
     def start_all(role: Role) -> None:
@@ -78,7 +90,7 @@ def start_processes(
         start_all(Role.MONGOD)
     with steps.step("replica sets"):
         for replica_set, members in topology.replica_sets():
-            initiate(replica_set, members)
+            initiate(replica_set, members, log_in)
         for replica_set, members in topology.replica_sets():
             wait_primary(replica_set, members, deadline)
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):

@@ -169,6 +169,7 @@ class Supervisor:
             cache_gb=self._state.cache_gb,
             parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
             log_rotate=self._state.log_rotate,
+            key_file=self._layout.access.key_file if self._state.has_access_control else None,
         )
 
     def _pid_file(self, plan: ProcessPlan) -> PidFile:

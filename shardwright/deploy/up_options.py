@@ -29,6 +29,7 @@ class UpOptions:
         parameters: additional or changed server parameters of the shards.
         daemon_options: additional or changed options of the daemons.
         separate_sockets: whether each daemon of a new cluster gets its own socket directory.
+        auth: whether a new cluster gets access control; an existing one keeps what it has.
         start_timeout: the maximum duration of the start, in seconds.
     """
 
@@ -44,6 +45,7 @@ class UpOptions:
     parameters: Mapping[str, str] = field(default_factory=dict)
     daemon_options: DaemonOptions = field(default_factory=dict)
     separate_sockets: bool = False
+    auth: bool = False
     start_timeout: float = DEFAULT_START_TIMEOUT
 
     def size(self) -> Size:

@@ -57,7 +57,7 @@ class Refusing(SidecarHandler):
 
 def test_a_daemon_labels_its_own_errors() -> None:
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
-    handler = Refusing(cast("Any", None), cast("Any", metrics), 10_000, get_logger("test"))
+    handler = Refusing(cast("Any", None), cast("Any", metrics), 10_000, get_logger("test"), cast("Any", None))
     client = cast("ClientConnection", SimpleNamespace(state=None, id=1, is_disconnected=False))
     with pytest.raises(CommandError) as caught:
         trio.run(handler.handle, client, request_of(WRITE))

@@ -84,7 +84,7 @@ def _create_needs(request: Request) -> Needs:
     source = request.get(b"viewOn")
     if isinstance(source, str):
         yield Need("createCollection", target)
-        yield from pipeline_needs(request.db, source, request.get(b"pipeline") or [])
+        yield from pipeline_needs(request.db, source, request.get(b"pipeline"))
         return
     yield AnyOf((Need("createCollection", target), Need("insert", target)))
     if request.get(b"capped"):
@@ -95,7 +95,7 @@ def _coll_mod_needs(request: Request) -> Needs:
     yield Need("collMod", Resource(request.db, request.collection))
     source = request.get(b"viewOn")
     if isinstance(source, str):
-        yield from pipeline_needs(request.db, source, request.get(b"pipeline") or [])
+        yield from pipeline_needs(request.db, source, request.get(b"pipeline"))
 
 
 def _rename_needs(request: Request) -> Needs:

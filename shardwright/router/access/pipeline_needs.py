@@ -39,17 +39,18 @@ def aggregate_needs(request: Request) -> Needs:
     pipeline = request.get(b"pipeline")
     collection = next(iter(request.fields))
     name = request.get(collection)
-    return pipeline_needs(request.db, name if isinstance(name, str) else None, _stages(pipeline))
+    return pipeline_needs(request.db, name if isinstance(name, str) else None, pipeline)
 
 
-def pipeline_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]]) -> list[Need]:
+def pipeline_needs(db: str, collection: str | None, given: Any) -> list[Need]:  # noqa: ANN401 - whatever a client sent
     """What a pipeline on a collection needs; without a collection it is on the database.
 
     Raises:
         CommandError: Unauthorized, it has a stage that no user may send.
     """
-    if any(_is_internal(name) for name in _names(pipeline)):
+    if any(_is_internal(name) for name in _names(given)):
         raise _not_authorized()
+    pipeline = _stages(given)
     return [*_source_needs(db, collection, pipeline), *_stage_needs(db, pipeline)]
 
 
@@ -65,14 +66,9 @@ def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[st
     elif first == "$documents":
         yield Need("find", Resource(db))
     elif first == "$currentOp":
-        options = argument if isinstance(argument, Mapping) else {}
-        if options.get("allUsers") or not options.get("localOps"):
-            yield Need("inprog", CLUSTER)
+        yield Need("inprog", CLUSTER)  # the user's own operations are not told apart
     elif first in ("$listLocalSessions", "$listSessions"):
-        if isinstance(argument, Mapping) and (argument.get("users") or argument.get("allUsers")):
-            yield Need("listSessions", CLUSTER)
-        elif first == "$listSessions":
-            yield Need("listSessions", CLUSTER)  # its own sessions are not told apart here
+        yield Need("listSessions", CLUSTER)  # nor are sessions
     elif first == "$shardedDataDistribution":
         yield Need("shardedDataDistribution", CLUSTER)
     else:

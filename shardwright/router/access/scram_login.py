@@ -25,6 +25,7 @@ from shardwright.wire.transport.cluster_keys import ClusterKeys
 logger = get_logger("router.access")
 
 _NONCE_BYTES: Final = 24
+_NAME_CHARACTERS_SHOWN: Final = 128
 _EXTERNAL: Final = "$external"
 _WITH_CERTIFICATE: Final = "MONGODB-X509"
 
@@ -106,7 +107,7 @@ class ScramLogin:
         try:
             proof = conversation.steps.finish(payload)
         except ScramError as error:
-            logger.info("Authentication failed", user=conversation.user.user, db=conversation.user.db, error=str(error))
+            _log_failure(conversation.user, str(error))
             raise authentication_failed() from error
         await self._check_restrictions(conversation.user, addresses)
         if not conversation.skips_empty_exchange:
@@ -162,8 +163,12 @@ class ScramLogin:
     async def _check_restrictions(self, name: UserName, addresses: tuple[str | None, str | None]) -> None:
         user = await self._users.find(name)
         if user is None or not user.restrictions.are_met(*addresses):
-            logger.info("Authentication failed", user=name.user, db=name.db, error="restrictions are not met")
+            _log_failure(name, "restrictions are not met")
             raise authentication_failed()
+
+
+def _log_failure(name: UserName, reason: str) -> None:
+    logger.info("Authentication failed", user=name.user[:_NAME_CHARACTERS_SHOWN], db=name.db, error=reason)
 
 
 def _checked_mechanism(name: str, db: str) -> Mechanism:

@@ -22,7 +22,7 @@ from shardwright.wire.type_names import type_name
 _WITH_CERTIFICATE: Final = "MONGODB-X509"
 
 
-@command("saslStart", arguments=("mechanism", "payload", "autoAuthorize", "options"))
+@command("saslStart", api_versions=("1",), arguments=("mechanism", "payload", "autoAuthorize", "options"))
 async def sasl_start(operation: Operation) -> Reply:
     """Begins a log-in."""
     return await start_conversation(operation, Arguments.of(operation.request), operation.request.db)
@@ -52,7 +52,7 @@ async def start_conversation(
     return _reply(answer, done=False, is_text=is_text)
 
 
-@command("saslContinue", arguments=("conversationId", "payload"))
+@command("saslContinue", api_versions=("1",), arguments=("conversationId", "payload"))
 async def sasl_continue(operation: Operation) -> Reply:
     """Continues a log-in."""
     access, login = access_and_login(operation)
@@ -65,7 +65,7 @@ async def sasl_continue(operation: Operation) -> Reply:
     return _reply(answer, done=done, is_text=is_text)
 
 
-@command("authenticate", arguments=("mechanism", "user", "nonce", "key"))
+@command("authenticate", api_versions=("1",), arguments=("mechanism", "user", "nonce", "key"))
 async def authenticate(operation: Operation) -> Reply:
     """Logs in with a certificate, of which this router knows none."""
     access_and_login(operation)
