@@ -73,9 +73,9 @@ def test_primary_is_killed(cluster: FaultCluster, namespace: str, step: str, sid
     check_outcome(cluster, namespace, writers)
 
 
-def step_down(cluster: FaultCluster, shard: str) -> None:
-    """Have a shard elect another primary."""
-    old = cluster.primary_index(shard)
+def step_down(cluster: FaultCluster, shard: str, primary: int | None = None) -> None:
+    """Have a shard elect another primary; the present one is told if its daemon does not answer."""
+    old = cluster.primary_index(shard) if primary is None else primary
     mongod = cluster.client(f"{shard}.{old}.mongod")
     try:
         mongod.admin.command("replSetStepDown", STEP_DOWN_SECONDS, secondaryCatchUpPeriodSecs=10)
