@@ -93,6 +93,7 @@ def test_daemon_options_have_defaults() -> None:
         "bind_ip": ("127.0.0.1",),
         "port": 27017,
         "unix_socket_directory": None,
+        "key_file": None,
         "max_connections": None,
         "metrics_port": None,
         "log_level": "info",

@@ -1,0 +1,293 @@
+"""Running operations that carry the placement that their router believes in.
+
+Each waits until the shard can read what it asks for, is counted in if the placement is right, and runs without orphans.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from shardwright.daemon.metrics import LabelledCounter
+from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
+from shardwright.shardd.local_mongod.raw_replies import is_ok
+from shardwright.shardd.metadata.causal_reads import CausalReads
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.renamed import is_renamed
+from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
+from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
+from shardwright.shardd.operations.admission import Admission, Entry, is_read, namespace_of
+from shardwright.shardd.operations.involved_cursors import InvolvedCursors
+from shardwright.shardd.operations.involvement import named_namespaces
+from shardwright.shardd.operations.merging_pipelines import merges_cursors
+from shardwright.shardd.operations.retried_writes import answer_retried_write
+from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
+from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
+from shardwright.shardd.orphans.error_texts import without_filter_in_errors
+from shardwright.shardd.orphans.filtered_commands import without_orphans
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.unowned import unowned_filter
+from shardwright.shardd.range_deleter.older_readers import close_cursor
+from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
+from shardwright.shardd.shard_server import ShardServer
+from shardwright.shardd.transactions.moved_databases import check_not_moved_since
+from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
+from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.versions import DATABASE_VERSION
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.message import reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+logger = get_logger("shardd.operations")
+
+REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
+"""Reads of documents, which can be repeated until they are answered."""
+
+
+class VersionedOperations:
+    """Runs operations with a shard version or a database version.
+
+    Args:
+        shard: the shard daemon.
+        admission: counts operations in.
+        involved_cursors: remembers the cursors that use several collections.
+        stale_errors: counts the operations that an outdated router sent, by the name of the error.
+    """
+
+    def __init__(
+        self,
+        shard: ShardServer,
+        admission: Admission,
+        involved_cursors: InvolvedCursors,
+        stale_errors: LabelledCounter,
+    ) -> None:
+        self._shard = shard
+        self._context = context = shard.context
+        self._admission = admission
+        self._involved_cursors = involved_cursors
+        self._causal_reads = CausalReads(context.mongod)
+        self._snapshot_reads = SnapshotReads(context, shard.transactions)
+        self._stale_errors = stale_errors
+
+    @may_run_in_reactor
+    async def run(
+        self,
+        client: ClientConnection,
+        upstream: Upstream,
+        request: Request,
+        transaction: OpenTransaction | None = None,
+        *,
+        is_whole: bool = False,
+    ) -> bytes | None:
+        """Run an operation, or answer that it was sent by an outdated placement.
+
+        Args:
+            client: who sent it.
+            upstream: its connection to mongod.
+            request: the operation.
+            transaction: the transaction that it belongs to.
+            is_whole: whether the whole reply is needed here, rather than passed on while it arrives.
+
+        Raises:
+            CommandError: it cannot be run now.
+            BackendError: mongod does not answer.
+        """
+        is_write = not is_read(request)
+        must_report_term = is_write or AUTOCOMMIT in request.fields
+        if self._context.identity is None:
+            await self._context.load_identity()
+        if is_writing(request):
+            must_report_term = True
+            request = without_batch_size(request)
+        elif not is_write:
+            client.allow_interruption()
+        if READ_CONCERN in request.fields:
+            must_report_term = must_report_term or is_linearizable(request)
+            await self._wait_for_read_concern(request)
+        if TXN_NUMBER in request.fields and transaction is None and len(self._shard.transactions.open):
+            await self._shard.transactions.statements.end_older(upstream, request)
+        involved: Sequence[Entry] = ()
+        state = self._admission.try_admit(request, transaction, is_write=is_write)
+        if state is None:
+            self._context.config_times.observe(request)
+            try:
+                state, involved = await self._admission.admit(request, transaction, is_write=is_write)
+            except StaleError as error:
+                self._stale_errors.add(error.code_name)
+                return self._stale(request, error)
+        operations = state.operations
+        is_whole = is_whole or bool(involved)  # for the cursor id in the reply
+        exchange = TermExchange(
+            self._context.sidecar, upstream, operations, must_report_term=must_report_term, is_whole=is_whole
+        )
+        # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
+        # waits for it must not go on while it may still be running.
+        try:
+            return await self._run_entered(exchange, state, involved, request, transaction, is_write=is_write)
+        finally:
+            state.exit(operations, is_write=is_write)
+            for entry in involved:
+                entry.leave()
+            if request.name in CHANGES_OF_VIEWS:
+                self._context.views.forget()
+
+    @may_run_in_reactor
+    async def _run_entered(
+        self,
+        exchange: TermExchange,
+        state: NamespaceState,
+        involved: Sequence[Entry],
+        request: Request,
+        transaction: OpenTransaction | None,
+        *,
+        is_write: bool,
+    ) -> bytes | None:
+        """Run an operation that has just been counted in; the placement of that moment applies to all of it."""
+        operations, orphans, table = state.operations, state.orphans, state.table
+        if transaction is not None:
+            orphans = await self._prepare_statement(transaction, state, request)
+        if transaction is not None or READ_CONCERN in request.fields:
+            databases = self._databases_read(request, state, involved)
+            check_not_moved_since(databases, transaction, partial(snapshot_time, request))
+        if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
+            await in_own_task()
+            run = partial(self._run_admitted, exchange, state, orphans)
+            reply = await answer_retried_write(self._context.mongod, self._shard.history_table, request, run)
+            if reply is not None:
+                return reply
+        reply = await self._run_admitted(exchange, state, orphans, request)
+        if table is not None:
+            if is_write:
+                self._shard.auto_splitter.observe(request, reply, state, table)
+            elif operations.is_superseded and reply is not None:
+                reply = await self._read_again(exchange, state.namespace, table, request, reply)
+        if involved:
+            self._involved_cursors.observe(reply, involved)
+        return reply
+
+    def _stale(self, request: Request, error: StaleError) -> bytes:
+        return reply_document(
+            request.message.request_id, stale_reply(request, error, self._context.config_times.gossip())
+        )
+
+    @may_run_in_reactor
+    async def _wait_for_read_concern(self, request: Request) -> None:
+        """Wait until this shard can read what a read concern asks for.
+
+        This precedes the comparison of versions, as on a genuine shard: the placement known here has to be at least as
+        new as the time that the read is after.
+        """
+        await self._context.sidecar.prepare(request)
+        is_primary, is_snapshot = self._context.is_primary, is_snapshot_read(request)
+        if is_primary and not is_snapshot:
+            return
+        namespaces = (namespace_of(request), *named_namespaces(request))
+        if not is_primary:
+            for name in namespaces:
+                await self._causal_reads.prepare(request, self._context.namespace(name))
+        if is_snapshot:
+            await in_own_task()
+            await self._snapshot_reads.wait_decided(request, namespaces)
+
+    @may_run_in_reactor
+    async def _prepare_statement(
+        self, transaction: OpenTransaction, state: NamespaceState, request: Request
+    ) -> OwnershipFilter | None:
+        """Check that an admitted statement fits the snapshot of its transaction; returns the filter for that."""
+        if not transaction.has_snapshot:
+            transaction.note_snapshot(snapshot_time(request))
+        check_not_moved(transaction, state, request)
+        table, time = state.table, transaction.snapshot_time
+        if table is None or READ_CONCERN in request.fields:
+            return state.orphans  # if it reads at a time, `_run_admitted` replaces that
+        if time is not None:
+            await in_own_task()
+            return await ownership_at(self._shard.range_deletions, table, state.shard, time)
+        return snapshot_filter(transaction, state, table)
+
+    def _databases_read(
+        self, request: Request, state: NamespaceState, involved: Sequence[Entry]
+    ) -> Iterator[DatabaseState]:
+        """The databases of the unsharded collections that an operation uses."""
+        if state.table is None and DATABASE_VERSION in request.fields:
+            yield self._context.database(request.db)
+        for entry in involved:
+            yield entry.involved.database
+
+    @may_run_in_reactor
+    async def _read_again(
+        self, exchange: TermExchange, name: str, table: RoutingTable, request: Request, frame: bytes
+    ) -> bytes | None:
+        """Repeat a read with a filter, because a range may have been received while it was under way.
+
+        If the collection was renamed meanwhile, the router has to send it again, to all shards.
+
+        The filter hides everything that the shard did not own when the read was admitted, so one repetition is enough.
+        """
+        await in_own_task()
+        body = response_body(frame)
+        if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
+            return frame
+        if AUTOCOMMIT in request.fields:
+            raise CommandError(
+                ErrorCode.MigrationConflict, f"a range of {name} was received while the transaction was reading it"
+            )
+        if merges_cursors(request):
+            return frame  # the shards that have the documents see to that
+        namespace = Namespace.parse(name)
+        await close_cursor(self._context.mongod, namespace, body)
+        state = self._context.namespace(name)
+        if is_renamed(state, table):
+            error = state.stale(table.shard_version(state.shard), f"the collection {name} was renamed meanwhile")
+            return self._stale(request, error)
+        logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)
+        ownership = unowned_filter(table, self._context.require_identity().shard_name)
+        if ownership is None:
+            raise CommandError(ErrorCode.QueryPlanKilled, "a range was received while the operation was under way")
+        return await exchange.run(await without_orphans(request, self._context.mongod, namespace, ownership))
+
+    @may_run_in_reactor
+    async def _run_admitted(
+        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter | None, request: Request
+    ) -> bytes | None:
+        table = state.table
+        if table is not None:
+            if READ_CONCERN in request.fields and (time := snapshot_time(request)) is not None:
+                await in_own_task()
+                orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
+            if orphans is not None:
+                await in_own_task()
+                run = partial(self._run_without_orphans, exchange, state, orphans, request)
+                return await without_filter_in_errors(self._context.mongod, request, run)
+        return await self._run_filtered(exchange, state, request)
+
+    async def _run_without_orphans(
+        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter, request: Request
+    ) -> bytes | None:
+        namespace = Namespace.parse(state.namespace)
+        time_series = None if state.table is None else state.table.collection.time_series
+        request = await without_orphans(request, self._context.mongod, namespace, orphans, time_series)
+        return await self._run_filtered(exchange, state, request)
+
+    @may_run_in_reactor
+    async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
+        special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
+        if special is not None:
+            reply = await special(
+                ShardedOperation(self._context.mongod, self._shard.previews, exchange, request, state)
+            )
+            if reply is not None:
+                await exchange.confirm()
+                return reply
+        return await exchange.run(request)
