@@ -61,7 +61,7 @@ def test_json_describes_the_cluster(own: RunningCluster) -> None:
     assert document["shards"] == [{"_id": "shard0", "host": f"shard0/{own.address('shard0.0.shardd')}"}]
     assert document["uri"] == f"mongodb://{own.address('router.0')}/"
     assert set(document["metrics"]) == {"config.0.configd", "shard0.0.shardd", "router.0"}
-    assert own.status() == {**document, "migrations": []}
+    assert own.status() == {**document, "migrations": [], "reshardings": []}
 
 
 def test_listed_shards_are_those_of_the_json_line(own: RunningCluster) -> None:
@@ -79,7 +79,7 @@ def test_second_up_is_refused(own: RunningCluster) -> None:
     completed = shardwright("up", "--dir", str(own.directory), "--detach")
     assert completed.returncode == 1
     assert "is running; see `shardwright status`" in completed.stderr
-    assert own.status() == {**own.document, "migrations": []}
+    assert own.status() == {**own.document, "migrations": [], "reshardings": []}
 
 
 def test_down_and_up_keeps_data_and_ports(own: RunningCluster) -> None:

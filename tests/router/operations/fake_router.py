@@ -55,6 +55,7 @@ class FakeRouter:
     ) -> None:
         self.routing = self.shards = self.sender = self
         self.collections: dict[str, CollectionRouting] = {}
+        self.time_series: set[str] = set()
         self.sent: list[tuple[str, Request]] = []
         self.may_repeat: list[bool] = []
         self.log: list[str] = []
@@ -74,6 +75,10 @@ class FakeRouter:
         return await execute(Operation(cast("Any", self), cast("Any", None), received), kind)
 
     # As the routing cache
+
+    def note_time_series(self, namespace: str, stale: CommandError) -> bool:
+        """No collection is a time-series collection."""
+        return False
 
     async def collection(self, namespace: str, *, create_database: bool = False) -> CollectionRouting:
         assert (namespace, create_database) == (NAMESPACE, True)

@@ -48,6 +48,7 @@ class KilledOperation:
         self.sender = cast("ShardSender", self.shards)
         self.context = SimpleNamespace(transactions=TransactionTable(10), sender=self.sender, cursors=CursorManager())
         self.client = SimpleNamespace(id=1, peer="", metadata=None)
+        self.user = b""
         self.request = Request(OpMsg(op_msg(bson.encode(FIRST), request_id=1)))
         self.transaction: RouterTransaction | None = None
         self._failure = failure
