@@ -11,8 +11,10 @@ import trio.testing
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.fail_points import FailPoints
 from shardwright.shardd.cluster.identity import ShardIdentity
 from shardwright.shardd.context.ddl_locks import DDLLocks
+from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
 from shardwright.shardd.ddl.coordinators.retries import RETRY_SECONDS, RETRY_SECONDS_MAX
@@ -51,6 +53,7 @@ class FakeShard:
     def __init__(self, *documents: dict[str, Any]) -> None:
         self.mongod = self
         self.ddl_locks = DDLLocks()
+        self.fail_points = FailPoints({HANG_IN_DDL_COORDINATOR})
         self.documents = list(documents)
 
     def database(self, name: str) -> DatabaseState:
