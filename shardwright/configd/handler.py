@@ -44,6 +44,7 @@ _ABOUT_NAMESPACES: Final = frozenset(
         "_configsvrEnsureChunkVersionIsGreaterThan",
         "_configsvrMoveRange",
         "_configsvrRemoveTags",
+        "_configsvrRepairShardedCollectionChunksHistory",
         "_configsvrSetAllowMigrations",
         "_configsvrUpdateZoneKeyRange",
     }

@@ -92,6 +92,10 @@ def ensure_version(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
     }
 
 
+def repair(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    return {"_configsvrRepairShardedCollectionChunksHistory": sharded.namespace}
+
+
 def outcome(catalog: CatalogUser, sharded: Sharded) -> object:
     """What the catalog says of a collection, without what differs between equal collections."""
     entry = catalog.config.collections.find_one({"_id": sharded.namespace})
@@ -122,7 +126,9 @@ def run_in_process(config_set: Set, body: Callable[[InProcess], Awaitable[None]]
     trio.run(main)
 
 
-@pytest.mark.parametrize("make_command", [split, merge, migrate, drop, add_to_zone, clear_jumbo, ensure_version])
+@pytest.mark.parametrize(
+    "make_command", [split, merge, migrate, drop, add_to_zone, clear_jumbo, ensure_version, repair]
+)
 def test_command_is_repeatable_after_a_crash_at_each_write(
     catalog: CatalogUser, config_set: Set, make_command: Command
 ) -> None:

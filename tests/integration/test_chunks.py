@@ -1,6 +1,7 @@
 """Splitting, merging and moving chunks, and the resulting catalog."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from bson.max_key import MaxKey
@@ -9,6 +10,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.mongosh_compat.runner import run_code
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import (
     LOWER,
     UPPER,
@@ -174,3 +176,23 @@ def test_helpers_of_mongosh(cluster: RunningCluster, client: Client, whole: Docu
     assert run_code(cluster.uri, code).check().strip().endswith("1")
     assert placement(client, namespace) == [LOWER, UPPER]
     assert bounds(client, whole) == [MinKey(), 10]
+
+
+def test_repaired_histories_begin_now(client: Client, whole: Documents) -> None:
+    whole.insert_one({"_id": 1, "key": 1})
+    with client.start_session(snapshot=True) as session:
+        assert whole.find_one({"key": 1}, session=session)  # Chooses the time of the session.
+        whole.insert_one({"_id": 2, "key": 2})  # So that the histories begin later.
+        assert client.admin.command("repairShardedCollectionChunksHistory", whole.full_name)["ok"]
+        assert code_of(lambda: whole.find_one({"key": 1}, session=session)) == ErrorCode.StaleChunkHistory
+    assert whole.find_one({"key": 1})
+    with client.start_session(snapshot=True) as session:
+        assert whole.find_one({"key": 1}, session=session)
+    before = lastmods(client, whole.full_name)
+    client.admin.command("repairShardedCollectionChunksHistory", whole.full_name)
+    assert lastmods(client, whole.full_name) == before
+    client.admin.command("repairShardedCollectionChunksHistory", whole.full_name, force=True)
+    assert lastmods(client, whole.full_name) > before
+    unknown = f"{whole.full_name}_unknown"
+    repair_unknown = partial(client.admin.command, "repairShardedCollectionChunksHistory", unknown)
+    assert code_of(repair_unknown) == ErrorCode.NamespaceNotFound

@@ -247,6 +247,40 @@ def test_jumbo_flag_and_ensured_versions(compare: Compare) -> None:
     compare(dialogue)
 
 
+def test_repaired_chunk_history(compare: Compare) -> None:
+    def dialogue(deployment: Deployment) -> list[Any]:
+        namespace, entry = sharded(deployment, "repaired", 0, 10)
+        chunks = deployment.config.config.chunks
+
+        def repair(**fields: Any) -> Document:  # noqa: ANN401 - any field
+            return deployment.on_config({"_configsvrRepairShardedCollectionChunksHistory": namespace, **fields})
+
+        def history_begins_anew(before: list[Document], after: list[Document]) -> list[bool]:
+            return [
+                was["history"][0]["validAfter"] < now["history"][0]["validAfter"]
+                for was, now in zip(before, after, strict=True)
+            ]
+
+        steps: list[Any] = []
+        for fields in ({}, {}, {"force": False}, {"force": True}, {"force": 1}):
+            before = deployment.chunks(namespace)
+            steps += [repair(**fields), history_begins_anew(before, deployment.chunks(namespace))]
+            steps += [deployment.chunks(namespace)]
+        chunks.update_one({"uuid": entry["uuid"], "max": {"x": 10}}, {"$set": {"history": []}})
+        steps += [repair(), deployment.chunks(namespace)]
+        chunks.update_one({"uuid": entry["uuid"], "max": {"x": 0}}, {"$unset": {"historyIsAt40": 1}})
+        steps += [repair(), deployment.chunks(namespace)]
+        return [
+            *steps,
+            repair(_configsvrRepairShardedCollectionChunksHistory="cc.unknown"),
+            repair(_configsvrRepairShardedCollectionChunksHistory="cc"),
+            repair(_configsvrRepairShardedCollectionChunksHistory=5),
+            deployment.on_config({"_configsvrRepairShardedCollectionChunksHistory": namespace}, write_concern=None),
+        ]
+
+    compare(dialogue)
+
+
 def test_zones(compare: Compare) -> None:
     def dialogue(deployment: Deployment) -> list[Any]:
         namespace, _ = sharded(deployment, "zones")

@@ -17,6 +17,7 @@ from shardwright.configd.catalog.transactions import (
 )
 from shardwright.daemon.metrics import Counter
 from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.cursor import DecodedCursor
@@ -150,12 +151,16 @@ class Catalog:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return ShardEntry.from_document(document)
 
-    async def now(self) -> Timestamp:
+    async def now(self, told: Mapping[str, Any] | None = None) -> Timestamp:
         """The cluster time; writes after this call get a later one.
 
         So objects that are created in succession, with a write in between, get different timestamps.
+
+        Args:
+            told: a ``$clusterTime`` that the result must not be older than.
         """
-        reply = await self.mongod.command("admin", {"ping": 1})
+        gossip = {} if told is None else {CLUSTER_TIME.decode(): told}
+        reply = await self.mongod.command("admin", {"ping": 1, **gossip})
         time: Timestamp = reply["$clusterTime"]["clusterTime"]
         return time
 

@@ -85,8 +85,13 @@ class CollectionChunks:
 
     async def every(self) -> list[Chunk]:
         """All chunks, in order."""
+        return await self.some({}, 0)
+
+    async def some(self, query: Mapping[str, Any], limit: int) -> list[Chunk]:
+        """The first chunks that match, in order: at most ``limit``, or all of them if that is 0."""
+        query = {"uuid": self._uuid, **query}
         return [
-            self._parse(each) for each in await self._transaction.find("chunks", {"uuid": self._uuid}, sort=_IN_ORDER)
+            self._parse(each) for each in await self._transaction.find("chunks", query, sort=_IN_ORDER, limit=limit)
         ]
 
     async def overlapping(self, wanted: ChunkRange) -> list[Chunk]:

@@ -65,9 +65,13 @@ class Transaction:
         *,
         sort: Mapping[str, int] | None = None,
         projection: Mapping[str, Any] | None = None,
+        limit: int = 0,
     ) -> list[dict[str, Any]]:
-        """The documents that match. The commit checks only documents read with `find_one`."""
-        command: dict[str, Any] = {"find": collection, "filter": query}
+        """The documents that match, at most ``limit`` of them if that is not 0.
+
+        The commit checks only documents read with `find_one`.
+        """
+        command: dict[str, Any] = {"find": collection, "filter": query, "limit": limit}
         if sort is not None:
             command["sort"] = sort
         if projection is not None:

@@ -273,6 +273,7 @@ TABLE: Final[dict[str, Row]] = {
     "setAllowMigrations": on_full_name("moveChunk"),
     "split": on_full_name("splitChunk"),
     "mergeChunks": on_full_name("splitChunk"),
+    "repairShardedCollectionChunksHistory": on_full_name("splitChunk"),
     "configureCollectionBalancing": on_full_name("splitChunk", "moveChunk"),
     "refineCollectionShardKey": on_full_name("refineCollectionShardKey"),
     "clearJumboFlag": on_full_name("clearJumboFlag"),
