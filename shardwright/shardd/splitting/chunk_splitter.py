@@ -14,6 +14,7 @@ from shardwright.shardd.splitting.split_points import find_split_points
 from shardwright.shardd.splitting.top_chunk import HotEnd, extreme_key, hot_end, with_extreme_point
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -66,7 +67,7 @@ class ChunkSplitter:
         end = hot_end(table, chunk)
         extreme = None if end is None else await extreme_key(self._context.mongod, table, chunk, end)
         changed = None if end is None else with_extreme_point(points, extreme, end, table, chunk)
-        if not await self._commit(namespace, bounds, changed or points):
+        if not await self._commit(table.collection, bounds, changed or points):
             return Outcome.OUTDATED
         logger.info(
             "Split a chunk that has grown",
@@ -77,7 +78,7 @@ class ChunkSplitter:
             chunk_bytes_max=size,
         )
         if end is not None and changed is not None and settings.may_move and entry.may_migrate and not entry.no_balance:
-            await self._offer(namespace, end, changed)
+            await self._offer(table.collection, end, changed)
         return Outcome.SPLIT
 
     async def _entry(self, namespace: str) -> CollectionEntry | None:
@@ -93,11 +94,16 @@ class ChunkSplitter:
         chunk = table.chunk_for_key(bounds[0])
         return (table, chunk) if bounds_of(chunk) == bounds and chunk.shard == state.shard else None
 
-    async def _commit(self, namespace: str, bounds: ChunkBounds, points: Sequence[bytes]) -> bool:
-        """Commit a split; returns whether the chunk was still there once no move was under way."""
+    async def _commit(self, collection: ShardedCollection, bounds: ChunkBounds, points: Sequence[bytes]) -> bool:
+        """Commit a split; returns whether the chunk was still there once no move was under way.
+
+        A collection that has been dropped and created again, or resharded, may have a chunk with the same bounds, of
+        which the points are no keys.
+        """
+        namespace = str(collection.namespace)
         async with self._context.ddl_locks.chunk_change(namespace):
             found = self._find(namespace, bounds)
-            if found is None:
+            if found is None or found[0].collection.timestamp != collection.timestamp:
                 return False
             table, chunk = found
             await commit_split(
@@ -112,14 +118,18 @@ class ChunkSplitter:
             )
         return True
 
-    async def _offer(self, namespace: str, end: HotEnd, points: Sequence[bytes]) -> None:
+    async def _offer(self, collection: ShardedCollection, end: HotEnd, points: Sequence[bytes]) -> None:
         """Offer the chunk at the hot end to another shard. If it stays here, the balancer will see to it."""
-        table = self._context.namespace(namespace).table
-        if table is None:
+        namespace = str(collection.namespace)
+        state = self._context.namespace(namespace)
+        table = state.table
+        if table is None or table.collection.timestamp != collection.timestamp:
             return
         pattern = table.key_pattern
         key = pattern.global_min_bytes() if end is HotEnd.LOWEST else pattern.key_bytes(points[-1])
         chunk = table.chunk_for_key(key)
+        if chunk.shard != state.shard:
+            return
         request = {
             "_configsvrMoveChunk": 1,
             "ns": namespace,
