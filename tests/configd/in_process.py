@@ -42,23 +42,36 @@ class Fault:
 
 
 class FaultyMongod:
-    """Passes commands on to a mongod; counts writes, and loses the connection at one of them if there is a fault."""
+    """Passes commands on to a mongod; counts writes, and loses the connection at one of them if there is a fault.
+
+    Attributes:
+        writes: their number.
+        fault: at which of them the connection is lost.
+        before_write: called before the next write, once.
+    """
 
     def __init__(self, mongod: Commands) -> None:
         self._mongod = mongod
         self.writes = 0
         self.fault: Fault | None = None
+        self.before_write: Callable[[], object] = _nothing
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command unless the fault prevents it."""
         if next(iter(command)) not in WRITES:
             return await self._mongod.command(db, command)
+        self.before_write, before = _nothing, self.before_write
+        before()
         self.writes += 1
         if self.fault is None or self.fault.write != self.writes:
             return await self._mongod.command(db, command)
         if self.fault.is_made:
             await self._mongod.command(db, command)
         raise BackendError("mongod", "the connection was lost", sent=self.fault.is_made)
+
+
+def _nothing() -> None:
+    """Nothing happens before a write."""
 
 
 class InProcess:

@@ -1,17 +1,27 @@
 """Removing a shard: its states, what is refused, and adding it again."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import trio
+from bson.binary import Binary
 from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from bson.objectid import ObjectId
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
-from tests.configd.catalog_user import CatalogUser
-from tests.configd.fake_shard import fake_shards
+from shardwright.wire.errors import CommandError
+from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.fake_shard import FakeShard, fake_shards
+from tests.configd.in_process import in_process
+from tests.integration.waiting import eventually
+from tests.shardd.mini_cluster import Set
 
 NOTE = {"note": "you need to drop or movePrimary these databases"}
 
@@ -97,6 +107,88 @@ def test_what_is_refused(catalog: CatalogUser, leaving: str) -> None:
     finally:
         catalog.config.shards.update_many({}, {"$unset": {"draining": 1}})
     assert refusal(catalog, "nobody") == (ErrorCode.ShardNotFound, "Shard nobody not found")
+
+
+def test_a_database_is_created_elsewhere_if_its_shard_is_removed_meanwhile(
+    catalog: CatalogUser, config_set: Set, shards: dict[str, FakeShard]
+) -> None:
+    """While the shards are asked for their sizes, the smallest of them is removed."""
+    for shard in shards.values():
+        shard.databases["large"] = 1 << 30
+    with fake_shards("removed") as fakes, config_set.members[0].client() as client, ThreadPoolExecutor(1) as pool:
+        removed = fakes["removed"]
+        catalog.run({"_configsvrAddShard": removed.connection_string})
+        removed.held["listDatabases"] = threading.Event()
+        creating = pool.submit(CatalogUser(client).run, {"_configsvrCreateDatabase": "homeless"})
+        try:
+            eventually(lambda: len(removed.received("listDatabases")) > 1, within=30, what="the shard is asked")
+            remove(catalog, "removed")
+            assert remove(catalog, "removed")["state"] == "completed"
+        finally:
+            removed.held["listDatabases"].set()
+        creating.result(60)
+    entry = catalog.config.databases.find_one({"_id": "homeless"})
+    assert entry is not None
+    assert entry["primary"] in shards
+    catalog.config.databases.delete_one({"_id": "homeless"})
+    for shard in shards.values():
+        shard.databases.clear()
+
+
+def test_nothing_is_placed_on_a_shard_that_was_removed_meanwhile(
+    catalog: CatalogUser, config_set: Set, leaving: str
+) -> None:
+    """Whatever a command has read before, the shard has to be there when the command writes."""
+    sharded = catalog.shard_collection("removed.moved", [(MinKey(), 0, "a"), (0, MaxKey(), "a")])
+    created = Sharded("removed.created", Binary.from_uuid(uuid4()), ObjectId(), catalog.now())
+    create = catalog.create_command(created, [(MinKey(), 0, "a"), (0, MaxKey(), leaving)])
+    version = sharded.version(catalog.chunks(sharded)[1]["lastmod"])
+    move = {
+        "_configsvrCommitChunkMigration": sharded.namespace,
+        "fromShard": "a",
+        "toShard": leaving,
+        "migratedChunk": {"min": {"x": 0}, "max": {"x": MaxKey()}, "lastmod": version},
+        "fromShardCollectionVersion": version,
+        "validAfter": catalog.now(),
+    }
+    database = {"_configsvrCreateDatabase": "placed", "primaryShardId": leaving}
+
+    async def late(command: dict[str, Any]) -> int:
+        """The error of a command whose first write comes after the removal of the shard."""
+        async with in_process(config_set) as server:
+            server.mongod.before_write = lambda: catalog.config.shards.delete_one({"_id": leaving})
+            with pytest.raises(CommandError) as refused:
+                await server.run(command)
+        return refused.value.code
+
+    entry = catalog.config.shards.find_one({"_id": leaving})
+    assert entry is not None
+    for command in (create, move, database):
+        assert trio.run(late, command) == ErrorCode.ShardNotFound, command
+        catalog.config.shards.insert_one(entry)
+    assert catalog.config.chunks.count_documents({"shard": leaving}) == 0
+    assert catalog.config.chunks.count_documents({"uuid": created.uuid}) == 0
+    assert catalog.config.databases.find_one({"_id": "placed"}) is None
+
+
+def test_two_shards_removed_at_once_leave_one(catalog: CatalogUser, config_set: Set, leaving: str) -> None:
+    """Requests that two routers send at the same time, for all shards that there are."""
+    names = [leaving, "a", "b"]
+
+    def begin(name: str) -> str | int | None:
+        with config_set.members[0].client() as client:
+            try:
+                return str(remove(CatalogUser(client), name)["state"])
+            except OperationFailure as failure:
+                return failure.code
+
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            results = list(pool.map(begin, names))
+        assert sorted(map(str, results)) == [str(int(ErrorCode.IllegalOperation)), "started", "started"]
+        assert catalog.config.shards.count_documents({"draining": True}) == 2
+    finally:
+        catalog.config.shards.update_many({}, {"$unset": {"draining": 1}})
 
 
 def test_a_shard_can_be_added_again(catalog: CatalogUser) -> None:

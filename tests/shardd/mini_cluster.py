@@ -51,6 +51,12 @@ class Process:
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(self.arguments, stdout=log, stderr=log)
 
+    @property
+    def pid(self) -> int:
+        """The pid of the process, which has been started."""
+        assert self.running is not None
+        return self.running.pid
+
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Send it a signal and wait for its end."""
         if self.running is not None:

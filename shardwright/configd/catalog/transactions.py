@@ -140,6 +140,16 @@ class Transaction:
                 raise
 
 
+async def check_shard_exists(transaction: Transaction, shard_id: str) -> None:
+    """Have a transaction, which places something on a shard, fail if the shard is removed before the commit.
+
+    Raises:
+        CommandError: ShardNotFound.
+    """
+    if await transaction.find_one("shards", {"_id": shard_id}) is None:
+        raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} does not exist")
+
+
 async def run_transaction(
     mongod: Commands, work: Callable[[Transaction], Awaitable[T]], conflicts: Counter | None = None
 ) -> T:

@@ -7,7 +7,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, find_collection
 from shardwright.configd.catalog.ranges import parse_range
-from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.arguments import chunk_version
@@ -35,10 +35,10 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
     donor_version = chunk_version(arguments, b"fromShardCollectionVersion")
     chunk = arguments.nested(b"migratedChunk")
     low, high, version = chunk.raw(b"min"), chunk.raw(b"max"), chunk_version(chunk, b"lastmod")
-    await _check_recipient(operation, to_shard)
     window_seconds = await operation.primary.catalog.snapshot_window_seconds()
 
     async def work(transaction: Transaction) -> tuple[ChunkVersion, ChunkVersion]:
+        await check_shard_exists(transaction, to_shard)
         collection = await find_collection(transaction, namespace)
         if collection is None:
             raise CommandError(ErrorCode.ConflictingOperationInProgress, "Collection does not exist")
@@ -68,11 +68,6 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         collection_version, shard_version = await operation.primary.catalog.transaction(work)
     return {"collectionVersion": collection_version.to_document(), "shardVersion": shard_version.to_document()}
-
-
-async def _check_recipient(operation: Operation, shard_id: str) -> None:
-    if await operation.primary.catalog.find_by_id("shards", shard_id) is None:
-        raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} does not exist")
 
 
 def _check_collection(collection: CollectionEntry, donor_version: ChunkVersion, migrated: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from bson.binary import Binary
 
 from shardwright.configd.catalog.collection_chunks import find_collection
-from shardwright.configd.catalog.transactions import Transaction, wait_for_majority
+from shardwright.configd.catalog.transactions import Transaction, check_shard_exists, wait_for_majority
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.daemon.sidecar.command_sessions import CommandSession
@@ -26,7 +26,8 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     dropped since.
 
     Raises:
-        CommandError: AlreadyInitialized, another collection of that name is sharded; TransactionTooOld, the command
+        CommandError: AlreadyInitialized, another collection of that name is sharded; ShardNotFound, an owner of chunks
+            has been removed; TransactionTooOld, the command
             comes late; NoSuchKey, TypeMismatch, BadValue or ConflictingOperationInProgress, the documents are not a
             valid catalog.
     """
@@ -39,7 +40,9 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
         raise CommandError(ErrorCode.BadValue, f"The entry of {collection.namespace} was sent for {namespace}")
     chunks = operation.request.documents(b"chunks")
     # Building a table fails unless the chunks cover the whole key space exactly once.
-    RoutingTable.build(collection.sharded_collection(), map(ChunkPlacement.from_raw, chunks))
+    placements = [ChunkPlacement.from_raw(chunk) for chunk in chunks]
+    RoutingTable.build(collection.sharded_collection(), placements)
+    owners = sorted({placement.shard for placement in placements})
 
     async def work(transaction: Transaction, *, is_prepared: bool) -> bool:
         existing = await find_collection(transaction, str(namespace))
@@ -50,22 +53,34 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
                     f"{namespace} is sharded already, with UUID {existing.uuid} instead of {collection.uuid}",
                 )
             return True
+        for owner in owners:
+            await check_shard_exists(transaction, owner)
         if is_prepared:
             transaction.put("collections", [decoded])
         return False
 
+    async def insert() -> None:
+        # Chunks have no meaning until the collection's entry exists. There may be some from an attempt that ended in
+        # between.
+        await catalog.delete("chunks", mine)
+        await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
+        try:
+            await catalog.transaction(partial(work, is_prepared=True))
+        except CommandError as error:
+            if error.code == ErrorCode.ShardNotFound:
+                # They would forever be in the way of the removal of the other shards.
+                await catalog.delete("chunks", mine)
+            raise
+
     catalog = operation.primary.catalog
+    mine = {"uuid": Binary.from_uuid(collection.uuid)}
     session = CommandSession.of(operation.request)
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         if session is not None and await session.is_executed(catalog.mongod):
             await wait_for_majority(catalog.mongod)
             return {}
         if not await catalog.transaction(partial(work, is_prepared=False)):
-            # Chunks have no meaning until the collection's entry exists. There may be some from an attempt that ended
-            # in between.
-            await catalog.delete("chunks", {"uuid": Binary.from_uuid(collection.uuid)})
-            await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
-            await catalog.transaction(partial(work, is_prepared=True))
+            await insert()
         if session is not None:
             await session.record(catalog.mongod)
     return {}

@@ -8,7 +8,7 @@ import trio
 from bson.regex import Regex
 from bson.timestamp import Timestamp
 
-from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.primary import Primary
@@ -44,8 +44,7 @@ async def create_database(operation: Operation) -> dict[str, Any]:
         shard = None if wanted is None else await primary.catalog.shard(wanted)
         entry = await _find_existing(primary, name, wanted)
         if entry is None:
-            shard = shard or await _choose_primary(primary)
-            entry = await _create(primary, name, shard)
+            shard, entry = await (_create_somewhere(primary, name) if shard is None else _create(primary, name, shard))
             await _tell_primary(primary, shard, name)
             # An addition of ours: MongoDB 6.0 records that databases are dropped, but not that they are created.
             await operation.log_changes("createDatabase", name, {"primary": shard.id})
@@ -114,18 +113,34 @@ async def _choose_primary(primary: Primary) -> ShardEntry:
     return min(candidates, key=lambda shard: sizes[shard.id])
 
 
-async def _create(primary: Primary, name: str, shard: ShardEntry) -> DatabaseEntry:
+async def _create_somewhere(primary: Primary, name: str) -> tuple[ShardEntry, DatabaseEntry]:
+    """Create a database on the shard that stores the least data; if that is removed meanwhile, on the next one.
+
+    Raises:
+        CommandError: see `_choose_primary`.
+    """
+    while True:
+        shard = await _choose_primary(primary)
+        try:
+            return await _create(primary, name, shard)
+        except CommandError as error:
+            if error.code != ErrorCode.ShardNotFound:
+                raise
+
+
+async def _create(primary: Primary, name: str, shard: ShardEntry) -> tuple[ShardEntry, DatabaseEntry]:
     timestamp = await primary.catalog.now()
     entry = DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1))
 
     async def insert(transaction: Transaction) -> None:
+        await check_shard_exists(transaction, shard.id)
         if await transaction.find_one("databases", {"_id": name}) is not None:
             raise CommandError(ErrorCode.NamespaceExists, f"database {name} was created meanwhile")
         transaction.put("databases", [entry.to_document()])
 
     await primary.catalog.transaction(insert)
     logger.info("Created a database", db=name, primary=shard.id, version=str(entry.version))
-    return entry
+    return shard, entry
 
 
 async def _tell_primary(primary: Primary, shard: ShardEntry, name: str) -> None:
