@@ -261,6 +261,19 @@ def test_zones_are_split_and_filled(world: World) -> None:
     assert (move["min"], move["max"], move["toShard"]) == ({"x": 5}, {"x": 9}, "b")
 
 
+def test_a_chunk_of_an_unknown_shard_is_in_nobodys_way(world: World) -> None:
+    """The shards are read first: a chunk may be split or moved by hand to one that has been added since then."""
+    lost = world.catalog.shard_collection("db.lost", [(MinKey(), 0, "a"), (0, MaxKey(), "a")])
+    world.catalog.config.chunks.update_many({"uuid": lost.uuid}, {"$set": {"shard": "nobody"}})
+    world.catalog.run({"_configsvrAddShardToZone": "a", "zone": "z"})
+    zone = {"_configsvrUpdateZoneKeyRange": "db.lost", "min": {"x": 10}, "max": {"x": 20}, "zone": "z"}
+    world.catalog.run(zone)
+    uneven(world)
+    world.run_round()
+    assert {move["_shardsvrMoveRange"] for move in world.shards["a"].moves} == {"db.uneven"}
+    assert world.run({"_configsvrBalancerCollectionStatus": "db.lost"})["firstComplianceViolation"] == "zoneViolation"
+
+
 def test_draining_shards_are_emptied(world: World) -> None:
     world.catalog.shard_collection("db.drained")
     world.catalog.config.shards.update_one({"_id": "a"}, {"$set": {"draining": True}})

@@ -204,6 +204,37 @@ def test_it_can_be_turned_off(world: World) -> None:
     assert world.placement(sharded) == FRAGMENTS
 
 
+def test_another_collection_of_the_name_begins_anew(world: World) -> None:
+    """The collection is dropped, created again and defragmented again while its last chunk is being measured."""
+    chunks: Bounds = [(MinKey(), 0, "a"), (0, 10, "b"), (10, MaxKey(), "c")]
+    keys = [*range(-20, 1), *range(10, 30)]
+    dropped = world.collection(chunks, keys)
+    may_end = world.shards["c"].held["dataSize"] = threading.Event()
+    world.configure(defragmentCollection=True)
+    world.run({"_configsvrBalancerStart": 1})
+    eventually(lambda: world.shards["c"].received("dataSize"), within=60, what="the last chunk is measured")
+    world.catalog.config.collections.delete_one({"_id": NAMESPACE})
+    world.catalog.config.chunks.delete_many({"uuid": dropped.uuid})
+    created = world.collection(chunks, keys)
+    world.configure(defragmentCollection=True)
+    may_end.set()
+    world.wait_finished()
+    assert world.placement(created) == [(MinKey(), 10, "a"), (10, MaxKey(), "c")]
+
+
+def test_small_chunks_of_an_unknown_shard_stay(world: World) -> None:
+    """The shards are read first: a chunk may be moved by hand to one that has been added since then."""
+    sharded = world.collection(FRAGMENTS, KEYS)
+    chunks = world.catalog.config.chunks
+    chunks.update_one({"uuid": sharded.uuid, "min": {"x": 30}}, {"$set": {"shard": "nobody"}})
+    chunks.update_one({"uuid": sharded.uuid, "min": {"x": 30}}, {"$set": {"estimatedDataSizeBytes": Int64(MB)}})
+    world.configure(defragmentCollection=True)
+    world.run({"_configsvrBalancerStart": 1})
+    world.wait_finished()
+    placed = [(MinKey(), 10, "a"), (10, 30, "b"), (30, 35, "nobody"), (35, MaxKey(), "a")]
+    assert world.placement(sharded) == placed
+
+
 def test_draining_shards_receive_nothing(world: World) -> None:
     world.catalog.config.shards.update_one({"_id": "a"}, {"$set": {"draining": True}})
     world.catalog.config.shards.update_one({"_id": "b"}, {"$set": {"draining": True}})

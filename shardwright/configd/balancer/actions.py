@@ -17,6 +17,7 @@ from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, raw_document
 
@@ -36,10 +37,12 @@ async def split_at(primary: Primary, view: ClusterView, split: Split) -> None:
     """Split a chunk at the bounds of zones.
 
     Raises:
-        CommandError: the shard's error.
+        CommandError: the shard's error; ShardNotFound, the chunk is on a shard that the view does not have.
     """
-    entry = view.entries[str(split.namespace)]
-    await _split(primary, view.shards[split.chunk.shard], entry, split.chunk.range, split.points)
+    entry, shard = view.entries[str(split.namespace)], view.shards.get(split.chunk.shard)
+    if shard is None:
+        raise CommandError(ErrorCode.ShardNotFound, f"Shard {split.chunk.shard} not found")
+    await _split(primary, shard, entry, split.chunk.range, split.points)
 
 
 async def move(primary: Primary, view: ClusterView, configuration: Configuration, decided: Move) -> None:

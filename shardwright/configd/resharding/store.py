@@ -215,9 +215,9 @@ def _fields(operation: ReshardingOperation) -> dict[str, Any]:
 
 
 def _resharded(source: Mapping[str, Any], operation: ReshardingOperation, now: object) -> dict[str, Any]:
-    """The entry of the collection after the commit."""
+    """The entry of the collection after the commit. If its chunks are defragmented, that begins anew."""
     return {
-        **source,
+        **{name: value for name, value in source.items() if name != "defragmentationPhase"},
         "lastmodEpoch": ObjectId(),
         "lastmod": datetime.now(UTC).replace(tzinfo=None, microsecond=0),
         "timestamp": now,

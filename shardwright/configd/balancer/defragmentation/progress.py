@@ -33,7 +33,7 @@ async def defragmentation_details(primary: Primary, entry: CollectionEntry, chun
 
 async def set_phase(primary: Primary, entry: CollectionEntry, phase: Phase) -> None:
     """Record that a phase has begun, unless the defragmentation was turned off. Errors as `Catalog.update_many`."""
-    wanted = {"_id": str(entry.namespace), "defragmentCollection": True}
+    wanted = {**_incarnation(entry), "defragmentCollection": True}
     await primary.catalog.update_many("collections", wanted, {"$set": {"defragmentationPhase": phase.value}})
 
 
@@ -42,5 +42,10 @@ async def forget(primary: Primary, entry: CollectionEntry) -> None:
     sized = {**chunks_of(entry), SIZE_FIELD: {"$exists": True}}
     await primary.catalog.update_many("chunks", sized, {"$unset": {SIZE_FIELD: ""}})
     await primary.catalog.update_many(
-        "collections", {"_id": str(entry.namespace)}, {"$unset": dict.fromkeys(DEFRAGMENTATION_FIELDS, "")}
+        "collections", _incarnation(entry), {"$unset": dict.fromkeys(DEFRAGMENTATION_FIELDS, "")}
     )
+
+
+def _incarnation(entry: CollectionEntry) -> dict[str, Any]:
+    """The query for the entry, but not for that of another collection which has the name by now."""
+    return {"_id": str(entry.namespace), **chunks_of(entry)}

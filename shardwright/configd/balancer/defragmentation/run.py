@@ -15,6 +15,7 @@ from shardwright.configd.balancer.defragmentation.chunks import chunks_in_order,
 from shardwright.configd.balancer.defragmentation.progress import forget, set_phase
 from shardwright.configd.balancer.defragmentation.situation import (
     PausedError,
+    ReplacedError,
     Situation,
     TurnedOffError,
     step,
@@ -52,6 +53,7 @@ class Defragmentation:
         self._primary = primary
         self._namespace = namespace
         self._on_step = on_step
+        self._begun_with: Situation | None = None
 
     async def run(self) -> None:
         """Run the remaining phases; a phase with an error is repeated after a pause."""
@@ -60,6 +62,8 @@ class Defragmentation:
                 await self._run_phases()
             except PausedError:
                 logger.info("The defragmentation of a collection waits for the balancer", namespace=self._namespace)
+            except ReplacedError:
+                logger.info("Another collection is to be defragmented now", namespace=self._namespace)
             except TurnedOffError:
                 logger.info("The defragmentation of a collection was turned off", namespace=self._namespace)
                 return
@@ -78,7 +82,8 @@ class Defragmentation:
             Phase.MOVE_AND_MERGE: self._move_and_merge,
             Phase.MERGE: self._merge,
         }
-        situation = await self._next_step()
+        self._begun_with = None
+        self._begun_with = situation = await self._next_step()
         recorded = situation.entry.defragmentation_phase
         phase: Phase | None = Phase(recorded) if recorded in {each.value for each in Phase} else Phase.MERGE_AND_MEASURE
         while phase is not None:
@@ -123,6 +128,8 @@ class Defragmentation:
             if chunk is None:
                 return is_changed
             above = chunk.range.min
+            if chunk.shard not in situation.shards:
+                continue
             neighbours = await neighbours_of(catalog, entry, chunk)
             union = choose_union(chunk, neighbours, situation.zones, situation.may_receive, situation.threshold)
             if union is not None and await self._unite(situation, union):
@@ -141,7 +148,15 @@ class Defragmentation:
     # Steps
 
     async def _next_step(self) -> Situation:
-        return await wait_situation(self._primary, self._namespace)
+        """The situation in which the next step is made; errors as `wait_situation`.
+
+        Raises:
+            ReplacedError: the collection was dropped and created again, or resharded, since the first step.
+        """
+        situation = await wait_situation(self._primary, self._namespace)
+        if self._begun_with is not None and situation.entry.uuid != self._begun_with.entry.uuid:
+            raise ReplacedError
+        return situation
 
     async def _runs(self) -> AsyncIterator[list[MeasuredChunk]]:
         """The runs of chunks that can be merged, in order; a long one comes in several pieces."""

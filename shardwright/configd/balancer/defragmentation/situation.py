@@ -24,6 +24,10 @@ class TurnedOffError(Exception):
     """The collection is not to be defragmented any more, or has been dropped."""
 
 
+class ReplacedError(Exception):
+    """Another collection has the name now, and is to be defragmented from the beginning."""
+
+
 class PausedError(Exception):
     """The balancer has been stopped, or its window has ended, since the step was chosen."""
 
