@@ -4,11 +4,13 @@ import json
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from bson import json_util
 
+from shardwright.deploy.added_shard import add_shard
 from shardwright.deploy.balancing import balancer, explanation
 from shardwright.deploy.consistency import inconsistencies
 from shardwright.deploy.daemon_options import check_options
@@ -20,8 +22,8 @@ from shardwright.deploy.plan import existing_cluster, new_cluster
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.processes import exit_description, wait_any_ended
 from shardwright.deploy.recovery import recovered_state
+from shardwright.deploy.removed_shard import remove_shard
 from shardwright.deploy.reshardings import reshardings_under_way
-from shardwright.deploy.shards import add_shard, remove_shard
 from shardwright.deploy.start import start_cluster
 from shardwright.deploy.steps import Steps, counted
 from shardwright.deploy.supervisor import STOP_ORDER, Supervisor
@@ -57,6 +59,8 @@ class LocalCluster:
             try:
                 deadline = time.monotonic() + options.start_timeout
                 start_cluster(self._layout, state, supervisor, ports, self._steps, deadline)
+                added = frozenset(shard["_id"] for shard in state.topology.shards)
+                self._layout.save(replace(state, added=state.added | added))
             except BaseException:
                 self._stop(state, supervisor)
                 raise
@@ -103,10 +107,11 @@ class LocalCluster:
             timeout: seconds.
 
         Raises:
-            DeployError: it cannot be started or added. Nothing of it is left.
+            DeployError: it cannot be started or added (see `deploy.added_shard`).
         """
-        state = self._layout.require()
+        self._layout.require()
         with self._layout.lock():
+            state = self._layout.require()
             count = state.topology.size.members if members is None else members
             shard = add_shard(self._layout, state, count, self._steps, time.monotonic() + timeout)
         self._steps.say(f"{shard} is a shard of the cluster")
@@ -117,8 +122,9 @@ class LocalCluster:
         Raises:
             DeployError: there is no such shard, or something is left on it that does not move by itself.
         """
-        state = self._layout.require()
+        self._layout.require()
         with self._layout.lock():
+            state = self._layout.require()
             remove_shard(self._layout, state, shard, self._steps)
         self._steps.say(f"{shard} was removed")
 

@@ -57,6 +57,8 @@ class ClusterState:
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
         daemon_options: additional options for the daemons.
         has_access_control: whether processes and clients have to log in.
+        added: the shards that were added to the cluster at some time: one of them that is no shard any more has been
+            removed, and is not to be added again.
     """
 
     topology: Topology
@@ -69,6 +71,7 @@ class ClusterState:
     log_rotate: str = DEFAULT_LOG_ROTATE
     daemon_options: DaemonOptions = field(default_factory=dict)
     has_access_control: bool = False
+    added: frozenset[str] = frozenset()
 
     def sockets_of(self, name: str) -> Path:
         """The directory in which the daemon ``name`` looks for UNIX sockets."""
@@ -183,6 +186,7 @@ class Layout:
             "logRotate": state.log_rotate,
             "daemonOptions": {role.value: dict(options) for role, options in state.daemon_options.items() if options},
             "accessControl": state.has_access_control,
+            "added": sorted(state.added),
             **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
             **state.topology.to_document(),
         }
@@ -215,6 +219,7 @@ class Layout:
                 document.get("logRotate", DEFAULT_LOG_ROTATE),
                 {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
                 document.get("accessControl", False),
+                frozenset(document.get("added", ())),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(

@@ -49,6 +49,7 @@ def existing_cluster(
         options.log_rotate or state.log_rotate,
         combined(state.daemon_options, options.daemon_options),
         state.has_access_control,
+        state.added,
     )
 
 

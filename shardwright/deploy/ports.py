@@ -45,6 +45,11 @@ class PortReservation:
             raise DeployError(f"port {port} on {LOOPBACK} is in use")
         self._held[port] = held
 
+    def ensure_held(self, port: int) -> None:
+        """Reserve exactly ``port`` unless it is reserved already; errors as `hold`."""
+        if port not in self._held:
+            self.hold(port)
+
     def hold_free(self, preferred: Iterable[int] = ()) -> int:
         """Reserve and return the first free port of ``preferred``, otherwise a random one of `FREE_PORTS`.
 

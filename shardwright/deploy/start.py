@@ -49,7 +49,7 @@ def start_cluster(
         **log_in,
     ) as client:
         with steps.step("shards"):
-            _add_shards(client, topology)
+            _add_shards(client, state)
         with steps.step("a client writes"):
             _prove_writable(client)
         if state.has_access_control:
@@ -103,11 +103,12 @@ def start_processes(
                 wait_members_known(addresses, deadline)
 
 
-def _add_shards(client: MongoClient[dict[str, Any]], topology: Topology) -> None:
+def _add_shards(client: MongoClient[dict[str, Any]], state: ClusterState) -> None:
+    """Add the shards that were never added. One that was and is not there any more has been removed since."""
     try:
         listed = {shard["_id"] for shard in client.admin.command("listShards")["shards"]}
-        for shard in topology.shards:
-            if shard["_id"] not in listed:
+        for shard in state.topology.shards:
+            if shard["_id"] not in listed | state.added:
                 client.admin.command("addShard", shard["host"], name=shard["_id"])
     except PyMongoError as error:
         raise DeployError(f"cannot add the shards: {reason(error)}") from error

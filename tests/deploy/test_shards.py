@@ -1,9 +1,86 @@
 """Adding a shard to a running cluster and removing it again, and the balancer, through the ``shardwright`` command."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
+import pytest
+from pymongo.errors import AutoReconnect
+
+from shardwright.deploy import added_shard, removed_shard
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.shard_parts import router
+from tests.integration.waiting import eventually
 from tests.local_cluster import running_cluster, shardwright
+
+
+class _CrashError(BaseException):
+    """The command ends here."""
+
+
+def test_what_was_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding and removing a shard, ended at the worst moments; `up` neither forgets a shard nor brings one back."""
+
+    @contextmanager
+    def losing_replies(layout: Layout, state: ClusterState) -> Iterator[SimpleNamespace]:
+        with router(layout, state) as client:
+
+            def command(_: str, host: str, *, name: str) -> NoReturn:
+                client.admin.command("addShard", host, name=name)
+                raise AutoReconnect("the reply is lost")
+
+            yield SimpleNamespace(admin=SimpleNamespace(command=command))
+
+    def crash(*_: object) -> NoReturn:
+        raise _CrashError
+
+    with running_cluster(tmp_path, "--shards", "1") as cluster:
+
+        def names() -> list[str]:
+            with cluster.client() as client:
+                return [shard["_id"] for shard in client.admin.command("listShards")["shards"]]
+
+        adding = subprocess.Popen(
+            [sys.executable, "-m", "shardwright.deploy.cli", "add-shard", "--dir", str(tmp_path)],
+            stderr=subprocess.DEVNULL,
+        )
+        eventually(lambda: (tmp_path / "pids" / "shard1.0.mongod.json").exists(), within=60, what="a process runs")
+        adding.kill()
+        adding.wait()
+        cluster.run("add-shard")
+        assert names() == ["shard0", "shard1"]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(added_shard, "router", losing_replies)
+            with pytest.raises(DeployError, match="it is not known whether"):
+                cluster.local.add_shard(1, 60)
+        assert names() == ["shard0", "shard1", "shard2"]
+        repeated = shardwright("add-shard", "--dir", str(tmp_path))
+        assert "going on with shard2" in repeated.stderr
+        assert "shard2 is a shard of the cluster" in repeated.stderr
+        assert names() == ["shard0", "shard1", "shard2"]
+
+        cluster.run("balancer", "start")
+        with cluster.client() as client:
+            client.admin.command("enableSharding", "left", primaryShard="shard2")
+            client.left.c.insert_one({})
+        with monkeypatch.context() as patched:
+            patched.setattr(removed_shard, "stop_and_delete", crash)
+            with pytest.raises(_CrashError):
+                cluster.local.remove_shard("shard2")
+        assert names() == ["shard0", "shard1"]
+        cluster.down()
+        cluster.run("up", "--detach")
+        assert names() == ["shard0", "shard1"], "it was removed"
+        cluster.run("remove-shard", "shard2")
+        assert [shard["_id"] for shard in cluster.status()["shards"]] == ["shard0", "shard1"]
+        assert not (tmp_path / "data" / "shard2.0.mongod").exists()
 
 
 def test_a_shard_comes_and_goes(tmp_path: Path) -> None:
