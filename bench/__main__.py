@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bench.change_streams import measure_change_streams
 from bench.cluster import OurCluster, our_cluster
+from bench.evening import measure_evening
 from bench.genuine import genuine_cluster
 from bench.gossip import measure_gossip
 from bench.load import insert_into
@@ -43,6 +44,7 @@ ROUTING: Final = "routing"
 MIGRATION: Final = "migration"
 RESHARDING: Final = "resharding"
 MOVE_PRIMARY: Final = "moveprimary"
+EVENING: Final = "evening"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -92,6 +94,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if MOVE_PRIMARY in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[MOVE_PRIMARY] = measure_move_primary(options, find_mongod(options.mongod), Path(directory))
+    if EVENING in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[EVENING] = measure_evening(options, find_mongod(options.mongod), Path(directory))
     if GOSSIP in options.only:
         document[GOSSIP] = measure_gossip()
     if ROUTING in options.only:
@@ -212,7 +217,8 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING, MIGRATION, RESHARDING, MOVE_PRIMARY]
+    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING]
+    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))

@@ -71,14 +71,15 @@ def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Ou
 
 
 @contextmanager
-def running_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[OurCluster]:
-    """Run an empty cluster of two shards.
+def running_cluster(mongod: str, directory: Path, *, cache_gb: float, shards: int = 2) -> Iterator[OurCluster]:
+    """Run an empty cluster, whose balancer is stopped.
 
     Raises:
         BenchError: it does not start.
     """
     launcher = [sys.executable, "-m", "shardwright.deploy.cli"]
     options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
+    options += ["--shards", str(shards)]
     up = subprocess.run([*launcher, "up", "--detach", "--json", *options], capture_output=True, text=True, check=False)
     if up.returncode:
         raise BenchError(up.stderr.strip())
