@@ -5,6 +5,7 @@ Whatever the number of documents, there are as many chunks as in 10 GB with the 
 
 import argparse
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,12 +99,13 @@ def _wait_even(client: MongoClient[dict[str, Any]]) -> None:
 
 def _documents_by_shard(client: MongoClient[dict[str, Any]]) -> dict[str, int]:
     """The documents that each shard owns, without those that it has given away and not deleted yet."""
-    stages: list[dict[str, Any]] = [{"$collStats": {"storageStats": {}}}]
-    found = client[DATABASE][_COLLECTION].aggregate(stages)
-    return {
-        each["shard"]: each["storageStats"]["count"] - each["storageStats"].get("numOrphanDocs", 0)
-        for each in sorted(found, key=lambda each: str(each["shard"]))
-    }
+    entry = client.config.collections.find_one({"_id": _NAMESPACE})
+    assert entry is not None
+    counts = Counter[str]()
+    for chunk in client.config.chunks.find({"uuid": entry["uuid"]}):
+        bounds = {"key": {"$gte": chunk["min"]["key"], "$lt": chunk["max"]["key"]}}
+        counts[chunk["shard"]] += client[DATABASE][_COLLECTION].count_documents(bounds)
+    return dict(sorted(counts.items()))
 
 
 def _cpu_seconds(cluster: OurCluster) -> dict[str, float]:
