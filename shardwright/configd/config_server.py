@@ -110,7 +110,8 @@ class ConfigServer:
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
         cluster_id = await until_done(partial(self._initialize_catalog, term), backoff, partial(_log_failure, term))
         catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
-        shards = ShardClients(nursery, self.pools, partial(gossip, self.sidecar.mongod))
+        mongod = self.sidecar.mongod
+        shards = ShardClients(nursery, self.pools, partial(gossip, mongod), mongod.check_term_before)
         shard_hosts = ShardHosts(catalog, shards, nursery)
         nursery.start_soon(shard_hosts.follow_all)
         self.primary = Primary(

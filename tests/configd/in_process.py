@@ -126,7 +126,8 @@ async def in_process(
         nursery.start_soon(pools.run)
         mongod = FaultyMongod(local_mongod(pools, socket_path))
         cluster_id = await initialize_catalog(pools[socket_path])
-        catalog, shards = Catalog(mongod, cluster_id), ShardClients(nursery, pools, partial(gossip, mongod))
+        catalog = Catalog(mongod, cluster_id)
+        shards = ShardClients(nursery, pools, partial(gossip, mongod), trio.lowlevel.checkpoint)
         primary = Primary(
             term=term,
             catalog=catalog,

@@ -33,7 +33,7 @@ async def no_gossip() -> dict[str, Any]:
 def test_an_entry_without_hosts_does_not_end_the_term(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            shards = ShardClients(nursery, ConnectionPools(dict), no_gossip)
+            shards = ShardClients(nursery, ConnectionPools(dict), no_gossip, trio.lowlevel.checkpoint)
             hosts = ShardHosts(cast("Catalog", FakeCatalog()), shards, nursery)
             await hosts.follow_all()
             await trio.testing.wait_all_tasks_blocked()

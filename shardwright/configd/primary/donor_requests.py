@@ -36,6 +36,7 @@ async def _send(primary: Primary, donor: ShardEntry, request: Mapping[str, Any])
     except CommandError as error:
         if not has_category(error.code, Category.NOT_PRIMARY):
             raise
+        await primary.shards.check_term()  # or is it this daemon that is not primary any more?
         # Unchanged, the router would mistake this for an error of the config server, and look for its new primary.
         raise CommandError(
             ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"

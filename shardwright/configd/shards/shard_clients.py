@@ -30,11 +30,21 @@ class ShardClients:
         nursery: the term's nursery, in which the sets are monitored.
         pools: the connections.
         gossip: returns the times that go along with commands.
+        check_term: see below.
+
+    Attributes:
+        check_term: raises InterruptedDueToReplStateChange if the term for which the task works is over, which a daemon
+            that was paused may not have noticed yet.
     """
 
     def __init__(
-        self, nursery: trio.Nursery, pools: ConnectionPools, gossip: Callable[[], Awaitable[Mapping[str, Any]]]
+        self,
+        nursery: trio.Nursery,
+        pools: ConnectionPools,
+        gossip: Callable[[], Awaitable[Mapping[str, Any]]],
+        check_term: Callable[[], Awaitable[None]],
     ) -> None:
+        self.check_term = check_term
         self._gossip = gossip
         self._nursery = nursery
         self._pools = pools
@@ -64,14 +74,16 @@ class ShardClients:
             scope.cancel()
 
     async def command(self, shard: ShardEntry, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a repeatable command on the primary of a shard.
+        """Run a repeatable command on the primary of a shard, but not in a later term than the task's.
 
         Raises:
             CommandError: the shard refused, or could not be reached (HostUnreachable, FailedToSatisfyReadPreference);
-                FailedToParse, its entry names no hosts.
+                FailedToParse, its entry names no hosts; InterruptedDueToReplStateChange, the term is over.
         """
         try:
-            return await self.client(shard).command(db, {**command, **await self._gossip()})
+            gossiped = await self._gossip()
+            await self.check_term()
+            return await self.client(shard).command(db, {**command, **gossiped})
         except BackendError as error:
             raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
 
