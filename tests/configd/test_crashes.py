@@ -16,7 +16,7 @@ from bson.min_key import MinKey
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser, Sharded
-from tests.configd.fake_shard import FakeShard
+from tests.configd.fake_shard import FakeShard, fake_shards
 from tests.configd.in_process import Fault, InProcess, in_process
 from tests.shardd.mini_cluster import Set
 
@@ -212,3 +212,24 @@ def test_add_shard_is_repeatable_after_a_crash(
         assert await server.run({"_configsvrAddShard": shards["b"].connection_string}) == {"shardAdded": "b", "ok": 1.0}
 
     run_in_process(config_set, body)
+
+
+def test_remove_shard_is_repeatable_after_a_crash(catalog: CatalogUser, config_set: Set) -> None:
+    """A crash before a write changes nothing; after it, the next request finds the shard draining, then gone."""
+    remove = {"_configsvrRemoveShard": "crashing"}
+
+    def draining() -> list[bool]:
+        return [bool(shard.get("draining")) for shard in catalog.config.shards.find({"_id": "crashing"})]
+
+    async def body(server: InProcess) -> None:
+        expected = [[False], [True], [True], []]
+        for is_made, found in zip((False, True) * 2, expected, strict=True):
+            server.mongod.writes, server.mongod.fault = 0, Fault(1, is_made)
+            assert await code_of(server, remove) == ErrorCode.InterruptedDueToReplStateChange
+            assert draining() == found
+        server.mongod.fault = None
+        assert await code_of(server, remove) == ErrorCode.ShardNotFound
+
+    with fake_shards("crashing") as shards:
+        catalog.run({"_configsvrAddShard": shards["crashing"].connection_string})
+        run_in_process(config_set, body)
