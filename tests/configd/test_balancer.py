@@ -210,6 +210,10 @@ def test_a_move_that_fails_is_not_repeated_at_once(world: World) -> None:
     assert [move["min"] for move in moves[:2]] == [{"x": MinKey()}, {"x": 0}], "the next chunk is tried"
     explained = world.run({"_configsvrBalancerExplain": "db.uneven"})
     assert {"ns": "db.uneven", "min": {"x": MinKey()}, "error": "OperationFailed (96): no"} in explained["heldBack"]
+    world.run({"_configsvrBalancerStop": 1})
+    world.catalog.config.collections.delete_one({"_id": "db.uneven"})
+    uneven(world)
+    assert not world.run({"_configsvrBalancerExplain": "db.uneven"})["heldBack"], "that was another collection"
 
 
 def test_chunks_that_are_too_big_are_split_or_marked(world: World) -> None:

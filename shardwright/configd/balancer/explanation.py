@@ -41,8 +41,8 @@ async def explain(primary: Primary, only: str | None = None) -> dict[str, Any]:
         "skipped": [each.to_document() for each in decisions.skipped],
         "heldBack": [
             {"ns": namespace, "min": raw_document(bound), "error": error}
-            for namespace in view.entries
-            for bound, error in primary.held_back.errors(namespace).items()
+            for namespace, entry in view.entries.items()
+            for bound, error in primary.held_back.errors(entry.uuid).items()
         ],
     }
 

@@ -114,7 +114,7 @@ class Round:
     async def _move(self, view: ClusterView, decided: Move, result: RoundResult) -> None:
         fields = shown(decided.to_document())
         logger.info("Moving a chunk", **fields)
-        namespace, bound = str(decided.namespace), decided.chunk.range.min
+        collection, bound = view.entries[str(decided.namespace)].uuid, decided.chunk.range.min
         try:
             await move(self._primary, view, self._configuration, decided)
         except CommandError as error:
@@ -125,11 +125,11 @@ class Round:
             self._metrics.moves.add("failed")
             logger.warning("A move failed", error=str(error), **fields)
             if error.code != ErrorCode.ConflictingOperationInProgress:
-                self._primary.held_back.failed(namespace, bound, str(error))
+                self._primary.held_back.failed(collection, bound, str(error))
         else:
             result.moved += 1
             self._metrics.moves.add("moved")
-            self._primary.held_back.moved(namespace, bound)
+            self._primary.held_back.moved(collection, bound)
 
     async def _relieve(self, view: ClusterView, decided: Move, error: CommandError) -> bool:
         """Deal with a chunk that is too big to move; returns whether it is dealt with."""
@@ -150,7 +150,7 @@ def _without_busy_shards(cluster: ClusterState, busy: BusyShards) -> ClusterStat
 
 def answers_for(primary: Primary, view: ClusterView) -> ChunkAnswers:
     """Answers to the policy, by which chunks whose moves have failed are held back."""
-    held_back = {namespace: primary.held_back.lower_bounds(namespace) for namespace in view.entries}
+    held_back = {name: primary.held_back.lower_bounds(entry.uuid) for name, entry in view.entries.items()}
     return ChunkAnswers(primary.catalog, view.shards, view.entries, held_back)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
+from uuid import UUID
 
 import trio
 
@@ -20,36 +21,38 @@ class _Failure(NamedTuple):
 class HeldBack:
     """The chunks of all collections whose last move has failed, in this term.
 
+    A collection is known by its UUID: what has failed for one says nothing of the next one that has its name.
+
     Args:
         clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock
-        self._failures: dict[str, dict[bytes, _Failure]] = {}
+        self._failures: dict[UUID, dict[bytes, _Failure]] = {}
 
-    def failed(self, namespace: str, lower_bound: bytes, error: str) -> None:
+    def failed(self, collection: UUID, lower_bound: bytes, error: str) -> None:
         """The move of a chunk, or of its beginning, has failed."""
-        failures = self._failures.setdefault(namespace, {})
+        failures = self._failures.setdefault(collection, {})
         earlier = failures.pop(lower_bound, None)
         pause = FIRST_PAUSE_SECONDS if earlier is None else min(2 * earlier.pause_seconds, PAUSE_SECONDS_MAX)
         failures[lower_bound] = _Failure(pause, self._clock() + pause, error)
         if len(failures) > CHUNKS_MAX:
             del failures[next(iter(failures))]
 
-    def moved(self, namespace: str, lower_bound: bytes) -> None:
+    def moved(self, collection: UUID, lower_bound: bytes) -> None:
         """The move of a chunk has succeeded."""
-        failures = self._failures.get(namespace, {})
+        failures = self._failures.get(collection, {})
         failures.pop(lower_bound, None)
         if not failures:
-            self._failures.pop(namespace, None)
+            self._failures.pop(collection, None)
 
-    def lower_bounds(self, namespace: str) -> list[bytes]:
+    def lower_bounds(self, collection: UUID) -> list[bytes]:
         """The chunks of a collection that are not to be moved now."""
         now = self._clock()
-        return [bound for bound, failure in self._failures.get(namespace, {}).items() if failure.until > now]
+        return [bound for bound, failure in self._failures.get(collection, {}).items() if failure.until > now]
 
-    def errors(self, namespace: str) -> dict[bytes, str]:
+    def errors(self, collection: UUID) -> dict[bytes, str]:
         """The last error of each chunk of a collection that is not to be moved now."""
-        failures = self._failures.get(namespace, {})
-        return {bound: failures[bound].error for bound in self.lower_bounds(namespace)}
+        failures = self._failures.get(collection, {})
+        return {bound: failures[bound].error for bound in self.lower_bounds(collection)}
