@@ -63,8 +63,9 @@ class ConfigService(ConfigHandler):
         """Why clients cannot be served at the moment; None if they can."""
         return self.config_server.not_ready_reason()
 
-    def begin_shutdown(self) -> None:
-        """Do nothing: as with a mongod that shuts down, clients just find their connections closed."""
+    async def begin_shutdown(self, seconds: float) -> None:
+        """Let another member take over, and tell the clients that wait for news."""
+        await self.config_server.sidecar.begin_shutdown(seconds)
 
     def _close_clients(self) -> None:
         """Close all client connections, because the mongod has closed its own."""

@@ -51,8 +51,12 @@ class Daemon(Handler, Protocol):
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
 
-    def begin_shutdown(self) -> None:
-        """Called after the signal to shut down, before connections are closed."""
+    async def begin_shutdown(self, seconds: float) -> None:
+        """Called after the signal to shut down, before connections are closed.
+
+        Args:
+            seconds: how long running operations may continue afterwards.
+        """
 
 
 Start = Callable[[trio.Nursery], Awaitable[Daemon]]
@@ -248,6 +252,7 @@ async def _live(
         logger.info("Listening", daemon=component, addresses=addresses)
         await stop.wait()
         logger.info("Shutting down", daemon=component, connections=len(server.clients))
-        daemon.begin_shutdown()
-        await server.drain(arguments.shutdown_seconds or daemon.shutdown_seconds)
+        seconds = arguments.shutdown_seconds or daemon.shutdown_seconds
+        await daemon.begin_shutdown(seconds)
+        await server.drain(seconds)
         whole_process.cancel()

@@ -114,6 +114,6 @@ class RouterService:
         context = self._context
         return signed(framed_error(request_id, error, context.clock), context.signer)
 
-    def begin_shutdown(self) -> None:
+    async def begin_shutdown(self, seconds: float) -> None:
         """Notify clients waiting on hello, before their connections are closed."""
-        self._context.quiesce.begin(self.shutdown_seconds)
+        self._context.quiesce.begin(seconds)

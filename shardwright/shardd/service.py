@@ -62,8 +62,9 @@ class ShardService(ShardHandler):
             None if self._shard.context.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
         )
 
-    def begin_shutdown(self) -> None:
-        """Nothing to announce: clients find their connections closed, as if mongod had shut down."""
+    async def begin_shutdown(self, seconds: float) -> None:
+        """Let another member take over, and tell the clients that wait for news."""
+        await self._shard.context.sidecar.begin_shutdown(seconds)
 
     def _close_clients(self) -> None:
         """Close all client connections, as mongod's were when it failed."""

@@ -47,7 +47,7 @@ class ToyDaemon:
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
 
-    def begin_shutdown(self) -> None:
+    async def begin_shutdown(self, seconds: float) -> None:
         """Called after the signal to shut down."""
 
 

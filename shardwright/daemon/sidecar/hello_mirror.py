@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import trio
-from bson import ObjectId
+from bson import Int64, ObjectId
 
 from shardwright.daemon.sidecar.hello_view import election_term, rewrite_hello, topology_of, unmapped_members
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import TopologyVersion
 
 
@@ -38,6 +40,7 @@ class HelloMirror:
         self._sidecars: dict[str, str] = dict(self._own)
         self._seen: dict[str, Any] | None = None
         self._changed = trio.Event()
+        self._quiesce_ends: float | None = None
 
     @property
     def sidecars(self) -> Mapping[str, str]:
@@ -90,6 +93,26 @@ class HelloMirror:
         reply["connectionId"] = connection_id
         return reply
 
+    def begin_quiesce(self, seconds: float) -> None:
+        """From now on, tell clients that the daemon shuts down in some seconds, in place of what mongod says."""
+        self._quiesce_ends = trio.current_time() + seconds
+        self.version = self.version.bumped()
+        self._announce_change()
+
+    def check_not_quiescing(self) -> None:
+        """Refuse a hello in quiesce mode, so that clients go elsewhere.
+
+        Raises:
+            CommandError: ShutdownInProgress.
+        """
+        if self._quiesce_ends is not None:
+            left = max(0, int((self._quiesce_ends - trio.current_time()) * 1000))
+            raise CommandError(
+                ErrorCode.ShutdownInProgress,
+                "The server is in quiesce mode and will shut down",
+                extra={"topologyVersion": self.version.document(), "remainingQuiesceTimeMillis": Int64(left)},
+            )
+
     async def wait_for_change(self) -> None:
         """Wait until what clients see changes, or mongod is lost or found."""
         await self._changed.wait()
@@ -106,6 +129,9 @@ class HelloMirror:
         if seen is not None:
             self.version = self.version.bumped()
         self._seen = seen
+        self._announce_change()
+
+    def _announce_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

@@ -32,19 +32,19 @@ async def answer_hello(
     """The reply frame to a hello in any spelling; None if mongod is gone, because then there is nothing to report.
 
     Raises:
-        CommandError: the request is malformed.
+        CommandError: the request is malformed; ShutdownInProgress, the daemon is in quiesce mode.
         BackendError: mongod could not be asked.
     """
     message = request.message
     hello = parse_hello(request.body, request.fields, exhaust_allowed=message.is_exhaust_allowed)
+    mirror.check_not_quiescing()
     if hello.topology_version is None:
         return await _ask_mongod(mirror, upstream, client, request, hello)
     request_id = message.request_id
     while True:
         client.allow_interruption()
-        client.is_waiting_for_news = True
         await _wait_for_news(mirror, hello)
-        client.is_waiting_for_news = False
+        mirror.check_not_quiescing()
         body = mirror.current_reply(upstream.connection_id or client.id)
         if body is None:
             return None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.sidecar.hand_over import hand_over
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.hello_service import answer_hello
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -114,6 +115,16 @@ class Sidecar:
             nursery.start_soon(self._registration.run)
             nursery.start_soon(self.certainty.run)
             nursery.start_soon(follow_role, self.mirror, self.certainty, hooks)
+
+    async def begin_shutdown(self, seconds: float) -> None:
+        """Let another member take over if the mongod is primary, then begin quiesce mode, as a mongod does.
+
+        Args:
+            seconds: how long running operations may continue afterwards; no longer does the hand-over take.
+        """
+        with trio.move_on_after(seconds):
+            await hand_over(self.mirror, self.mongod, seconds)
+        self.mirror.begin_quiesce(seconds)
 
     async def _ask_hello(self) -> Mapping[str, Any]:
         return await self.mongod.pool.command("admin", {"hello": 1})

@@ -145,7 +145,7 @@ async def _answer(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
     if quiesce.has_begun:
         raise CommandError(
             ErrorCode.ShutdownInProgress,
-            "Router is shutting down",
+            "Mongos is in quiesce mode and will shut down",
             extra={
                 "topologyVersion": quiesce.topology_version.document(),
                 "remainingQuiesceTimeMillis": bson.Int64(quiesce.remaining_ms),

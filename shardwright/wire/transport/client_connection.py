@@ -26,7 +26,6 @@ class ClientConnection:
         compressors: the compressors negotiated by hello.
         is_interruptible: whether the running operation may be cancelled when the client disconnects.
         is_disconnected: whether the client has closed its side.
-        is_waiting_for_news: whether the running request is an awaitable hello, for which shutdown need not wait.
         is_answered_verbatim: whether the reply to the running request is sent exactly as the handler returns it,
             without compression or checksum, so that the handler may also write it to the stream itself.
         is_finished: whether no request is to be read after the running one.
@@ -47,7 +46,6 @@ class ClientConnection:
         "is_disconnected",
         "is_finished",
         "is_interruptible",
-        "is_waiting_for_news",
         "login",
         "loop",
         "metadata",
@@ -69,7 +67,6 @@ class ClientConnection:
         self.is_busy = False
         self.is_interruptible = False
         self.is_disconnected = False
-        self.is_waiting_for_news = False
         self.is_finished = False
         self.unanswered: Request | None = None
         self.interruption: CommandError | None = None

@@ -135,7 +135,7 @@ class Server:
         self.is_draining = True
         self._accepting.cancel()
         for client in list(self.clients):
-            if client.is_busy and not client.is_waiting_for_news:
+            if client.is_busy:
                 continue
             if client.stream.is_sending:
                 client.stream.when_sent(client.scope.cancel)

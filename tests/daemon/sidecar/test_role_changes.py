@@ -2,47 +2,18 @@
 
 import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import bson
 import pytest
 from pymongo.errors import AutoReconnect
 
-from shardwright.wire.frames import FrameReader
-from shardwright.wire.message import OpMsg, op_msg
+from tests.daemon.sidecar.hello_stream import HelloStream
 from tests.shardd.mini_cluster import Member, Set, replica_set
 
 NOTICE_SECONDS_MAX = 0.1
-
-
-class HelloStream:
-    """A connection with an awaitable hello."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=30)
-        self._reader = FrameReader()
-        self._ask({"hello": 1})
-        self._version: object = None
-        self.receive()
-
-    def wait_for_news(self) -> None:
-        """Request the next reply that differs from the last one."""
-        self._ask({"hello": 1, "topologyVersion": self._version, "maxAwaitTimeMS": 30_000})
-
-    def receive(self) -> dict[str, object]:
-        while (frame := self._reader.next_frame()) is None:
-            self._reader.feed(self.socket.recv(65536))
-        hello: dict[str, object] = bson.decode(OpMsg(frame).body)
-        self._version = hello["topologyVersion"]
-        return hello
-
-    def _ask(self, command: dict[str, object]) -> None:
-        self.socket.sendall(op_msg(bson.encode({**command, "$db": "admin"}), request_id=1))
 
 
 @pytest.fixture

@@ -294,25 +294,6 @@ def test_drain_sends_nothing_to_a_client_that_expects_no_reply() -> None:
     trio.run(main)
 
 
-def test_drain_does_not_wait_for_awaitable_hellos() -> None:
-    begun = trio.Event()
-
-    async def wait_for_news(client: ClientConnection, request: Request) -> dict[str, Any]:
-        client.is_waiting_for_news = True
-        begun.set()
-        await trio.sleep_forever()
-
-    async def main() -> None:
-        async with serving(wait_for_news) as served:
-            client = await served.connect()
-            await client.send(ping())
-            await begun.wait()
-            await served.server.drain(3600)
-            assert await client.receive() is None
-
-    trio.run(main)
-
-
 @pytest.mark.parametrize("length", [60_000, 100_000])
 def test_drain_lets_a_slow_client_read_its_reply(length: int) -> None:
     async def answer_at_length(client: ClientConnection, request: Request) -> dict[str, Any]:
