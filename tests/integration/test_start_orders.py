@@ -21,7 +21,7 @@ ORDERS = list(permutations(Role))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with running_cluster(tmp_path_factory.mktemp("orders")) as running:
+    with running_cluster(tmp_path_factory.mktemp("orders"), "--orphan-cleanup-delay", "0") as running:
         yield running
 
 
