@@ -5,8 +5,11 @@ from collections.abc import Iterator
 import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from pymongo import MongoClient
 from pymongo.change_stream import ChangeStream
+from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import Document
 from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster, running_cluster
@@ -46,6 +49,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory, streams: list[ChangeStream[D
         second[DB].c.insert_many([{"_id": k, "k": k} for k in range(-10, 10)])
         assert second[DB].c.update_many({}, {"$set": {"x": 0}}).modified_count == 20
         alone["found"].c.insert_one({})
+        alone.admin.command("setParameter", 1, orphanCleanupDelaySecs=0)
         streams += [second[DB].watch(max_await_time_ms=500), second[DB].watch(max_await_time_ms=500)]
         first.admin.command("addShard", third.connection_string, name="third")
         first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": MinKey()}, {"k": 0}], to="third")
@@ -93,3 +97,35 @@ def test_databases_on_the_added_shard_are_listed(grown: RunningCluster) -> None:
 def test_the_shard_map_contains_it(grown: RunningCluster) -> None:
     with grown.direct("router.1") as client:
         assert client.admin.command("getShardMap")["map"].keys() == {"config", "third", *grown.shards}
+
+
+def test_it_leaves_and_comes_back(grown: RunningCluster) -> None:
+    """The last test, which one router begins and the other one ends; what the shard still has must not confuse it."""
+    with grown.direct("router.0") as first, grown.direct("router.1") as second:
+        entry = first.config.shards.find_one({"_id": "third"})
+        assert entry is not None
+        host = entry["host"]
+        expected = list(second[DB].c.find(sort={"k": 1}))
+
+        def add(name: str) -> str | int | None:
+            try:
+                return str(second.admin.command("addShard", host, name=name)["shardAdded"])
+            except OperationFailure as failure:
+                return failure.code
+
+        assert first.admin.command("removeShard", "third")["state"] == "started"
+        left = second.admin.command("removeShard", "third")
+        assert (left["state"], left["remaining"]["chunks"], left["dbsToMove"]) == ("ongoing", 1, ["found"])
+        first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": MinKey()}, {"k": 0}], to="shard0")
+        second.drop_database("found")
+        assert first.admin.command("removeShard", "third")["state"] == "completed"
+        assert list(second[DB].c.find(sort={"k": 1})) == expected
+
+        assert add("third") == ErrorCode.OperationFailed, "it still has the database"
+        with MongoClient[Document](f"mongodb://{host.partition('/')[2]}/", directConnection=True) as alone:
+            alone.drop_database(DB)
+        assert add("another") == ErrorCode.IllegalOperation, "it stays the shard that it was"
+        assert add("third") == "third"
+        first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": MinKey()}, {"k": 0}], to="third")
+        second[DB].c.insert_one({"_id": -11, "k": -11, "x": 1})
+        assert list(first[DB].c.find(sort={"k": 1})) == [{"_id": -11, "k": -11, "x": 1}, *expected]
