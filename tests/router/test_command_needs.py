@@ -14,24 +14,23 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 
-FOR_ROOT_ALONE = {
-    *("_hashBSONElement", "_killOperations", "checkMetadataConsistency", "clearLog", "compact", "configureFailPoint"),
-    *("echo", "logMessage", "multicast", "reapLogicalSessionCacheNow", "refreshLogicalSessionCacheNow"),
-    *("replSetGetStatus", "setFreeMonitoring", "testDeprecation", "testDeprecationInVersion2", "testRemoval"),
-    *("testVersion2", "testVersions1And2", "waitForFailPoint"),
-}
-"""Commands without a row, which need the role root: test commands, and refusals of mongos."""
-
 
 def request_of(command: dict[str, Any], db: str = "d") -> Request:
     return Request(OpMsg(op_msg(bson.encode({**command, "$db": db}), request_id=1)))
 
 
-def test_every_command_has_a_row_or_is_listed() -> None:
+def test_every_command_has_a_row_or_needs_no_log_in() -> None:
     names = {entry.name for entry in COMMANDS.values()}
-    assert names - TABLE.keys() - WITHOUT_LOG_IN == FOR_ROOT_ALONE
-    assert TABLE.keys() | WITHOUT_LOG_IN <= names
+    assert TABLE.keys() | WITHOUT_LOG_IN == names
     assert not TABLE.keys() & WITHOUT_LOG_IN
+
+
+@pytest.mark.parametrize("name", ["_killOperations", "multicast"])
+def test_no_role_is_enough_for_what_is_for_the_cluster_alone(name: str) -> None:
+    everywhere = [{"resource": each, "actions": ["internal"]} for each in ({"anyResource": True}, {"cluster": True})]
+    (need,) = TABLE[name](request_of({name: 1}, "admin"))
+    assert not need.is_met(Privileges.from_documents(everywhere))
+    assert need.is_met(Privileges.from_documents([{"resource": {"anyResource": True}, "actions": ["anyAction"]}]))
 
 
 def on(*actions: str, db: str = "d", collection: str = "c") -> list[dict[str, Any]]:
@@ -83,6 +82,8 @@ CLUSTER = [{"resource": {"cluster": True}, "actions": ["inprog", "addShard", "li
          on("createUser", collection="") + on("grantRole", db="e", collection="")),
         ({"usersInfo": {"user": "u", "db": "e"}}, on("viewUser", db="e", collection="")),
         ({"addShard": "s/h:1"}, CLUSTER),
+        ({"checkMetadataConsistency": "c"}, on("validate")),
+        ({"checkMetadataConsistency": 1}, on("validate", collection="")),
         ({"listCollections": 1}, on("listCollections", collection="")),
     ],
 )  # fmt: skip

@@ -52,10 +52,6 @@ class AuthorizedUser:
             Restrictions.from_document(document),
         )
 
-    def has_role(self, role: str, db: str) -> bool:
-        """Whether the user has a role, directly or through another one."""
-        return any(each["role"] == role and each["db"] == db for each in self.role_documents)
-
 
 _EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]
 

@@ -1,4 +1,4 @@
-"""The table of what each command needs. A command without a row needs the role root.
+"""The table of what each command needs. A command without a row is for the cluster alone.
 
 Rows that ask for more than MongoDB does are listed in docs/security.md.
 """
@@ -6,7 +6,7 @@ Rows that ask for more than MongoDB does are listed in docs/security.md.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from shardwright.daemon.privileges import ANY, CLUSTER, Resource
+from shardwright.daemon.privileges import ANY, ANY_ACTION, CLUSTER, Resource
 from shardwright.router.access.needs import (
     AnyOf,
     Need,
@@ -61,7 +61,7 @@ def _explain_needs(request: Request) -> Needs:
     body = append(inner, encode_elements({"$db": request.db}))
     explained = Request(OpMsg(op_msg(body, request_id=request.message.request_id)))
     row = TABLE.get(explained.name)
-    return [ROOT] if row is None else row(explained)
+    return [EVERYTHING] if row is None else row(explained)
 
 
 def _map_reduce_needs(request: Request) -> Needs:
@@ -174,6 +174,14 @@ def _info(action: str) -> Row:
     return needs
 
 
+def _metadata_needs(request: Request) -> Needs:
+    """MongoDB 7.0 has an action of its own for this, which is unknown to the mongods of the config servers."""
+    about = request.get(b"checkMetadataConsistency")
+    if isinstance(about, str):
+        return [Need("validate", Resource(request.db, about))]
+    return [Need("listShards", CLUSTER) if request.db == "admin" else Need("validate", Resource(request.db))]
+
+
 def _databases_of_roles(request: Request) -> list[str]:
     given: list[Any] = []
     for name in (b"roles", b"grantedRoles"):
@@ -201,8 +209,8 @@ def _full(request: Request, name: bytes) -> Resource:
     return Resource(db, collection)
 
 
-ROOT: Final = Need("anyAction", Resource(is_cluster=True))
-"""What only those have who may do everything."""
+EVERYTHING: Final = Need(ANY_ACTION, CLUSTER)
+"""What the processes of the cluster have, and no role gives to users."""
 
 _SAME_ON_CLUSTER: Final = (
     *("addShard", "removeShard", "listShards", "netstat", "shutdown", "getShardMap", "flushRouterConfig"),
@@ -210,19 +218,29 @@ _SAME_ON_CLUSTER: Final = (
     *("setParameter", "hostInfo", "logRotate", "rotateCertificates", "serverStatus", "getDefaultRWConcern"),
     *("setDefaultRWConcern", "getClusterParameter", "setClusterParameter", "setFeatureCompatibilityVersion"),
     *("setUserWriteBlockMode", "appendOplogNote", "invalidateUserCache", "listDatabases"),
+    *("replSetGetStatus", "setFreeMonitoring"),
 )
 _SAME_ON_COLLECTION: Final = (
     *("convertToCapped", "listIndexes", "collStats", "validate", "compactStructuredEncryptionData", "splitVector"),
+    "compact",
 )
 _OF_EVERYBODY: Final = (
     *("abortTransaction", "commitTransaction", "endSessions", "refreshSessions", "startSession", "logout"),
-    *("availableQueryOptions", "getMore", "killCursors"),
+    *("availableQueryOptions", "getMore", "killCursors", "reapLogicalSessionCacheNow", "refreshLogicalSessionCacheNow"),
+    *("_hashBSONElement", "echo", "testDeprecation", "testDeprecationInVersion2", "testRemoval", "testVersion2"),
+    "testVersions1And2",
 )
+_DISTURBING: Final = ("clearLog", "configureFailPoint", "logMessage", "waitForFailPoint")
+"""Test commands that disturb others. MongoDB lets everybody run them, even before a log-in."""
+
+_FOR_CLUSTER_ALONE: Final = ("_killOperations", "multicast")
 
 TABLE: Final[dict[str, Row]] = {
     **{name: on_cluster(name) for name in _SAME_ON_CLUSTER},
     **{name: on_collection(name) for name in _SAME_ON_COLLECTION},
     **dict.fromkeys(_OF_EVERYBODY, nothing),
+    **{name: on_cluster("setParameter", "shutdown") for name in _DISTURBING},
+    **dict.fromkeys(_FOR_CLUSTER_ALONE, lambda _: [EVERYTHING]),
     "features": lambda request: [Need("oidReset", CLUSTER)] if request.get(b"oidReset") else (),
     "find": on_collection("find"),
     "count": on_collection("find"),
@@ -250,6 +268,7 @@ TABLE: Final[dict[str, Row]] = {
     "planCacheClearFilters": on_collection("planCacheIndexFilter"),
     "planCacheListFilters": on_collection("planCacheIndexFilter"),
     "planCacheSetFilter": on_collection("planCacheIndexFilter"),
+    "checkMetadataConsistency": _metadata_needs,
     "validateDBMetadata": _validate_metadata_needs,
     "profile": _profile_needs,
     "setProfilingFilterGlobally": lambda _: [Need("enableProfiler", ANY)],
