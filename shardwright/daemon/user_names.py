@@ -8,7 +8,7 @@ from bson import Binary
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import BINARY, OBJECT, encode_elements, find
+from shardwright.wire.rawbson import BINARY, OBJECT, append, encode_elements, find
 from shardwright.wire.request import Request
 from shardwright.wire.scram.system_user import SYSTEM_DATABASE, SYSTEM_USER
 
@@ -43,29 +43,32 @@ SYSTEM: Final = UserName(SYSTEM_USER, SYSTEM_DATABASE)
 """The user as whom the processes of a cluster log in."""
 
 
-def with_owner_of_session(request: Request, user: UserName) -> Request:
+def with_owner_of_session(request: Request, user: UserName, elements: bytes = b"") -> Request:
     """The request with the digest of its user in ``lsid``, by which all servers tell the sessions of users apart.
 
     Args:
         request: of a client.
         user: who is logged in on its connection.
+        elements: what else to add to the request.
 
     Raises:
         CommandError: Unauthorized, it names another user's session.
     """
     span = request.fields.get(_LSID)
     if span is None or span[0] != OBJECT:
-        return request
+        return _with_elements(request, elements)
     uid = find(request.body, _UID, span[2])
     if uid is None:
         addition = encode_elements({"uid": Binary(user.digest)})
         lsid = request.body[span[2] : span[3]]
-        length = int.from_bytes(lsid[:4], "little") + len(addition)
-        changed = length.to_bytes(4, "little") + lsid[4:-1] + addition + lsid[-1:]
-        body = request.body
-        total = int.from_bytes(body[:4], "little") + len(addition)
-        return request.with_body(total.to_bytes(4, "little") + body[4 : span[2]] + changed + body[span[3] :])
+        body, total = request.body, int.from_bytes(request.body[:4], "little") + len(addition) + len(elements)
+        head = total.to_bytes(4, "little") + body[4 : span[2]]
+        return request.with_body(head + append(lsid, addition) + body[span[3] : -1] + elements + body[-1:])
     is_own = uid[0] == BINARY and request.body[uid[2] + _DIGEST_AT : uid[3]] == user.digest
     if not is_own and not user.is_internal:
         raise CommandError(ErrorCode.Unauthorized, "Unauthorized to set user digest in LogicalSessionId")
-    return request
+    return _with_elements(request, elements)
+
+
+def _with_elements(request: Request, elements: bytes) -> Request:
+    return request.with_body(append(request.body, elements)) if elements else request

@@ -76,7 +76,11 @@ class Dispatcher:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
             if context.access is not None:
                 request = operation.request = await context.access.admit(
-                    client, entry.name, request, admin_only=entry.admin_only
+                    client,
+                    entry.name,
+                    request,
+                    admin_only=entry.admin_only,
+                    may_write=entry.supports_write_concern,
                 )
             is_in_transaction = AUTOCOMMIT in request.fields
             if is_in_transaction and context.options.worker_sockets:

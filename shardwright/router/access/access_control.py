@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.privileges import ANY_ACTION, CLUSTER
 from shardwright.daemon.user_names import UserName, with_owner_of_session
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.command_needs import TABLE
+from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
 from shardwright.router.access.localhost_exception import LocalhostException
 from shardwright.router.access.login import Login
 from shardwright.router.access.needs import Need
@@ -53,7 +53,9 @@ class AccessControl:
         self._localhost = LocalhostException(self.users)
 
     @may_run_in_reactor
-    async def admit(self, client: ClientConnection, name: str, request: Request, *, admin_only: bool) -> Request:
+    async def admit(
+        self, client: ClientConnection, name: str, request: Request, *, admin_only: bool, may_write: bool
+    ) -> Request:
         """Check a request; returns what is to be executed: its session belongs to its user.
 
         Args:
@@ -61,6 +63,7 @@ class AccessControl:
             name: the command, without aliases.
             request: the request.
             admin_only: whether the command runs on the admin database alone.
+            may_write: whether shards have to know if its user may write while the writes of users are blocked.
 
         Raises:
             CommandError: Unauthorized, or the config servers cannot be read.
@@ -69,6 +72,8 @@ class AccessControl:
         if admin_only and request.db != "admin":
             raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
         if name in WITHOUT_LOG_IN:
+            if has_internal_fields(request) and not (login.user is not None and login.user.is_internal):
+                raise refusal_of_internal_fields(request) or not_authorized(request)
             return request if login.user is None else with_owner_of_session(request, login.user)
         user = None if login.user is None else self.users.fresh(login.user)
         if user is None:
@@ -80,7 +85,11 @@ class AccessControl:
                 raise CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
         if not _may_run(user, name, request):
             raise not_authorized(request)
-        return with_owner_of_session(request, user.name)
+        if user.name.is_internal:
+            return with_owner_of_session(request, user.name)
+        if has_internal_fields(request):
+            raise refusal_of_internal_fields(request) or not_authorized(request)
+        return with_owner_of_session(request, user.name, user.write_block_element if may_write else b"")
 
     def allows(self, client: ClientConnection, need: Need) -> bool:
         """Whether the privileges of a client that was admitted include an action."""
@@ -106,7 +115,7 @@ def not_authorized(request: Request) -> CommandError:
 
 
 def _may_run(user: AuthorizedUser, name: str, request: Request) -> bool:
-    if user.privileges.allow(ANY_ACTION, CLUSTER):
+    if user.name.is_internal:
         return True
     row = TABLE.get(name)
     if row is None:

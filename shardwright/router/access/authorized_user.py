@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from shardwright.daemon.privileges import ANY_ACTION, Privileges
 from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.router.access.internal_fields import write_block_element
 from shardwright.router.access.restrictions import Restrictions
 from shardwright.wire.scram.keys import MECHANISMS, Credentials, Mechanism
 
@@ -21,6 +22,7 @@ class AuthorizedUser:
         privilege_documents: likewise the privileges.
         privileges: the same, to be asked.
         restrictions: from where the user may connect.
+        write_block_element: see `internal_fields.write_block_element`.
     """
 
     name: UserName
@@ -29,6 +31,7 @@ class AuthorizedUser:
     privilege_documents: Sequence[Mapping[str, Any]]
     privileges: Privileges
     restrictions: Restrictions
+    write_block_element: bytes
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -42,20 +45,22 @@ class AuthorizedUser:
             for name, stored in document.get("credentials", {}).items()
             if name in MECHANISMS
         }
-        privileges = document["inheritedPrivileges"]
+        documents = document["inheritedPrivileges"]
+        privileges = Privileges.from_documents(documents)
         return cls(
             UserName(document["user"], document["db"]),
             credentials,
             document["inheritedRoles"],
+            documents,
             privileges,
-            Privileges.from_documents(privileges),
             Restrictions.from_document(document),
+            write_block_element(privileges),
         )
 
 
 _EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]
 
 SYSTEM_USER = AuthorizedUser(
-    SYSTEM, {}, [], _EVERYTHING, Privileges.from_documents(_EVERYTHING), Restrictions.from_document({})
+    SYSTEM, {}, [], _EVERYTHING, Privileges.from_documents(_EVERYTHING), Restrictions.from_document({}), b""
 )
 """A part of the cluster."""
