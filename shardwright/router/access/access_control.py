@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.user_names import UserName, with_owner_of_session
+from shardwright.daemon.user_names import with_owner_of_session
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.command_needs import TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
@@ -83,6 +83,7 @@ class AccessControl:
                 if await self._localhost.admits(client, request):
                     return request
                 raise CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
+        login.admitted = user
         if not _may_run(user, name, request):
             raise not_authorized(request)
         if user.name.is_internal:
@@ -93,9 +94,18 @@ class AccessControl:
 
     def allows(self, client: ClientConnection, need: Need) -> bool:
         """Whether the privileges of a client that was admitted include an action."""
-        name: UserName | None = client.login.user
-        user = None if name is None else self.users.fresh(name)
+        user: AuthorizedUser | None = client.login.admitted
         return user is not None and need.is_met(user.privileges)
+
+    def may_still_run(self, client: ClientConnection, request: Request) -> bool:
+        """Whether the user of a client may run a request that was admitted before.
+
+        Args:
+            client: a client, who was admitted just now.
+            request: the request, before its session got an owner or after.
+        """
+        user: AuthorizedUser | None = client.login.admitted
+        return user is not None and _may_run(user, request.name, request)
 
     async def _read(self, login: Login) -> AuthorizedUser | None:
         """Who has logged in; a user who has been dropped is logged out."""

@@ -20,6 +20,8 @@ from shardwright.router.access.needs import (
     on_named_database,
 )
 from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_needs
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import append, decode_value, encode_elements, find
 from shardwright.wire.request import Request
@@ -57,11 +59,18 @@ def _find_and_modify_needs(request: Request) -> Needs:
 
 
 def _explain_needs(request: Request) -> Needs:
-    inner = request.raw_object(b"explain") or b"\5\0\0\0\0"
-    body = append(inner, encode_elements({"$db": request.db}))
+    body = request.raw_object(b"explain") or b"\5\0\0\0\0"
+    if find(body, b"$db") is None:
+        body = append(body, encode_elements({"$db": request.db}))
     explained = Request(OpMsg(op_msg(body, request_id=request.message.request_id)))
-    row = TABLE.get(explained.name)
+    if explained.db != request.db:
+        text = f"Mismatched $db in explain command. Expected {request.db} but got {explained.db}"
+        raise CommandError(ErrorCode.InvalidNamespace, text)
+    row = TABLE.get(_EXPLAINED_ALIASES.get(explained.name, explained.name))
     return [EVERYTHING] if row is None else row(explained)
+
+
+_EXPLAINED_ALIASES: Final = {"findandmodify": "findAndModify", "mapreduce": "mapReduce"}
 
 
 def _map_reduce_needs(request: Request) -> Needs:

@@ -6,6 +6,7 @@ As in MongoDB a connection has one user. A new conversation ends an old one, and
 from dataclasses import dataclass
 
 from shardwright.daemon.user_names import UserName
+from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.scram.server import ServerConversation
@@ -35,10 +36,12 @@ class Login:
     Attributes:
         user: who has logged in.
         conversation: see above.
+        admitted: as whom the last request was admitted, with the privileges of that moment.
     """
 
     user: UserName | None = None
     conversation: Conversation | None = None
+    admitted: AuthorizedUser | None = None
 
     def complete(self, user: UserName) -> None:
         """A user has proven to know the password.

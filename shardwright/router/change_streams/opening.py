@@ -13,8 +13,7 @@ from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
 from shardwright.router.change_streams.tokens import ResumeToken, after
 from shardwright.router.cursors.get_more import GetMore
-from shardwright.router.cursors.session import CursorOwner
-from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards
+from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards, opener_of
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
@@ -117,7 +116,7 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
     try:
         documents = await cursor.first_batch(opening, reads=reads)
         if not cursor.is_exhausted:
-            owner = CursorOwner.of(operation.request, operation.user)
+            owner = opener_of(operation)
             cursor_id = cursors.open(cursor, owner, command=operation.request.body, client=operation.client)
         return cursor.first_reply(opening, documents, cursor_id)
     finally:

@@ -1,7 +1,7 @@
 """The session and transaction that a cursor belongs to, and who may read it."""
 
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
@@ -25,11 +25,13 @@ class CursorOwner:
         session: the 16 bytes of ``lsid.id``, None outside a session.
         transaction: ``txnNumber``, None outside a transaction.
         user: the digest of the user, empty without access control.
+        admitted: what the client has asked for, if that matters later.
     """
 
     session: bytes | None = None
     transaction: int | None = None
     user: bytes = b""
+    admitted: Request | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, request: Request, user: bytes = b"") -> "CursorOwner":

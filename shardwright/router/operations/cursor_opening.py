@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -53,6 +54,14 @@ async def open_on_one_shard(
     return reply.for_client() if reply.error is not None else adopt(operation, reply, is_immortal=is_immortal)
 
 
+def opener_of(operation: Operation) -> CursorOwner:
+    """To whom a cursor belongs that an operation opens; with access control also for what command of its client."""
+    owner = CursorOwner.of(operation.request, operation.user)
+    if operation.context.access is None:
+        return owner
+    return replace(owner, admitted=operation.client.state.request)
+
+
 def adopt(
     operation: Operation, reply: ShardReply, *, is_immortal: bool = False, has_api_parameters: bool = True
 ) -> bytes:
@@ -76,7 +85,7 @@ def adopt(
     opened = SingleShardCursor(remote, has_api_parameters=has_api_parameters)
     cursor_id = operation.context.cursors.open(
         opened,
-        CursorOwner.of(operation.request, operation.user),
+        opener_of(operation),
         command=operation.request.body,
         is_immortal=is_immortal,
         client=operation.client,
@@ -166,7 +175,7 @@ async def answer_first_batch(
     try:
         documents = await cursor.first_batch(opening)
         if not (is_single_batch or cursor.is_exhausted):
-            owner = CursorOwner.of(operation.request, operation.user)
+            owner = opener_of(operation)
             command = operation.request.body
             cursor_id = cursors.open(cursor, owner, command=command, is_immortal=is_immortal, client=operation.client)
         return cursor.first_reply(opening, documents, cursor_id)
