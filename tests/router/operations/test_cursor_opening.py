@@ -34,7 +34,7 @@ class FakeShards:
 
     async def open(self, *shards: str) -> list[ShardReply]:
         """Open a cursor on these shards."""
-        context = SimpleNamespace(sender=self, cursors=self.cursors)
+        context = SimpleNamespace(sender=self, cursors=self.cursors, access=None)
         frame = op_msg(bson.encode({"aggregate": "c", "pipeline": [], "cursor": {}, "$db": "shop"}), request_id=1)
         operation = Operation(cast("Any", context), cast("Any", None), Request(OpMsg(frame)))
         return await open_on_shards(operation, dict.fromkeys(shards, frame))

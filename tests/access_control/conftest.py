@@ -1,0 +1,68 @@
+"""A closed cluster, and a mongod with the same users."""
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bench.mongods import primary_mongod
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
+from tests.access_control.users import PASSWORD, create_users
+from tests.local_cluster import Client, RunningCluster, running_cluster
+
+PlainMongod = Callable[[str | None], Client]
+
+_CACHE_GB: Final = 0.25
+_SET: Final = "plain"
+
+
+@pytest.fixture(scope="session")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """The cluster: two shards, two routers, and a sharded collection with a few documents."""
+    with (
+        running_cluster(tmp_path_factory.mktemp("closed"), "--auth", "--routers", "2") as cluster,
+        cluster.client() as root,
+    ):
+        create_users(root)
+        root.admin.command("enableSharding", "shop", primaryShard="shard0")
+        root.admin.command("shardCollection", "shop.goods", key={"a": 1})
+        _fill(root)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory, mongod_binary: str) -> Iterator[PlainMongod]:
+    """A replica set of one mongod with a key file; connects a user to it."""
+    directory = tmp_path_factory.mktemp("plain")
+    with PortReservation() as ports:
+        plan = ProcessPlan(_SET, Role.MONGOD, ports.hold_free(), _SET)
+        ports.release(plan.port)
+
+        def connected(user: str | None) -> Client:
+            given: dict[str, Any] = {} if user is None else {"username": user, "password": PASSWORD}
+            return Client(plan.address, directConnection=True, **given)
+
+        with primary_mongod(mongod_binary, plan, directory / "data", _CACHE_GB, "--keyFile", str(_key(directory))):
+            with connected(None) as first:
+                first.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+            with connected("root") as root:
+                create_users(root)
+                _fill(root)
+            yield connected
+
+
+def _key(directory: Path) -> Path:
+    key = directory / "key"
+    key.write_text(base64.b64encode(os.urandom(60)).decode())
+    key.chmod(0o600)
+    return key
+
+
+def _fill(root: Client) -> None:
+    root.shop.goods.insert_many([{"a": number} for number in range(200)])
+    root.shop.plain.insert_many([{"a": number} for number in range(5)])
+    root.other.secret.insert_one({"a": 1})

@@ -1,0 +1,88 @@
+"""The users of a closed deployment, and connections in their names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from tests.integration.raw_client import RawClient, raw_client
+from tests.local_cluster import Client, RunningCluster
+
+PASSWORD: Final = "pencil"
+CUSTOM_ROLE: Final = "clerk"
+
+USERS: Final[dict[str, list[Any]]] = {
+    "reader": [{"role": "read", "db": "shop"}],
+    "writer": [{"role": "readWrite", "db": "shop"}],
+    "designer": [{"role": "dbAdmin", "db": "shop"}],
+    "watcher": [{"role": "clusterMonitor", "db": "admin"}],
+    "manager": [{"role": "clusterManager", "db": "admin"}],
+    "registrar": [{"role": "userAdmin", "db": "shop"}],
+    "chief": [{"role": "root", "db": "admin"}],
+    "custom": [{"role": CUSTOM_ROLE, "db": "admin"}],
+    "nothing": [],
+}
+"""The users of admin, with their roles."""
+
+_CUSTOM_PRIVILEGES: Final[list[dict[str, Any]]] = [
+    {"resource": {"db": "shop", "collection": "goods"}, "actions": ["find", "update", "collStats"]},
+    {"resource": {"db": "other", "collection": ""}, "actions": ["insert", "createIndex"]},
+    {"resource": {"cluster": True}, "actions": ["serverStatus", "killop"]},
+]
+
+
+def create_users(root: Client) -> None:
+    """Create the users and the role of one of them."""
+    root.admin.command("createRole", CUSTOM_ROLE, privileges=_CUSTOM_PRIVILEGES, roles=[])
+    for user, roles in USERS.items():
+        root.admin.command("createUser", user, pwd=PASSWORD, roles=roles)
+
+
+@contextmanager
+def user_of(cluster: RunningCluster, user: str | None, process: str = "router.0", **options: str) -> Iterator[Client]:
+    """A client of one process, in the name of a user."""
+    given: dict[str, Any] = {"username": None} if user is None else {"username": user, "password": PASSWORD}
+    with cluster.direct(process, **given, **options) as client:
+        yield client
+
+
+class LogIn:
+    """A log-in by SCRAM-SHA-256 whose messages can be kept, changed and sent again."""
+
+    def __init__(self, raw: RawClient, user: str, *, password: str = PASSWORD, nonce: bytes = b"n" * 24) -> None:
+        self.raw = raw
+        self.password = password
+        self.conversation = ClientConversation(user, nonce)
+
+    def start(self, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - any option
+        """The reply to the first message."""
+        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": self.conversation.first}
+        return self.raw.command({**start, "options": {"skipEmptyExchange": True}, **options})
+
+    def proof(self, payload: bytes) -> bytes:
+        """The second message, for what the server has answered to the first."""
+        first = self.conversation.read(payload)
+        mechanism = Mechanism.SHA_256
+        keys = ScramKeys.derive(mechanism, self.password.encode(), first.salt, first.iterations)
+        return self.conversation.prove(first, keys)
+
+    def go_on(self, payload: bytes, conversation_id: int = 1) -> dict[str, Any]:
+        """The reply to a further message."""
+        return self.raw.command({"saslContinue": 1, "conversationId": conversation_id, "payload": payload})
+
+    def complete(self) -> bytes:
+        """Log in; returns the proof that was sent."""
+        proof = self.proof(self.start()["payload"])
+        reply = self.go_on(proof)
+        assert reply.get("done"), reply
+        self.conversation.verify(reply["payload"])
+        return proof
+
+
+@contextmanager
+def raw_user(cluster: RunningCluster, user: str, process: str = "router.0") -> Iterator[RawClient]:
+    """A connection that has logged in, to which the driver adds nothing."""
+    with raw_client(cluster.address(process)) as raw:
+        LogIn(raw, user).complete()
+        yield raw
