@@ -9,7 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-_MODE: Final = 0o644
+_MODE: Final = 0o600
+"""As of mongod's logs: slow operations show what is in collections."""
+
 _STANDARD_STREAMS: Final = (1, 2)
 
 

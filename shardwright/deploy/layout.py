@@ -155,7 +155,9 @@ class Layout:
         sockets, processes = state.sockets, state.topology.processes
         data = (self.data(process.name) for process in processes if process.role is Role.MONGOD)
         try:
-            for directory in (self.root / "logs", self.root / "pids", *data):
+            for private in ("data", "logs"):
+                (self.root / private).mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self.root / "pids", *data):
                 directory.mkdir(parents=True, exist_ok=True)
             # Access to a mongod's socket is access to its data, so no other user may enter the directory, nor have
             # created it.

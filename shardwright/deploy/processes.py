@@ -102,7 +102,7 @@ def spawn(
         {**os.environ, **(environment or {})},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(output), append, 0o644),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), append, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
