@@ -2,8 +2,8 @@
 
 import base64
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -14,7 +14,24 @@ from shardwright.deploy.topology import ProcessPlan, Role
 from tests.access_control.users import PASSWORD, create_users
 from tests.local_cluster import Client, RunningCluster, running_cluster
 
-PlainMongod = Callable[[str | None], Client]
+
+@dataclass(frozen=True)
+class PlainMongod:
+    """A replica set of one mongod with a key file.
+
+    Attributes:
+        address: ``host:port``.
+        key: the text of the key.
+    """
+
+    address: str
+    key: str
+
+    def client(self, user: str | None) -> Client:
+        """A new client in the name of a user; close it."""
+        given: dict[str, Any] = {} if user is None else {"username": user, "password": PASSWORD}
+        return Client(self.address, directConnection=True, **given)
+
 
 _CACHE_GB: Final = 0.25
 _SET: Final = "plain"
@@ -36,30 +53,23 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory, mongod_binary: str) -> Iterator[PlainMongod]:
-    """A replica set of one mongod with a key file; connects a user to it."""
+    """The mongod."""
     directory = tmp_path_factory.mktemp("plain")
     with PortReservation() as ports:
         plan = ProcessPlan(_SET, Role.MONGOD, ports.hold_free(), _SET)
         ports.release(plan.port)
+        key = directory / "key"
+        key.write_text(base64.b64encode(os.urandom(60)).decode())
+        key.chmod(0o600)
+        mongod = PlainMongod(plan.address, key.read_text())
 
-        def connected(user: str | None) -> Client:
-            given: dict[str, Any] = {} if user is None else {"username": user, "password": PASSWORD}
-            return Client(plan.address, directConnection=True, **given)
-
-        with primary_mongod(mongod_binary, plan, directory / "data", _CACHE_GB, "--keyFile", str(_key(directory))):
-            with connected(None) as first:
+        with primary_mongod(mongod_binary, plan, directory / "data", _CACHE_GB, "--keyFile", str(key)):
+            with mongod.client(None) as first:
                 first.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
-            with connected("root") as root:
+            with mongod.client("root") as root:
                 create_users(root)
                 _fill(root)
-            yield connected
-
-
-def _key(directory: Path) -> Path:
-    key = directory / "key"
-    key.write_text(base64.b64encode(os.urandom(60)).decode())
-    key.chmod(0o600)
-    return key
+            yield mongod
 
 
 def _fill(root: Client) -> None:

@@ -91,7 +91,7 @@ def test_no_user_sends_what_servers_tell_each_other(closed: RunningCluster, user
 
 def test_refusals_of_fields_that_mongod_knows_have_its_words(closed: RunningCluster, plain: PlainMongod) -> None:
     for user in ("writer", "chief"):
-        with user_of(closed, user) as ours, plain(user) as theirs:
+        with user_of(closed, user) as ours, plain.client(user) as theirs:
             for added in ({"$audit": AUDIT}, {"mayBypassWriteBlocking": True}, {"mayBypassWriteBlocking": False}):
                 for command in ({"ping": 1}, {"find": "goods"}, {"insert": "goods", "documents": [{}]}):
                     expected = error_of(theirs, "shop", {**command, **added})
@@ -166,7 +166,7 @@ def test_blocked_writes_are_blocked_for_those_who_may_not_bypass(closed: Running
 
     with user_of(closed, "writer") as ours, user_of(closed, "chief") as our_chief:
         seen = outcomes(ours, our_chief)
-    with plain("writer") as theirs, plain("chief") as their_chief:
+    with plain.client("writer") as theirs, plain.client("chief") as their_chief:
         assert seen == outcomes(theirs, their_chief)
     assert [code for code, _ in seen[:-1]] == [371] * (len(writes) - 1)
     assert {code for _, code in seen} == {0}
@@ -214,9 +214,9 @@ def test_a_revoked_role_ends_the_batches_of_a_cursor(closed: RunningCluster, pla
     with new_user(closed, ON_SHOP) as name, closed.direct("router.0") as root, user_of(closed, name) as client:
         ours = seen(root, client, name)
         assert ours == [(0, ""), (13, "not authorized for getMore with cursor id N"), (0, "")]
-        with plain("root") as their_root:
+        with plain.client("root") as their_root:
             their_root.admin.command("createUser", name, pwd=PASSWORD, roles=[ON_SHOP])
-            with plain(name) as theirs:
+            with plain.client(name) as theirs:
                 assert seen(their_root, theirs, name) == ours
 
 
@@ -283,7 +283,7 @@ REACHING_FURTHER: Final[list[tuple[str, Command]]] = [
 
 @pytest.mark.parametrize("user", ["reader", "writer", "custom"])
 def test_what_reaches_further_is_refused_as_by_mongod(closed: RunningCluster, plain: PlainMongod, user: str) -> None:
-    with user_of(closed, user) as ours, plain(user) as theirs:
+    with user_of(closed, user) as ours, plain.client(user) as theirs:
         for db, command in REACHING_FURTHER:
             if "aggregate" in command:
                 command = {**command, "cursor": {}}

@@ -171,9 +171,7 @@ def test_forged_cluster_times_are_refused_as_by_mongod(closed: RunningCluster, p
         assert after < future
         return seen
 
-    with plain("reader") as theirs:
-        host, port = theirs.address or ("", 0)
-    with raw_client(f"{host}:{port}") as raw:
+    with raw_client(plain.address) as raw:
         LogIn(raw, "reader").complete()
         expected = codes(raw)
     assert {204, 211} <= set(expected)

@@ -11,6 +11,7 @@ from tests.local_cluster import Client, RunningCluster
 
 PASSWORD: Final = "pencil"
 CUSTOM_ROLE: Final = "clerk"
+SYSTEM: Final = "__system"
 
 USERS: Final[dict[str, list[Any]]] = {
     "reader": [{"role": "read", "db": "shop"}],
@@ -47,18 +48,23 @@ def user_of(cluster: RunningCluster, user: str | None, process: str = "router.0"
         yield client
 
 
+NONCE: Final = b"n" * 24
+"""The client's part: the same in all log-ins, as an attacker would choose it."""
+
+
 class LogIn:
     """A log-in by SCRAM-SHA-256 whose messages can be kept, changed and sent again."""
 
-    def __init__(self, raw: RawClient, user: str, *, password: str = PASSWORD, nonce: bytes = b"n" * 24) -> None:
+    def __init__(self, raw: RawClient, user: str, *, password: str = PASSWORD, db: str = "admin") -> None:
         self.raw = raw
         self.password = password
-        self.conversation = ClientConversation(user, nonce)
+        self.db = db
+        self.conversation = ClientConversation(user, NONCE)
 
     def start(self, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - any option
         """The reply to the first message."""
         start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": self.conversation.first}
-        return self.raw.command({**start, "options": {"skipEmptyExchange": True}, **options})
+        return self.raw.command({**start, "options": {"skipEmptyExchange": True}, **options}, db=self.db)
 
     def proof(self, payload: bytes) -> bytes:
         """The second message, for what the server has answered to the first."""
@@ -69,7 +75,7 @@ class LogIn:
 
     def go_on(self, payload: bytes, conversation_id: int = 1) -> dict[str, Any]:
         """The reply to a further message."""
-        return self.raw.command({"saslContinue": 1, "conversationId": conversation_id, "payload": payload})
+        return self.raw.command({"saslContinue": 1, "conversationId": conversation_id, "payload": payload}, db=self.db)
 
     def complete(self) -> bytes:
         """Log in; returns the proof that was sent."""
@@ -81,8 +87,25 @@ class LogIn:
 
 
 @contextmanager
-def raw_user(cluster: RunningCluster, user: str, process: str = "router.0") -> Iterator[RawClient]:
-    """A connection that has logged in, to which the driver adds nothing."""
-    with raw_client(cluster.address(process)) as raw:
+def raw_user(cluster: RunningCluster, user: str) -> Iterator[RawClient]:
+    """A connection to the first router that has logged in, and to whose commands nothing is added."""
+    with raw_client(cluster.address("router.0")) as raw:
         LogIn(raw, user).complete()
+        yield raw
+
+
+@contextmanager
+def identified(address: str, user: str | None, key: str) -> Iterator[RawClient]:
+    """A connection in the name of a user, of nobody, or of the cluster itself, who is called `SYSTEM`.
+
+    Args:
+        address: ``host:port``.
+        user: see above.
+        key: the password of the cluster.
+    """
+    with raw_client(address) as raw:
+        if user == SYSTEM:
+            LogIn(raw, SYSTEM, password=key, db="local").complete()
+        elif user is not None:
+            LogIn(raw, user).complete()
         yield raw
