@@ -8,7 +8,10 @@ from shardwright.wire.request import Request
 
 _STRING_CHARACTERS_MAX: Final = 160
 _SHOWN_CHARACTERS: Final = 150
-_SECRETS: Final = frozenset({b"pwd", b"payload", b"speculativeAuthenticate", b"key", b"nonce"})
+_SECRETS: Final = frozenset({b"pwd", b"payload", b"speculativeAuthenticate"})
+_SECRETS_OF_LOG_INS: Final = frozenset({b"key", b"nonce"})
+"""Of ``authenticate``; elsewhere they are arguments like others."""
+
 _MASKED: Final = '"xxx"'
 
 
@@ -21,7 +24,7 @@ def command_text(request: Request) -> str:
 
 
 def _shown(request: Request, name: bytes, span: Span) -> str:
-    if name in _SECRETS:
+    if name in _SECRETS or (name in _SECRETS_OF_LOG_INS and request.name == "authenticate"):
         return _MASKED
     text = value_text(request.body, span)
     if span[0] == STRING and len(text) > _STRING_CHARACTERS_MAX:

@@ -76,7 +76,17 @@ CLUSTER = [{"resource": {"cluster": True}, "actions": ["inprog", "addShard", "li
             on("find") + on("insert", "remove", collection="o"),
         ),
         ({"create": "c"}, on("insert")),
-        ({"create": "c", "viewOn": "s", "pipeline": []}, on("createCollection") + on("find", collection="s")),
+        ({"create": "c", "viewOn": "s", "pipeline": []}, on("createCollection")),
+        ({"renameCollection": "d.c", "to": "d.t"}, on("renameCollectionSameDB", collection="")),
+        (
+            {"renameCollection": "d.c", "to": "d.t", "dropTarget": True},
+            on("renameCollectionSameDB", collection="") + on("dropCollection", collection="t"),
+        ),
+        (
+            {"renameCollection": "d.c", "to": "e.t"},
+            on("find", "dropCollection") + on("insert", "createIndex", db="e", collection="t"),
+        ),
+        ({"addShardToZone": "s", "zone": "z"}, on("update", db="config", collection="shards")),
         ({"shardCollection": "e.c", "key": {"a": 1}}, on("enableSharding", db="e")),
         ({"createUser": "u", "pwd": "p", "roles": [{"role": "read", "db": "e"}]},
          on("createUser", collection="") + on("grantRole", db="e", collection="")),
@@ -97,6 +107,32 @@ def test_a_command_needs_exactly(command: dict[str, Any], privileges: list[dict[
             fewer = [{**each, "actions": list(each["actions"])} for each in privileges]
             fewer[index]["actions"].remove(action)
             assert not all(need.is_met(Privileges.from_documents(fewer)) for need in needs), action
+
+
+def may_run(command: dict[str, Any], privileges: list[dict[str, Any]]) -> bool:
+    needs = TABLE[next(iter(command))](request_of(command))
+    return all(need.is_met(Privileges.from_documents(privileges)) for need in needs)
+
+
+@pytest.mark.parametrize("name", ["create", "collMod"])
+def test_who_may_read_a_view_must_be_able_to_read_what_it_shows(name: str) -> None:
+    command = {name: "c", "viewOn": "s", "pipeline": [{"$unionWith": "t"}]}
+    defining = on("createCollection", "collMod")
+    sources = on("find", collection="s") + on("find", collection="t")
+    assert may_run(command, defining)
+    assert not may_run(command, defining + on("find"))
+    assert not may_run(command, defining + on("find") + sources[:1])
+    assert may_run(command, defining + on("find") + sources)
+
+
+def test_renaming_makes_no_collection_readable() -> None:
+    renaming = on("renameCollectionSameDB", collection="")
+    command = {"renameCollection": "d.c", "to": "d.t"}
+    assert not may_run(command, renaming + on("find", collection="t"))
+    assert may_run(command, renaming + on("find", collection="t") + on("find"))
+    copying = on("find", "dropCollection") + on("insert", "createIndex", collection="t")
+    assert may_run(command, copying)
+    assert not may_run({"renameCollection": "d.c", "to": "d.system.views"}, renaming)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from shardwright.daemon.privileges import ANY, ANY_ACTION, CLUSTER, Resource
 from shardwright.router.access.needs import (
+    AllOf,
     AnyOf,
     Need,
     Needs,
+    OfThoseWho,
     Row,
     nothing,
     on_cluster,
@@ -27,6 +29,8 @@ from shardwright.wire.rawbson import append, decode_value, encode_elements, find
 from shardwright.wire.request import Request
 
 _SETTINGS: Final = Resource("config", "settings")
+_SHARDS: Final = Resource("config", "shards")
+_ZONES: Final = Resource("config", "tags")
 
 
 def _write_needs(*actions: str) -> Row:
@@ -93,7 +97,7 @@ def _create_needs(request: Request) -> Needs:
     source = request.get(b"viewOn")
     if isinstance(source, str):
         yield Need("createCollection", target)
-        yield from pipeline_needs(request.db, source, request.get(b"pipeline"))
+        yield _view_need(request, target, source)
         return
     yield AnyOf((Need("createCollection", target), Need("insert", target)))
     if request.get(b"capped"):
@@ -104,15 +108,29 @@ def _coll_mod_needs(request: Request) -> Needs:
     yield Need("collMod", Resource(request.db, request.collection))
     source = request.get(b"viewOn")
     if isinstance(source, str):
-        yield from pipeline_needs(request.db, source, request.get(b"pipeline"))
+        yield _view_need(request, Resource(request.db, request.collection), source)
+
+
+def _view_need(request: Request, view: Resource, source: str) -> OfThoseWho:
+    """Who may read the view must be able to read what it shows; others may define it without."""
+    needs = pipeline_needs(request.db, source, request.get(b"pipeline"))
+    return OfThoseWho(Need("find", view), AllOf(tuple(needs)))
 
 
 def _rename_needs(request: Request) -> Needs:
     source, target = (_full(request, name) for name in (b"renameCollection", b"to"))
-    if source.db == target.db and not request.get(b"dropTarget"):
-        return [Need("renameCollectionSameDB", Resource(source.db)), Need("find", target)]
-    needs = [Need("find", source), Need("dropCollection", source), *(Need(each, target) for each in _COPIES)]
-    return [*needs, Need("dropCollection", target)] if request.get(b"dropTarget") else needs
+    dropping = (Need("dropCollection", target),) if request.get(b"dropTarget") else ()
+    as_a_copy = (Need("find", source), Need("dropCollection", source), *(Need(each, target) for each in _COPIES))
+    if source.db != target.db or _is_system(source) or _is_system(target):
+        return [*as_a_copy, *dropping]
+    # Who may read the target only must not come to read the source by it.
+    in_place = Need("renameCollectionSameDB", Resource(source.db))
+    readable = OfThoseWho(Need("find", target), Need("find", source))
+    return [AnyOf((AllOf((in_place, readable, *dropping)), AllOf((*as_a_copy, *dropping))))]
+
+
+def _is_system(collection: Resource) -> bool:
+    return (collection.collection or "").startswith("system.")
 
 
 _COPIES: Final = ("insert", "createIndex")
@@ -128,6 +146,12 @@ def _profile_needs(request: Request) -> Needs:
             AnyOf((Need("enableProfiler", Resource(request.db)), Need("find", Resource(request.db, "system.profile"))))
         ]
     return [Need("enableProfiler", Resource(request.db))]
+
+
+def _on_zones(*needs: Need) -> Row:
+    """Commands that once were writes to the catalog, which those may still run who may write there."""
+    requirement = AnyOf((Need("enableSharding", CLUSTER), AllOf(needs)))
+    return lambda _: [requirement]
 
 
 def _validate_metadata_needs(request: Request) -> Needs:
@@ -281,8 +305,8 @@ TABLE: Final[dict[str, Row]] = {
     "validateDBMetadata": _validate_metadata_needs,
     "profile": _profile_needs,
     "setProfilingFilterGlobally": lambda _: [Need("enableProfiler", ANY)],
-    "startRecordingTraffic": on_cluster("trafficRecording"),
-    "stopRecordingTraffic": on_cluster("trafficRecording"),
+    "startRecordingTraffic": on_cluster("trafficRecord"),
+    "stopRecordingTraffic": on_cluster("trafficRecord"),
     "getDiagnosticData": lambda _: [
         *(Need(each, CLUSTER) for each in ("serverStatus", "replSetGetStatus", "connPoolStats")),
         Need("collStats", Resource("local", "oplog.rs")),
@@ -314,9 +338,11 @@ TABLE: Final[dict[str, Row]] = {
     "balancerStop": lambda _: [Need("update", _SETTINGS)],
     "balancerStatus": lambda _: [Need("find", _SETTINGS)],
     "balancerExplain": lambda _: [Need("find", _SETTINGS), Need("listShards", CLUSTER)],
-    "addShardToZone": on_cluster("enableSharding"),
-    "removeShardFromZone": on_cluster("enableSharding"),
-    "updateZoneKeyRange": on_cluster("enableSharding"),
+    "addShardToZone": _on_zones(Need("update", _SHARDS)),
+    "removeShardFromZone": _on_zones(Need("update", _SHARDS), Need("find", _ZONES)),
+    "updateZoneKeyRange": _on_zones(
+        Need("find", _SHARDS), *(Need(action, _ZONES) for action in ("find", "update", "remove"))
+    ),
     "createUser": _granting("createUser"),
     "createRole": _granting("createRole"),
     "updateUser": _update_user_needs,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
 from shardwright.wire.request import Request
@@ -20,18 +20,48 @@ class Need:
         return privileges.allow(self.action, self.resource)
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """One of several needs."""
-
-    needs: tuple[Need, ...]
+class Requirement(Protocol):
+    """A need, or several of them in some combination."""
 
     def is_met(self, privileges: Privileges) -> bool:
-        """Whether privileges allow one of the actions."""
-        return any(need.is_met(privileges) for need in self.needs)
+        """Whether privileges are enough."""
 
 
-Needs: TypeAlias = Iterable[Need | AnyOf]
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """One of several requirements."""
+
+    requirements: tuple[Requirement, ...]
+
+    def is_met(self, privileges: Privileges) -> bool:
+        """Whether privileges are enough for one of them."""
+        return any(each.is_met(privileges) for each in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Several requirements together."""
+
+    requirements: tuple[Requirement, ...]
+
+    def is_met(self, privileges: Privileges) -> bool:
+        """Whether privileges are enough for all of them."""
+        return all(each.is_met(privileges) for each in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class OfThoseWho:
+    """What only those need who have a privilege: it would let them learn more than they may."""
+
+    have: Need
+    requirement: Requirement
+
+    def is_met(self, privileges: Privileges) -> bool:
+        """Whether privileges lack the one, or are enough."""
+        return not self.have.is_met(privileges) or self.requirement.is_met(privileges)
+
+
+Needs: TypeAlias = Iterable[Requirement]
 Row: TypeAlias = Callable[[Request], Needs]
 """What a request needs. It raises CommandError for arguments that the command would refuse too."""
 
