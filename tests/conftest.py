@@ -13,10 +13,11 @@ from hypothesis import settings
 
 from shardwright.deploy.mongod import find_mongod
 from tests.both_ways import both_ways_of_running
-from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.local_cluster import Client, RunningCluster, close_all_clusters, running_cluster
 from tests.longest_first import LongestFirst
 from tests.reaper import start_reaper
 from tests.sampling import many, run_all, sampled
+from tests.second_run import chosen
 
 __all__ = ["both_ways_of_running"]
 
@@ -32,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
     if _is_whole(config):
         run_all()
+    if config.option.auth:
+        close_all_clusters()
     # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries the
     # same examples each time; elsewhere each run tries new ones, and a failure prints how to see it again.
     settings.register_profile(
@@ -61,6 +64,7 @@ REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--all`` for what takes too long for every run; ``--sample-seed`` to choose the same sample again."""
+    parser.addoption("--auth", action="store_true", help="run what is in tests/second_run.py on closed clusters")
     parser.addoption("--all", action="store_true", help="run all of every matrix, and the tests marked exhaustive")
     parser.addoption(
         "--sample-seed",
@@ -83,6 +87,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long part out, unless tests were named one by one."""
+    if config.option.auth and not _is_named(config):
+        items[:], left_out = chosen(items, whole=config.option.all)
+        config.hook.pytest_deselected(items=left_out)
     if _is_whole(config):
         return
     items[:], left_out = sampled(items, _seed(config))
@@ -91,7 +98,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_whole(config: pytest.Config) -> bool:
     """Whether nothing is left out: on demand, and where tests are named one by one."""
-    return config.option.all or any("::" in argument for argument in config.args)
+    return config.option.all or _is_named(config)
+
+
+def _is_named(config: pytest.Config) -> bool:
+    return any("::" in argument for argument in config.args)
 
 
 def _seed(config: pytest.Config) -> int:

@@ -29,6 +29,13 @@ RESTART_SECONDS_MAX: Final = 60.0
 
 Client = MongoClient[dict[str, Any]]
 
+_of_all_clusters: list[str] = []
+
+
+def close_all_clusters() -> None:
+    """Start every cluster with access control from now on; its clients log in as a part of the cluster."""
+    _of_all_clusters.append("--auth")
+
 
 def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
     """Run the command and return what it printed and its exit status."""
@@ -144,6 +151,7 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     arguments += ["--set-parameter", "enableTestCommands=1"]
     # Every five minutes, sessions would be written while a test happens to run.
     arguments += ["--set-parameter", "disableLogicalSessionCacheRefresh=true", *options]
+    arguments += [each for each in _of_all_clusters if each not in options]
     try:
         completed = shardwright("up", *arguments)
         assert completed.returncode == 0, completed.stderr

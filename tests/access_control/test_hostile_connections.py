@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from stat import S_IMODE
 from typing import Any, Final
 
-import bson
 import pytest
 from bson import Binary, Int64, Timestamp
 from hypothesis import given, settings
@@ -173,10 +172,11 @@ def test_forged_cluster_times_are_refused_as_by_mongod(closed: RunningCluster, p
 
     with raw_client(plain.address) as raw:
         LogIn(raw, "reader").complete()
-        expected = codes(raw)
+        refused, *expected = codes(raw)
     assert {204, 211} <= set(expected)
     with raw_user(closed, "reader") as raw:
-        assert codes(raw) == expected
+        # A time without a real signature is refused by a mongod, and ignored by a router.
+        assert (refused, codes(raw)) == (211, [0, *expected])
 
 
 FIRST_USER: Final = {"createUser": "intruder", "pwd": "p", "roles": ["root"]}
@@ -257,8 +257,8 @@ def test_no_frame_harms_others(closed: RunningCluster, process: str, user: str |
                 for frame in sent:
                     raw.send(frame)
                 raw.socket.shutdown(socket.SHUT_WR)
-                while reply := raw.receive():
-                    bson.decode(reply[21:]) if reply[12:16] == struct.pack("<i", 2013) else None
+                while raw.receive():
+                    pass
             except (ConnectionError, OSError):
                 pass  # it was closed, which is an answer
 

@@ -120,6 +120,8 @@ AS_ON_MONGOD: Final[list[tuple[str, Command]]] = [
     ("shop", {"usersInfo": {"user": "u", "db": "shop"}}),
     ("shop", {"usersInfo": 1}),
     ("shop", {"usersInfo": {"forAllDBs": True}}),
+    ("shop", {"rolesInfo": "r"}),
+    ("scratch", {"rolesInfo": {"role": "r", "db": "scratch"}}),
     ("shop", {"createRole": "r", "privileges": [], "roles": ["read"]}),
     ("scratch", {"createRole": "r", "privileges": [PRIVILEGE], "roles": []}),
     ("shop", {"updateRole": "r", "roles": []}),

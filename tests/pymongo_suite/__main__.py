@@ -9,13 +9,14 @@ import argparse
 import sys
 import tempfile
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from tests.pymongo_suite.comparison import Comparison
-from tests.pymongo_suite.deployments import cluster, replica_set
+from tests.pymongo_suite.deployments import closed_cluster, closed_replica_set, cluster, replica_set
 from tests.pymongo_suite.exceptions import read_exceptions
-from tests.pymongo_suite.files import MOTOR, PYMONGO
+from tests.pymongo_suite.files import AUTHENTICATION, MOTOR, PYMONGO
 from tests.pymongo_suite.results import Results
 from tests.pymongo_suite.suite_run import SuiteError, SuiteRun
 from tests.pymongo_suite.table import table
@@ -29,11 +30,16 @@ def main() -> int:
     options = _options()
     with ExitStack() as deployments:
         data = Path(deployments.enter_context(tempfile.TemporaryDirectory(prefix="pymongo_suite")))
-        plain = None
-        if not options.reuse:
-            plain = options.replica_set or deployments.enter_context(replica_set(data / "replica_set"))
-        sharded = options.cluster or deployments.enter_context(cluster(data / "cluster"))
-        comparisons = [_compare(file, plain, sharded, options.tests) for file in options.files or (*PYMONGO, *MOTOR)]
+        files = options.files or (*PYMONGO, *MOTOR, *AUTHENTICATION)
+        comparisons = []
+        for closed, chosen in groupby(sorted(files, key=AUTHENTICATION.__contains__), AUTHENTICATION.__contains__):
+            plain = None
+            if not options.reuse:
+                start = closed_replica_set if closed else replica_set
+                plain = options.replica_set or deployments.enter_context(start(data / f"replica_set_{closed}"))
+            begin = closed_cluster if closed else cluster
+            sharded = options.cluster or deployments.enter_context(begin(data / f"cluster_{closed}"))
+            comparisons += [_compare(file, plain, sharded, options.tests) for file in chosen]
     print(table(comparisons))
     return int(any(one.unexpected or (one.outdated and not options.tests) for one in comparisons))
 

@@ -57,6 +57,10 @@ MOTOR: Final = (
 """Motor's tests with asyncio."""
 
 
+AUTHENTICATION: Final = ("test_auth", "test_auth_spec")
+"""PyMongo's tests of log-ins, which are run on deployments with access control; the others on open ones."""
+
+
 def package_of(file: str) -> str:
     """The package whose suite a file belongs to."""
     return "motor" if file in MOTOR else "pymongo"
