@@ -1,6 +1,7 @@
 """Users as servers name them, and the digest by which sessions belong to them. Pure."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -15,6 +16,12 @@ from shardwright.wire.scram.system_user import SYSTEM_DATABASE, SYSTEM_USER
 _LSID: Final = b"lsid"
 _UID: Final = b"uid"
 _DIGEST_AT: Final = 5  # in binary data, after its length and subtype
+
+_USUAL_BEGINNING: Final = b"\x1e\0\0\0\5id\0\x10\0\0\0\4"
+_USUAL_BYTES: Final = 30
+"""Drivers send ``lsid: {id: <UUID>}``, which need not be searched for other fields."""
+
+_USERS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +64,23 @@ def with_owner_of_session(request: Request, user: UserName, elements: bytes = b"
     span = request.fields.get(_LSID)
     if span is None or span[0] != OBJECT:
         return _with_elements(request, elements)
-    uid = find(request.body, _UID, span[2])
+    body, at, end = request.body, span[2], span[3]
+    is_usual = end - at == _USUAL_BYTES and body.startswith(_USUAL_BEGINNING, at)
+    uid = None if is_usual else find(body, _UID, at)
     if uid is None:
-        addition = encode_elements({"uid": Binary(user.digest)})
-        lsid = request.body[span[2] : span[3]]
-        body, total = request.body, int.from_bytes(request.body[:4], "little") + len(addition) + len(elements)
-        head = total.to_bytes(4, "little") + body[4 : span[2]]
-        return request.with_body(head + append(lsid, addition) + body[span[3] : -1] + elements + body[-1:])
-    is_own = uid[0] == BINARY and request.body[uid[2] + _DIGEST_AT : uid[3]] == user.digest
+        addition = _uid_element(user)
+        total = len(body) + len(addition) + len(elements)
+        head = total.to_bytes(4, "little") + body[4:at]
+        return request.with_body(head + append(body[at:end], addition) + body[end:-1] + elements + b"\0")
+    is_own = uid[0] == BINARY and body[uid[2] + _DIGEST_AT : uid[3]] == user.digest
     if not is_own and not user.is_internal:
         raise CommandError(ErrorCode.Unauthorized, "Unauthorized to set user digest in LogicalSessionId")
     return _with_elements(request, elements)
+
+
+@lru_cache(_USERS_MAX)
+def _uid_element(user: UserName) -> bytes:
+    return encode_elements({"uid": Binary(user.digest)})
 
 
 def _with_elements(request: Request, elements: bytes) -> Request:

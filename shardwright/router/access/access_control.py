@@ -10,7 +10,7 @@ from typing import Final
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import with_owner_of_session
 from shardwright.router.access.authorized_user import AuthorizedUser
-from shardwright.router.access.command_needs import TABLE
+from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
 from shardwright.router.access.localhost_exception import LocalhostException
 from shardwright.router.access.login import Login
@@ -84,10 +84,10 @@ class AccessControl:
                     return request
                 raise CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
         login.admitted = user
-        if not _may_run(user, name, request):
-            raise not_authorized(request)
         if user.name.is_internal:
             return with_owner_of_session(request, user.name)
+        if not user.may(name, request) and not _may_run(user, name, request):
+            raise not_authorized(request)
         if has_internal_fields(request):
             raise refusal_of_internal_fields(request) or not_authorized(request)
         return with_owner_of_session(request, user.name, user.write_block_element if may_write else b"")
@@ -131,7 +131,11 @@ def _may_run(user: AuthorizedUser, name: str, request: Request) -> bool:
     if row is None:
         return False
     try:
-        return all(need.is_met(user.privileges) for need in row(request))
+        if not all(need.is_met(user.privileges) for need in row(request)):
+            return False
+        if name in SAME_FOR_COLLECTION:
+            user.remember(name, request)
+        return True
     except CommandError as error:
         if error.code == ErrorCode.Unauthorized:
             return False

@@ -1,14 +1,17 @@
 """A user as the config servers describe it: credentials, roles and privileges, inherited ones included. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
 from shardwright.daemon.privileges import ANY_ACTION, Privileges
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.internal_fields import write_block_element
 from shardwright.router.access.restrictions import Restrictions
+from shardwright.wire.request import Request
 from shardwright.wire.scram.keys import MECHANISMS, Credentials, Mechanism
+
+_REMEMBERED_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,16 @@ class AuthorizedUser:
     privileges: Privileges
     restrictions: Restrictions
     write_block_element: bytes
+    _admitted: set[tuple[str, str, bytes]] = field(default_factory=set, compare=False)
+
+    def may(self, name: str, request: Request) -> bool:
+        """Whether a command on the same collection was remembered."""
+        return (name, request.db, _collection(request)) in self._admitted
+
+    def remember(self, name: str, request: Request) -> None:
+        """Remember that the user may run a command on the request's collection: users read the same few again."""
+        if len(self._admitted) < _REMEMBERED_MAX:
+            self._admitted.add((name, request.db, _collection(request)))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -56,6 +69,12 @@ class AuthorizedUser:
             Restrictions.from_document(document),
             write_block_element(privileges),
         )
+
+
+def _collection(request: Request) -> bytes:
+    """The raw name of the collection, after its type."""
+    span = next(iter(request.fields.values()))
+    return request.body[span[1] : span[3]]
 
 
 _EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]

@@ -257,6 +257,9 @@ _SAME_ON_COLLECTION: Final = (
     *("convertToCapped", "listIndexes", "collStats", "validate", "compactStructuredEncryptionData", "splitVector"),
     "compact",
 )
+SAME_FOR_COLLECTION: Final = frozenset({"find", "count", "distinct"})
+"""Commands that need nothing else than what they needed the last time on the same collection."""
+
 _OF_EVERYBODY: Final = (
     *("abortTransaction", "commitTransaction", "endSessions", "refreshSessions", "startSession", "logout"),
     *("availableQueryOptions", "getMore", "killCursors", "reapLogicalSessionCacheNow", "refreshLogicalSessionCacheNow"),
@@ -271,13 +274,11 @@ _FOR_CLUSTER_ALONE: Final = ("_killOperations", "multicast")
 TABLE: Final[dict[str, Row]] = {
     **{name: on_cluster(name) for name in _SAME_ON_CLUSTER},
     **{name: on_collection(name) for name in _SAME_ON_COLLECTION},
+    **{name: on_collection("find") for name in SAME_FOR_COLLECTION},
     **dict.fromkeys(_OF_EVERYBODY, nothing),
     **{name: on_cluster("setParameter", "shutdown") for name in _DISTURBING},
     **dict.fromkeys(_FOR_CLUSTER_ALONE, lambda _: [EVERYTHING]),
     "features": lambda request: [Need("oidReset", CLUSTER)] if request.get(b"oidReset") else (),
-    "find": on_collection("find"),
-    "count": on_collection("find"),
-    "distinct": on_collection("find"),
     "dataSize": on_full_name("find"),
     "filemd5": _file_needs,
     "insert": _write_needs("insert"),
