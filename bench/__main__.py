@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from bench.access import measure_access
 from bench.change_streams import measure_change_streams
 from bench.cluster import OurCluster, our_cluster
 from bench.evening import measure_evening
@@ -40,6 +41,7 @@ MANY_CHUNKS: Final = "chunks"
 STREAMS: Final = "streams"
 TRANSACTIONS: Final = "transactions"
 GOSSIP: Final = "gossip"
+ACCESS: Final = "access"
 ROUTING: Final = "routing"
 MIGRATION: Final = "migration"
 RESHARDING: Final = "resharding"
@@ -99,6 +101,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             document[EVENING] = measure_evening(options, find_mongod(options.mongod), Path(directory))
     if GOSSIP in options.only:
         document[GOSSIP] = measure_gossip()
+    if ACCESS in options.only:
+        document[ACCESS] = measure_access()
     if ROUTING in options.only:
         document[ROUTING] = measure_routing(sizes)
     return document
@@ -217,7 +221,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ROUTING]
+    others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ACCESS, ROUTING]
     others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")

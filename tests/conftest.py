@@ -88,7 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long part out, unless tests were named one by one."""
     if config.option.auth and not _is_named(config):
-        items[:], left_out = chosen(items, whole=config.option.all)
+        items[:], left_out = chosen(items)
         config.hook.pytest_deselected(items=left_out)
     if _is_whole(config):
         return

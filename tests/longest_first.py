@@ -47,6 +47,7 @@ LONG_SECONDS: Final = 80
 """Files as long as that begin, whatever servers they need."""
 
 SHARED_SERVERS: Final[Mapping[str, str]] = {
+    "access_control": "closed cluster",
     "integration": "cluster",
     "mongosh": "cluster",
     "pymongo_suite": "cluster",

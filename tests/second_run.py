@@ -9,56 +9,36 @@ from typing import Final
 
 import pytest
 
-_FOLDERS: Final = ("tests/integration/", "tests/migration/", "tests/ddl/", "tests/resharding/")
-"""What ``--all`` runs."""
-
-_SAMPLE: Final = tuple(
+_TESTS: Final = tuple(
     f"tests/{name}"
     for name in (
         "integration/test_crud_pymongo.py",
         "integration/test_transactions.py::test_writes_of_two_shards_are_seen_together",
-        "integration/test_transactions.py::test_any_worker_of_a_router_carries_any_statement",
-        "integration/test_transactions.py::test_another_router_learns_the_outcome_by_the_token",
         "integration/test_transactions.py::test_killed_session_ends_its_transaction",
         "integration/test_moves.py::test_documents_move",
-        "integration/test_moves.py::test_a_migration_is_shown_and_can_be_killed",
         "integration/test_change_streams.py::test_events_beside_moves_come_once_and_in_order",
         "integration/test_change_streams.py::test_resuming_with_another_router",
-        "integration/test_change_streams.py::test_a_restarted_router",
-        "integration/test_sessions.py::test_used_sessions_are_listed_and_written",
-        "integration/test_sessions.py::test_cursors_end_if_another_router_has_ended_the_session",
-        "integration/test_cursors.py::test_cursor_outlives_its_connection",
         "integration/test_cursors.py::test_two_shards_and_a_router_serve_many_cursors_at_once",
-        "integration/test_joins.py::test_a_mongod_reads",
+        "integration/test_joins.py::test_a_mongod_reads_many_documents_from_the_router",
         "integration/test_snapshots.py::test_a_snapshot_from_before_a_move",
-        "integration/test_owner_changes.py::test_in_a_transaction",
         "integration/test_move_primary.py::test_no_acknowledged_write_is_lost_or_doubled",
-        "integration/test_processes.py::test_cursors_of_a_router_of_several_workers",
-        "integration/test_processes.py::test_crashed_worker_is_replaced",
-        "integration/test_failover.py::test_step_down_during_writes",
         "integration/test_failover.py::test_a_change_stream_goes_on",
-        "integration/test_added_shard.py::test_multi_writes_reach_it",
-        "integration/test_user_write_block.py",
-        "migration/test_failover.py::test_step_down",
         "migration/test_many_moves.py::test_many_moves_in_a_row_under_writes",
-        "ddl/test_failover.py::test_step_down",
         "resharding/test_reshard_collection.py::test_writers_lose_nothing",
         "resharding/test_elections.py::test_election",
     )
 )
-"""What is run otherwise: how the identifiers of tests begin."""
+"""How the identifiers of tests begin."""
 
 
-def chosen(items: Iterable[pytest.Item], *, whole: bool) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def chosen(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Tests to run and tests to leave out.
 
     Args:
         items: all tests that were collected.
-        whole: leave out only what is not about clusters.
     """
-    beginnings = _FOLDERS if whole else _SAMPLE
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        (kept if item.nodeid.startswith(beginnings) else left_out).append(item)
+        (kept if item.nodeid.startswith(_TESTS) else left_out).append(item)
     return kept, left_out

@@ -293,6 +293,17 @@ def test_what_reaches_further_is_refused_as_by_mongod(closed: RunningCluster, pl
                 assert seen == expected, command
 
 
+def test_a_mongod_reads_from_the_router_for_a_user(closed: RunningCluster) -> None:
+    """As a part of the cluster: a join of more than is handed over in one command."""
+    with user_of(closed, "chief") as chief:
+        chief.shop.wide.insert_many({"_id": number, "pad": "x" * 1000} for number in range(1400))
+        joining = [{"$lookup": {"from": "goods", "localField": "_id", "foreignField": "a", "as": "r"}}]
+        grouping = [{"$group": {"_id": "$pad", "n": {"$sum": 1}, "pads": {"$push": "$pad"}}}]
+        (group,) = chief.shop.wide.aggregate([*joining, *grouping])
+        assert group["n"] == 1400
+        chief.shop.wide.drop()
+
+
 MERGE_CURSORS: Final[list[dict[str, Any]]] = [
     {"$mergeCursors": {"remotes": [], "sort": {}}},
     {"$lookup": {"from": "goods", "pipeline": [{"$mergeCursors": {}}], "as": "x"}},

@@ -215,6 +215,7 @@ OF_ROUTERS: Final[list[tuple[str, Command, frozenset[str]]]] = [
     ("admin", {"setAllowMigrations": "shop.nix", "allowMigrations": True}, _RULERS),
     ("admin", {"split": "shop.nix", "middle": {"a": 1}}, _RULERS),
     ("admin", {"mergeChunks": "shop.nix", "bounds": [{"a": 1}, {"a": 2}]}, _RULERS),
+    ("admin", {"repairShardedCollectionChunksHistory": "shop.nix"}, _RULERS),
     ("admin", {"clearJumboFlag": "shop.nix", "find": {"a": 1}}, _RULERS),
     ("admin", {"configureCollectionBalancing": "shop.nix", "chunkSize": 1}, _RULERS),
     ("admin", {"balancerCollectionStatus": "shop.nix"}, _RULERS),

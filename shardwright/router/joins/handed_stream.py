@@ -8,8 +8,9 @@ from typing import Final
 
 import bson
 
+from shardwright.daemon.user_names import SYSTEM
 from shardwright.router.cursors.manager import CursorManager
-from shardwright.router.cursors.session import NOBODY
+from shardwright.router.cursors.session import NOBODY, CursorOwner
 from shardwright.router.joins.environment import JoinEnvironment
 from shardwright.router.joins.stage_building import documents_stage, stage
 from shardwright.router.joins.stream_cursor import StreamCursor
@@ -66,8 +67,10 @@ async def hand_over(environment: JoinEnvironment, stream: DocumentStream) -> Han
 def _readable(environment: JoinEnvironment, stream: DocumentStream) -> HandedStream:
     context = environment.operation.context
     namespace = str(Namespace.collectionless_aggregate(environment.db))
-    # Without a session, since the mongod reads it without one. It ends the cursor when its own is ended.
-    cursor_id = context.cursors.open(StreamCursor(context.clock, namespace, stream), NOBODY)
+    # Without a session, since the mongod reads it without one, as a part of the cluster rather than as our client. It
+    # ends the cursor when its own is ended.
+    reader = NOBODY if context.access is None else CursorOwner(user=SYSTEM.digest)
+    cursor_id = context.cursors.open(StreamCursor(context.clock, namespace, stream), reader)
     reply = {"cursor": {"firstBatch": [], "id": bson.Int64(cursor_id), "ns": namespace}, "ok": 1.0}
     remote = {"shardId": _ROUTER, "hostAndPort": context.options.address, "cursorResponse": reply}
     merging = {"compareWholeSortKey": False, "remotes": [remote], "nss": namespace, "allowPartialResults": False}
