@@ -52,10 +52,8 @@ check: $(PYTHON_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The second run is that of a few tests on clusters with access control.
 pytest: setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest $(SIDE_BY_SIDE)
-	$(BIN)/pytest --auth $(SIDE_BY_SIDE)
 
 test-pythons: $(OTHER_PYTHONS:%=test-python-%)
 
@@ -75,7 +73,6 @@ quick: $(PYTHON_READY)
 # Every matrix in full and every long property run; "make test" samples or omits some of them.
 test-all: check setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest --all $(SIDE_BY_SIDE)
-	$(BIN)/pytest --all --auth $(SIDE_BY_SIDE)
 
 # PyMongo's own tests on a plain replica set and on a cluster, compared:
 # make pymongo-suite [FILES="test_cursor test_bulk"] [TESTS=EXPRESSION]
