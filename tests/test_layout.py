@@ -139,7 +139,8 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "wire": {"rawbson"},
         "discovery": {"wire"},
         "scram": set(),
-        "transport": {"discovery", "rawbson", "scram", "wire"},
+        "tls": set(),
+        "transport": {"discovery", "rawbson", "scram", "tls", "wire"},
     },
     "sharding": {
         "sharding": set(),

@@ -17,6 +17,9 @@ OP_QUERY: Final = 2004
 OP_COMPRESSED: Final = 2012
 OP_MSG: Final = 2013
 
+_OPCODES: Final = frozenset({OP_REPLY, OP_QUERY, OP_COMPRESSED, OP_MSG})
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
 _HEADER = Struct("<iiii")
 _unpack_header = _HEADER.unpack_from
 _unpack_int32 = Struct("<i").unpack_from
@@ -55,6 +58,14 @@ def is_whole_frame(data: bytes) -> bool:
     return len(data) >= HEADER_BYTES and _unpack_int32(data)[0] == len(data)
 
 
+def _check_opcode(data: bytes) -> None:
+    opcode = Header(data).opcode
+    if opcode not in _OPCODES:
+        is_tls = data.startswith(_TLS_HANDSHAKE)
+        what = "a TLS handshake, but TLS is disabled" if is_tls else f"message with unsupported opcode {opcode}"
+        raise RemoteProtocolError(what)
+
+
 class FrameReader:
     """Splits a stream of bytes into frames.
 
@@ -62,13 +73,14 @@ class FrameReader:
     not arrived, so that a transport can read a long message in few calls.
     """
 
-    __slots__ = ("_available", "_frame_bytes", "_pieces")
+    __slots__ = ("_available", "_frame_bytes", "_is_header_known", "_pieces")
 
     def __init__(self) -> None:
         # Joined only when a frame is complete, so that a long one is copied once.
         self._pieces: list[bytes] = []
         self._available = 0
         self._frame_bytes = 0
+        self._is_header_known = False
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
@@ -84,7 +96,8 @@ class FrameReader:
         """The next whole frame, or None while it is incomplete.
 
         Raises:
-            RemoteProtocolError: the length prefix is impossible.
+            RemoteProtocolError: the length prefix is impossible, or the message is of no known kind; of a long one this
+                is found out at its beginning, so that nobody waits for the rest of what is no message.
         """
         available = self._available
         if not self._frame_bytes:
@@ -93,9 +106,13 @@ class FrameReader:
             self._frame_bytes = frame_length(self._joined())
         length = self._frame_bytes
         if available < length:
+            if not self._is_header_known and available >= HEADER_BYTES:
+                self._is_header_known = True
+                _check_opcode(self._joined())
             return None
         joined = self._joined()
         self._frame_bytes = 0
+        self._is_header_known = False
         self._available -= length
         if available == length:
             self._pieces = []

@@ -20,11 +20,14 @@ from shardwright.wire.errors import (
 from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request_id
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_document
+from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
+from shardwright.wire.transport.handshakes import dial_handshake
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.tls_socket import TlsSocket
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 CONNECT_SECONDS_MAX: Final = 20.0
@@ -277,19 +280,24 @@ def decode_reply(frame: bytes) -> dict[str, Any]:
     return decode_document(response_body(frame))
 
 
-async def _connect(address: str) -> socket.socket:
+async def _connect(address: str) -> socket.socket | TlsSocket:
     """A connected non-blocking socket: a local one if there is one, else one to the first address that accepts."""
     if address.startswith("/"):
-        return _connect_unix_socket(address)
+        local = _connect_unix_socket(address)
+        if address in TLS.settings.secured_sockets and TLS.dialing_locally is not None:
+            return await dial_handshake(local, TLS.dialing_locally, None)
+        return local
     local_path = LOCAL_SOCKETS.path_of(address)
     if local_path is not None:
         with suppress(OSError):  # left behind by a daemon that was killed
             return _connect_unix_socket(local_path)
     host, _, port = address.rpartition(":")
     failure: OSError = OSError(f"no address for {host}")
-    for family, _, _, _, target in await _resolve(host.strip("[]"), port):
+    host = host.strip("[]")
+    for family, _, _, _, target in await _resolve(host, port):
         try:
-            return await _connect_socket(family, target)
+            connected = await _connect_socket(family, target)
+            return connected if TLS.dialing is None else await dial_handshake(connected, TLS.dialing, host)
         except OSError as error:
             failure = error
     raise failure

@@ -12,6 +12,7 @@ from shardwright.wire.transport.unread import UNREAD_REPLIES
 if TYPE_CHECKING:
     from shardwright.wire.errors import CommandError
     from shardwright.wire.request import Request
+    from shardwright.wire.tls.subject_names import Subject
 
 _connection_ids = count(1)
 
@@ -22,6 +23,7 @@ class ClientConnection:
     Attributes:
         id: the connection's number, unique in this process; ``connectionId`` in hello.
         peer: ``ip:port`` of the client (or the path of the UNIX socket).
+        certificate_subject: the name in the certificate with which it has connected; None if there is none.
         metadata: the ``client`` document of its handshake.
         compressors: the compressors negotiated by hello.
         is_interruptible: whether the running operation may be cancelled when the client disconnects.
@@ -38,6 +40,7 @@ class ClientConnection:
     """
 
     __slots__ = (
+        "certificate_subject",
         "compressors",
         "id",
         "interruption",
@@ -61,6 +64,7 @@ class ClientConnection:
         self.id = next(_connection_ids)
         self.stream = stream
         self.peer = peer
+        self.certificate_subject: Subject | None = None
         self.metadata: dict[str, Any] | None = None
         self.compressors: tuple[str, ...] = ()
         self.is_answered_verbatim = False

@@ -13,6 +13,7 @@ from trio.lowlevel import wait_writable
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.readiness import Readiness
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor, until_resumed
+from shardwright.wire.transport.tls_socket import TlsSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +30,11 @@ class Posting:
         when_sent: called whenever everything has been sent.
     """
 
-    __slots__ = ("_readiness", "_socket", "unsent", "when_sent")
+    __slots__ = ("_plain", "_readiness", "_socket", "unsent", "when_sent")
 
-    def __init__(self, connected: socket.socket, readiness: Readiness) -> None:
+    def __init__(self, connected: socket.socket | TlsSocket, readiness: Readiness) -> None:
         self._socket = connected
+        self._plain = connected.plain if isinstance(connected, TlsSocket) else connected
         self._readiness = readiness
         self.unsent = b""
         self.when_sent: Callable[[], object] | None = None
@@ -98,7 +100,7 @@ class Posting:
     async def _write_all(self) -> None:
         await in_own_task()
         while self.unsent:
-            await wait_writable(self._socket)
+            await wait_writable(self._plain)
             with suppress(BlockingIOError):
                 self.unsent = self.unsent[self._socket.send(self.unsent) :]
         self._on_sent()

@@ -2,9 +2,11 @@
 
 import socket
 
+import trio
 from trio.lowlevel import wait_readable
 
 from shardwright.wire.transport.reactor import HANG_UP, REACTOR, Resumable
+from shardwright.wire.transport.tls_socket import TlsSocket
 
 
 class Readiness:
@@ -15,14 +17,15 @@ class Readiness:
             the socket is empty sets it.
     """
 
-    __slots__ = ("_is_hung_up", "_is_watched", "_socket", "_waiting", "has_news")
+    __slots__ = ("_is_hung_up", "_is_watched", "_secured", "_socket", "_waiting", "has_news")
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+    def __init__(self, connected: socket.socket | TlsSocket) -> None:
+        self._secured = connected if isinstance(connected, TlsSocket) else None
+        self._socket = connected.plain if isinstance(connected, TlsSocket) else connected
         self._is_watched = False
         self._is_hung_up = False
         self._waiting: Resumable | None = None
-        self.has_news = False
+        self.has_news = self._secured is not None and self._secured.may_have_unread
 
     def take_news(self) -> bool:
         """Whether there may be something to read, which the caller then reads."""
@@ -52,7 +55,10 @@ class Readiness:
 
     async def wait_in_task(self) -> None:
         """Wait until there may be something to read, or the peer has closed; for code that runs in a trio task."""
-        await wait_readable(self._socket)
+        if self._secured is not None and self._secured.may_have_unread:
+            await trio.lowlevel.checkpoint()
+        else:
+            await wait_readable(self._socket)
         self.has_news = self._is_hung_up
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, erro
 from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
 from shardwright.wire.request import Request
 from shardwright.wire.transport import packing
+from shardwright.wire.transport.arrivals import greet, needs_greeting
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.refusals import RefusalLog
@@ -80,6 +81,7 @@ class Server:
 
     Attributes:
         protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
+        handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
         frame_error: makes the reply with an error that the handler did not answer, given the id of the request; a
             daemon that adds fields to its replies replaces it.
     """
@@ -94,8 +96,10 @@ class Server:
         self.clients: set[ClientConnection] = set()
         self.connections_created = 0
         self.protocol_errors = 0
+        self.handshakes_failed = 0
         self.frame_error: Callable[[int, CommandError], bytes] = error_reply
         self._refusals = RefusalLog()
+        self._arriving = 0
         self.is_draining = False
         self.is_interrupting = False
 
@@ -168,12 +172,33 @@ class Server:
                 await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors become available when connections close
                 continue
             peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else LOCAL_PEER
-            if len(self.clients) >= self.connections_max:
-                self._refusals.note(peer, len(self.clients))
+            if len(self.clients) + self._arriving >= self.connections_max:
+                self._refusals.note(peer, len(self.clients) + self._arriving)
                 accepted.close()
                 continue
             self.connections_created += 1
-            nursery.start_soon(self._serve_client, ClientConnection(FrameStream(accepted), peer))
+            if needs_greeting(accepted):
+                self._arriving += 1
+                nursery.start_soon(self._greet, accepted, peer)
+            else:
+                nursery.start_soon(self._serve_client, ClientConnection(FrameStream(accepted), peer))
+
+    async def _greet(self, accepted: socket.socket, peer: str) -> None:
+        """Shake hands with a client, and serve it."""
+        try:
+            client = await greet(accepted, peer)
+        except OSError as error:
+            self.handshakes_failed += 1
+            logger.info("Closing a connection that could not be secured", remote=peer, error=str(error))
+            return
+        finally:
+            self._arriving -= 1
+        if client is None:
+            return
+        if self.is_draining:
+            client.stream.close()
+        else:
+            await self._serve_client(client)
 
     async def _serve_client(self, client: ClientConnection) -> None:
         self.clients.add(client)

@@ -21,6 +21,7 @@ from shardwright.wire.transport.readiness import Readiness
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.reservations import LONG_REPLY_BYTES
+from shardwright.wire.transport.tls_socket import TlsSocket
 
 _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
@@ -36,6 +37,10 @@ class FrameStream:
 
     One task may receive and one may send at a time.
 
+    Args:
+        connected: the socket, plain or after the handshake of TLS.
+        received: what was already read from it.
+
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.
         is_closed: whether `close` was called.
@@ -43,6 +48,7 @@ class FrameStream:
     """
 
     __slots__ = (
+        "_plain",
         "_posting",
         "_reader",
         "_readiness",
@@ -52,15 +58,18 @@ class FrameStream:
         "make_room",
     )
 
-    def __init__(self, connected: socket.socket) -> None:
-        connected.setblocking(False)
-        if connected.family == socket.AF_UNIX:
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER_BYTES)
+    def __init__(self, connected: socket.socket | TlsSocket, *, received: bytes = b"") -> None:
+        self._plain = plain = connected.plain if isinstance(connected, TlsSocket) else connected
+        plain.setblocking(False)
+        if plain.family == socket.AF_UNIX:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER_BYTES)
         else:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._reader = FrameReader()
+        if received:
+            self._reader.feed(received)
         self._readiness = Readiness(connected)
         self._posting = Posting(connected, self._readiness)
         self.backlog: memoryview | None = None
@@ -70,7 +79,7 @@ class FrameStream:
     @property
     def socket(self) -> socket.socket:
         """The socket, for code that watches it; only this object may read from and write to it."""
-        return self._socket
+        return self._plain
 
     @may_run_in_reactor
     async def receive(self) -> bytes | None:
@@ -288,7 +297,7 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        await wait_writable(self._socket)
+        await wait_writable(self._plain)
         with suppress(BlockingIOError):
             return rest[self._socket.send(rest) :]
         return rest
@@ -334,7 +343,7 @@ class FrameStream:
                 with suppress(OSError):
                     self.send_now(b"")
             self._readiness.close()
-            trio.lowlevel.notify_closing(self._socket)
+            trio.lowlevel.notify_closing(self._plain)
             self._socket.close()
             # The connection's objects refer to each other, and stay until the next garbage collection.
             self._reader.discard()

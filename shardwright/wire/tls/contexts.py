@@ -1,0 +1,95 @@
+"""The library's contexts for the two sides of a connection, made of `TlsSettings`."""
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
+
+PROTOCOLS: Final = {
+    "TLS1_0": ssl.Options(0),  # these two are always off: the library's contexts begin with TLS 1.2
+    "TLS1_1": ssl.Options(0),
+    "TLS1_2": ssl.OP_NO_TLSv1_2,
+    "TLS1_3": ssl.OP_NO_TLSv1_3,
+}
+"""The names of protocols in MongoDB's ``tlsDisabledProtocols``, and what turns each off."""
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """For clients that connect to this process.
+
+    Raises:
+        TlsConfigurationError: a file cannot be used.
+    """
+    assert settings.certificate_key_file is not None, "checked with the settings"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_protocols(context, settings)
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION  # as a mongod, which resumes no sessions
+    context.num_tickets = 0
+    _load_certificate(context, settings.certificate_key_file)
+    if settings.client_ca_file is not None and not settings.allows_invalid_certificates:
+        # Not CERT_REQUIRED: a client without a certificate is refused after the handshake, when the log can say who.
+        context.verify_mode = ssl.CERT_OPTIONAL
+        _load_authorities(context, settings.client_ca_file, settings.crl_file)
+    return context
+
+
+def client_context(settings: TlsSettings, *, checks_host_name: bool) -> ssl.SSLContext:
+    """For servers that this process connects to.
+
+    Args:
+        settings: of this process.
+        checks_host_name: whether the certificate has to be for the host; not over a UNIX socket, which has none.
+
+    Raises:
+        TlsConfigurationError: a file cannot be used.
+    """
+    own = settings.cluster_file or settings.certificate_key_file
+    assert own is not None, "checked with the settings"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _set_protocols(context, settings)
+    _load_certificate(context, own)
+    if settings.allows_invalid_certificates or settings.ca_file is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    context.check_hostname = checks_host_name and not settings.allows_invalid_hostnames
+    _load_authorities(context, settings.ca_file, settings.crl_file)
+    return context
+
+
+def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    for name in settings.disabled_protocols:
+        context.options |= PROTOCOLS[name]
+
+
+def _load_certificate(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_cert_chain(path, password=_refuse_encrypted_key)
+    except (OSError, ValueError) as error:
+        raise TlsConfigurationError(f"{path}: no certificate with its private key: {_reason(error)}") from error
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path, crl_file: Path | None) -> None:
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise TlsConfigurationError(f"{path}: no certificates of authorities: {_reason(error)}") from error
+    if crl_file is None:
+        return
+    try:
+        context.load_verify_locations(crl_file)
+    except OSError as error:
+        raise TlsConfigurationError(f"{crl_file}: no revocation list: {_reason(error)}") from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _refuse_encrypted_key() -> str:
+    """The library would ask for a password at the terminal."""
+    raise ValueError("the private key is encrypted, and there is no option for its password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not PEM").replace("_", " ").lower()
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

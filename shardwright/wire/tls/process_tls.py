@@ -1,0 +1,66 @@
+"""The TLS of this process: its settings, and the certificates now in use."""
+
+from typing import TYPE_CHECKING, Final
+
+from shardwright.wire.tls.contexts import client_context, server_context
+from shardwright.wire.tls.own_certificate import organization_in
+from shardwright.wire.tls.settings import TlsMode, TlsSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+
+class ProcessTls:
+    """There is no TLS until `use` is called, once, at startup.
+
+    Attributes:
+        settings: the settings.
+        accepting: for clients; None without TLS.
+        dialing: for servers on the network; None if connections to them do not use TLS.
+        dialing_locally: for servers behind UNIX sockets.
+        organization: what is common to the certificates of the members of the cluster (`organization_in`).
+    """
+
+    def __init__(self) -> None:
+        self.settings = TlsSettings()
+        self.accepting: ssl.SSLContext | None = None
+        self.dialing: ssl.SSLContext | None = None
+        self.dialing_locally: ssl.SSLContext | None = None
+        self.organization: frozenset[tuple[str, str]] = frozenset()
+
+    def use(self, settings: TlsSettings) -> None:
+        """Use TLS as the settings say.
+
+        Raises:
+            TlsConfigurationError: they contradict each other, or a file cannot be used.
+        """
+        settings.check()
+        self._load(settings)
+        self.settings = settings
+
+    def rotate(self) -> None:
+        """Read all files again, for connections from now on; those that are open stay. All change, or none.
+
+        Raises:
+            TlsConfigurationError: a file cannot be used.
+        """
+        self._load(self.settings)
+
+    def _load(self, settings: TlsSettings) -> None:
+        if settings.mode is TlsMode.DISABLED:
+            self.accepting = self.dialing = self.dialing_locally = None
+            self.organization = frozenset()
+            return
+        assert settings.certificate_key_file is not None, "checked with the settings"
+        organization = organization_in(settings.certificate_key_file)
+        accepting = server_context(settings)
+        dialing = client_context(settings, checks_host_name=True)
+        dialing_locally = client_context(settings, checks_host_name=False)
+        self.accepting = accepting
+        self.dialing = dialing if settings.mode.dials_tls else None
+        self.dialing_locally = dialing_locally
+        self.organization = organization
+
+
+TLS: Final = ProcessTls()
+"""Shared by all connections of the process."""

@@ -1,0 +1,92 @@
+"""What a process asks of TLS, in the terms of MongoDB's options."""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+class TlsMode(Enum):
+    """Which connections use TLS (MongoDB's ``--tlsMode``, whose values end in ``TLS``)."""
+
+    DISABLED = "disabled"
+    ALLOW = "allow"
+    PREFER = "prefer"
+    REQUIRE = "require"
+
+    @property
+    def accepts_tls(self) -> bool:
+        """Whether clients may use it."""
+        return self is not TlsMode.DISABLED
+
+    @property
+    def accepts_plain(self) -> bool:
+        """Whether clients may do without."""
+        return self is not TlsMode.REQUIRE
+
+    @property
+    def dials_tls(self) -> bool:
+        """Whether connections to other servers use it."""
+        return self in (TlsMode.PREFER, TlsMode.REQUIRE)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class TlsConfigurationError(ValueError):
+    """Settings contradict each other, or a file is not what it should be; the message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The settings; each has the meaning of MongoDB's option of that name.
+
+    Attributes:
+        mode: see `TlsMode`.
+        certificate_key_file: the certificate of this server and its private key, PEM.
+        ca_file: who has to have signed the certificates of peers, PEM; without it clients are not asked for any.
+        crl_file: the certificates that were revoked, PEM.
+        cluster_file: certificate and key for connections to other servers, in place of ``certificate_key_file``.
+        cluster_ca_file: who has to have signed those of clients, in place of ``ca_file``.
+        disabled_protocols: names such as ``TLS1_2``.
+        allows_connections_without_certificates: clients need none; one that is sent is checked.
+        allows_invalid_certificates: certificates of peers are not checked at all.
+        allows_invalid_hostnames: a server's certificate may be for another host.
+        secured_sockets: paths of UNIX sockets at which a server asks for TLS; on others it is not used.
+    """
+
+    mode: TlsMode = TlsMode.DISABLED
+    certificate_key_file: Path | None = None
+    ca_file: Path | None = None
+    crl_file: Path | None = None
+    cluster_file: Path | None = None
+    cluster_ca_file: Path | None = None
+    disabled_protocols: frozenset[str] = frozenset()
+    allows_connections_without_certificates: bool = False
+    allows_invalid_certificates: bool = False
+    allows_invalid_hostnames: bool = False
+    secured_sockets: frozenset[str] = frozenset()
+
+    @property
+    def client_ca_file(self) -> Path | None:
+        """Who has to have signed the certificates of clients."""
+        return self.cluster_ca_file or self.ca_file
+
+    def check(self) -> None:
+        """Refuse combinations that a mongod refuses, with its words, and those in which nobody would be recognised.
+
+        Raises:
+            TlsConfigurationError: there is one.
+        """
+        if self.mode is TlsMode.DISABLED:
+            if self != TlsSettings():
+                raise TlsConfigurationError(
+                    "need to enable TLS via the sslMode/tlsMode flag when using TLS configuration parameters"
+                )
+            return
+        if self.certificate_key_file is None:
+            raise TlsConfigurationError("need tlsCertificateKeyFile or certificateSelector when TLS is enabled")
+        if self.crl_file is not None and self.ca_file is None:
+            raise TlsConfigurationError("need tlsCAFile with tlsCRLFile")
+        if self.ca_file is None and not self.allows_invalid_certificates:
+            # A mongod would connect to any server that has a certificate, whoever made it.
+            raise TlsConfigurationError("need tlsCAFile to recognise other servers, or tlsAllowInvalidCertificates")

@@ -1,0 +1,51 @@
+"""The names in certificates as MongoDB writes them: RFC 2253, the most specific part first.
+
+Names of attributes, order and escapes are those of ``openssl x509 -nameopt RFC2253``.
+"""
+
+from typing import Final, TypeAlias
+
+Subject: TypeAlias = tuple[tuple[tuple[str, str], ...], ...]
+"""A distinguished name as ``SSLObject.getpeercert`` returns it: parts of pairs of an attribute and a value."""
+
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "givenName": "GN",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "street",
+    "surname": "SN",
+    "userId": "UID",
+}
+_ESCAPED: Final = frozenset(',+"\\<>;')
+
+
+def subject_text(subject: Subject) -> str:
+    """The name of a user who logs in with the certificate of this subject."""
+    return ",".join("+".join(_attribute(*pair) for pair in reversed(part)) for part in reversed(subject))
+
+
+def organization_of(subject: Subject) -> frozenset[tuple[str, str]]:
+    """The attributes in which the members of a cluster agree: O, OU and DC."""
+    pairs = ((_SHORT_NAMES.get(name, name), value) for part in subject for name, value in part)
+    return frozenset(pair for pair in pairs if pair[0] in {"O", "OU", "DC"})
+
+
+def _attribute(name: str, value: str) -> str:
+    last = len(value) - 1
+    shown = "".join(
+        _escape(character, is_edge=number == last, is_first=number == 0) for number, character in enumerate(value)
+    )
+    return f"{_SHORT_NAMES.get(name, name)}={shown}"
+
+
+def _escape(character: str, *, is_edge: bool, is_first: bool) -> str:
+    if character in _ESCAPED or (character == " " and (is_edge or is_first)) or (character == "#" and is_first):
+        return f"\\{character}"
+    if character.isascii() and character.isprintable():
+        return character
+    return "".join(f"\\{byte:02X}" for byte in character.encode())

@@ -1,0 +1,161 @@
+"""A socket whose bytes are encrypted, with the calls of a plain non-blocking socket.
+
+It reads from the kernel what has arrived, not record by record, so that a message costs as many system calls as without
+TLS. As with a plain socket, less than was asked for means that nothing more has arrived.
+"""
+
+import socket
+import ssl
+from contextlib import suppress
+from typing import Any, Final
+
+from shardwright.wire.tls.subject_names import Subject
+
+_READ_BYTES: Final = 65_536
+_WRITE_BYTES: Final = 1 << 18
+"""Plain bytes that are encrypted at once, so that a long reply is not in memory twice."""
+
+
+class TlsSocket:
+    """A connected socket after the handshake.
+
+    Args:
+        connected: the non-blocking socket, which it owns.
+        engine: the session, whose handshake is over.
+        incoming: encrypted bytes for the session.
+        outgoing: encrypted bytes from the session.
+
+    Attributes:
+        plain: the socket itself, for code that watches it.
+        may_have_unread: whether bytes that were received may hold data that was not read yet. The kernel does not
+            report these any more.
+    """
+
+    __slots__ = ("_engine", "_incoming", "_is_in_part_sent", "_outgoing", "_unsent", "may_have_unread", "plain")
+
+    def __init__(
+        self, connected: socket.socket, engine: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+    ) -> None:
+        self.plain = connected
+        self._engine = engine
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._unsent = b""
+        self._is_in_part_sent = False
+        self.may_have_unread = bool(incoming.pending)
+
+    @property
+    def peer_subject(self) -> Subject | None:
+        """The name in the peer's certificate, which was checked; None if it has sent none, or none was asked for."""
+        certificate: Any = self._engine.getpeercert()
+        return certificate["subject"] if certificate else None
+
+    def recv(self, size: int) -> bytes:
+        """Up to ``size`` bytes; none if the peer has closed.
+
+        Raises:
+            BlockingIOError: nothing has arrived.
+            OSError: the connection broke, or the peer does not keep to the protocol.
+        """
+        pieces: list[bytes] = []
+        has_more = True
+        while size:
+            if self.may_have_unread:
+                piece = self._decrypt(size)
+                if piece is None:
+                    break
+                if piece:
+                    pieces.append(piece)
+                    size -= len(piece)
+                continue
+            if not has_more:
+                break
+            try:
+                received = self.plain.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            if not received:
+                return b"".join(pieces)
+            has_more = len(received) == _READ_BYTES
+            self._incoming.write(received)
+            self.may_have_unread = True
+        else:
+            return b"".join(pieces)
+        if pieces or self.may_have_unread:  # the latter: the peer has said that nothing follows
+            return b"".join(pieces)
+        raise BlockingIOError
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """As `recv`, into a buffer; returns the number of bytes.
+
+        Raises:
+            OSError: as `recv`.
+        """
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Write as much as the kernel takes; returns the number of bytes, of which the rest must be sent next.
+
+        Raises:
+            BlockingIOError: it takes nothing.
+            OSError: the connection broke.
+        """
+        if self._unsent and not self._write_unsent():
+            raise BlockingIOError
+        done = int(self._is_in_part_sent)
+        self._is_in_part_sent = False
+        view = memoryview(data)
+        while done < len(view):
+            end = min(len(view), done + _WRITE_BYTES)
+            while done < end:
+                done += self._engine.write(view[done:end])
+            self._unsent = self._outgoing.read()
+            if not self._write_unsent():
+                # The last byte counts as sent only with the rest of its record, so that the caller comes back.
+                self._is_in_part_sent = True
+                return done - 1
+        return done
+
+    def shutdown(self, how: int) -> None:
+        """As that of a plain socket; the peer is told nothing else.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        self.plain.shutdown(how)
+
+    def close(self) -> None:
+        """Tell the peer that nothing follows, if it takes that now, and close."""
+        if not self._unsent:
+            with suppress(OSError):
+                try:
+                    self._engine.unwrap()
+                except ssl.SSLWantReadError:
+                    self.plain.send(self._outgoing.read())
+        self.plain.close()
+
+    def _decrypt(self, size: int) -> bytes | None:
+        """Data of one record; empty if there is no whole record; None if the peer has said that nothing follows."""
+        try:
+            piece = self._engine.read(size)
+        except ssl.SSLWantReadError:
+            self.may_have_unread = False
+            return b""
+        except ssl.SSLZeroReturnError:
+            return None
+        if not piece:
+            return None
+        self.may_have_unread = bool(self._engine.pending() or self._incoming.pending)
+        return piece
+
+    def _write_unsent(self) -> bool:
+        """Write encrypted bytes; returns whether the kernel has taken all.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        with suppress(BlockingIOError):
+            self._unsent = self._unsent[self.plain.send(self._unsent) :]
+        return not self._unsent

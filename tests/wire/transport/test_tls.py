@@ -1,0 +1,290 @@
+"""TLS of the server and of our own connections: who gets in, and what a broken, slow or silent peer can do."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+import trio
+
+from shardwright.wire.errors import ConnectFailedError
+from shardwright.wire.message import op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.tls.contexts import server_context
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode, TlsSettings
+from shardwright.wire.transport import arrivals
+from shardwright.wire.transport.client import Connection, handshake_document
+from shardwright.wire.transport.client_connection import ClientConnection
+from tests.certificates import Authority, Issued
+from tests.wire.transport.serving import RawClient, Serving, serving
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
+
+HELLO = handshake_document("test")
+PING = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=1)
+LONG_BYTES = 5_000_000
+
+
+class Files:
+    """The files of a cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory)
+        self.server = self.authority.issue("server.pem")
+
+    def use(self, mode: TlsMode = TlsMode.REQUIRE, **changed: Path | bool) -> None:
+        files: dict[str, Any] = {"certificate_key_file": self.server.path, "ca_file": self.authority.path}
+        TLS.use(TlsSettings(mode=mode, **{**files, **changed}))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Files]:
+    yield Files(tmp_path)
+    TLS.use(TlsSettings())
+
+
+async def answer(client: ClientConnection, request: Request) -> dict[str, Any]:
+    """A reply with the subject of the client, and as many bytes as are asked for."""
+    document = request.document
+    return {
+        "subject": repr(client.certificate_subject),
+        "text": "x" * document.get("bytes", 0),
+        "received": len(document.get("text", "")),
+        "ok": 1.0,
+    }
+
+
+def context_of(authority: Authority, issued: Issued | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.path)
+    if issued is not None:
+        context.load_cert_chain(issued.path)
+    return context
+
+
+async def ask(served: Serving, context: ssl.SSLContext, *, host: str = "localhost") -> dict[str, Any] | None:
+    """The answer to one request by another implementation of TLS; None if the server ended the connection."""
+    plain = await trio.open_tcp_stream("127.0.0.1", served.port)
+    async with trio.SSLStream(plain, context, server_hostname=host, https_compatible=True) as stream:
+        client = RawClient(stream)  # type: ignore[arg-type]
+        try:
+            await client.send(PING)
+            frame = await client.receive()
+        except trio.BrokenResourceError:
+            return None
+        return None if frame is None else bson.decode(frame[21:])
+
+
+async def wait_for_end(client: RawClient) -> None:
+    """Read what the server still says, such as an alert, until it closes."""
+    with suppress(trio.BrokenResourceError):
+        while await client.stream.receive_some():
+            pass
+
+
+def test_daemons_reach_each_other(files: Files) -> None:
+    async def main() -> None:
+        files.use()
+        async with serving(answer) as served:
+            connection = await Connection.open(served.address, handshake=HELLO)
+            assert "server" in connection.hello["subject"]
+            reply = await connection.command("admin", {"ping": 1, "bytes": LONG_BYTES, "text": "y" * LONG_BYTES})
+            assert (len(reply["text"]), reply["received"]) == (LONG_BYTES, LONG_BYTES)
+            for number in range(200):
+                reply = await connection.command("admin", {"ping": 1, "bytes": number * 700})
+                assert len(reply["text"]) == number * 700
+            connection.close()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("mode", list(TlsMode))
+@pytest.mark.parametrize("is_secured", [True, False])
+def test_a_mode_says_who_gets_in(files: Files, mode: TlsMode, is_secured: bool) -> None:
+    async def main() -> None:
+        if mode is not TlsMode.DISABLED:
+            files.use(mode)
+        async with serving(answer) as served:
+            if is_secured:
+                reply = await ask(served, context_of(files.authority, files.server))
+                assert (reply is not None) == (mode is not TlsMode.DISABLED)
+            else:
+                client = await served.connect()
+                await client.send(PING)
+                if mode is TlsMode.REQUIRE:
+                    await wait_for_end(client)
+                else:
+                    assert await client.receive() is not None
+
+    trio.run(main)
+
+
+def test_clients_need_a_certificate_of_the_authority(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other")
+
+    async def main() -> None:
+        files.use()
+        expired = files.authority.issue("expired.pem", days=(-10, -1))
+        async with serving(answer) as served:
+            for issued in (None, expired, stranger.issue("stranger.pem")):
+                assert await ask(served, context_of(files.authority, issued)) is None
+            assert served.server.handshakes_failed == 3
+            assert await ask(served, context_of(files.authority, files.server)) is not None
+
+    trio.run(main)
+
+
+def test_clients_may_be_let_in_without_certificate_but_not_with_a_wrong_one(files: Files) -> None:
+    async def main() -> None:
+        files.use(allows_connections_without_certificates=True)
+        expired = files.authority.issue("expired.pem", days=(-10, -1))
+        async with serving(answer) as served:
+            reply = await ask(served, context_of(files.authority))
+            assert reply is not None
+            assert reply["subject"] == "None"
+            assert await ask(served, context_of(files.authority, expired)) is None
+
+    trio.run(main)
+
+
+def test_revoked_certificates_are_refused(files: Files) -> None:
+    async def main() -> None:
+        revoked = files.authority.issue("revoked.pem")
+        files.authority.revoke(revoked)
+        files.use(crl_file=files.authority.revocation_list("revoked.crl"))
+        async with serving(answer) as served:
+            assert await ask(served, context_of(files.authority, revoked)) is None
+            assert await ask(served, context_of(files.authority, files.server)) is not None
+
+    trio.run(main)
+
+
+def test_clients_of_a_cluster_may_have_another_authority(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "users").mkdir()
+    users = Authority(tmp_path / "users")
+    user = users.issue("user.pem")
+
+    async def main() -> None:
+        files.use(cluster_ca_file=users.path, cluster_file=user.path)
+        async with serving(answer) as served:
+            assert await ask(served, context_of(files.authority, user)) is not None
+            assert await ask(served, context_of(files.authority, files.server)) is None
+            connection = await Connection.open(served.address, handshake=HELLO)
+            connection.close()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("host", "IP address mismatch"),
+        ("expired", "certificate has expired"),
+        ("authority", "unable to get local issuer certificate|signature failure"),
+    ],
+)
+def test_servers_are_checked(files: Files, tmp_path: Path, wrong: str, reason: str) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other")
+    issued = {
+        "host": lambda: files.authority.issue("wrong.pem", hosts=("elsewhere.example",)),
+        "expired": lambda: files.authority.issue("wrong.pem", days=(-10, -1)),
+        "authority": lambda: stranger.issue("wrong.pem"),
+    }[wrong]()
+
+    async def main() -> None:
+        files.use()
+        TLS.accepting = server_context(replace(TLS.settings, certificate_key_file=issued.path))
+        async with serving(answer) as served:
+            with pytest.raises(ConnectFailedError, match=reason):
+                await Connection.open(served.address, handshake=HELLO)
+            accepting = TLS.accepting
+            if wrong == "host":
+                files.use(allows_invalid_hostnames=True)
+            else:
+                files.use(allows_invalid_certificates=True)
+            TLS.accepting = accepting
+            connection = await Connection.open(served.address, handshake=HELLO)
+            connection.close()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00" + bytes(40), PING[:9]])
+def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
+    files: Files, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(arrivals, "HANDSHAKE_SECONDS_MAX", 0.3)
+
+    async def main() -> None:
+        files.use()
+        async with serving(answer) as served:
+            slow, cut = await served.connect(), await served.connect()
+            if beginning:
+                await slow.send(beginning)
+                await cut.send(beginning)
+            with suppress(trio.BrokenResourceError):
+                await cut.stream.send_eof()
+            assert await ask(served, context_of(files.authority, files.server)) is not None
+            await wait_for_end(cut)
+            await wait_for_end(slow)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\xff" * 4096, b"\x16\x03\x01\xff\xff" + b"\x01" * 70_000, b"GET / HTTP/1.1\r\n\r\n"]
+)
+def test_garbage_costs_only_its_own_connection(files: Files, garbage: bytes) -> None:
+    async def main() -> None:
+        files.use()
+        async with serving(answer) as served:
+            bad = await served.connect()
+            await bad.send(garbage)
+            await wait_for_end(bad)
+            assert served.server.handshakes_failed == 1
+            assert await ask(served, context_of(files.authority, files.server)) is not None
+
+    trio.run(main)
+
+
+def test_garbage_after_the_handshake_ends_the_connection(files: Files) -> None:
+    async def main() -> None:
+        files.use()
+        async with serving(answer) as served:
+            plain = await trio.open_tcp_stream("127.0.0.1", served.port)
+            stream = trio.SSLStream(
+                plain, context_of(files.authority, files.server), server_hostname="localhost", https_compatible=True
+            )
+            await stream.do_handshake()
+            await plain.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+            await served.handler.someone_left.wait()
+            assert await ask(served, context_of(files.authority, files.server)) is not None
+            await plain.aclose()
+
+    trio.run(main)
+
+
+def test_new_connections_get_the_new_certificate(files: Files) -> None:
+    async def main() -> None:
+        files.use()
+        async with serving(answer) as served:
+            connection = await Connection.open(served.address, handshake=HELLO)
+            renewed = files.authority.issue("server.pem", (("O", "tests"), ("CN", "renewed")))
+            TLS.rotate()
+            assert "server" in (await connection.command("admin", {"ping": 1}))["subject"]
+            newer = await Connection.open(served.address, handshake=HELLO)
+            assert "renewed" in newer.hello["subject"]
+            renewed.path.write_text("no certificate", encoding="utf-8")
+            with pytest.raises(TlsConfigurationError, match=r"server\.pem: no certificate"):
+                TLS.rotate()
+            newest = await Connection.open(served.address, handshake=HELLO)
+            for each in (connection, newer, newest):
+                each.close()
+
+    trio.run(main)
