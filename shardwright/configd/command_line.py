@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.configd.service import ConfigService
 from shardwright.daemon.options import add_daemon_options
 from shardwright.daemon.run import run_daemon
-from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options
+from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options, secured_sockets
 
 DEFAULT_PORT: Final = 27019
 
@@ -22,4 +22,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     add_sidecar_options(parser)
     parsed = parser.parse_args(arguments)
-    return run_daemon(parser.prog, parsed, partial(ConfigService.start, SidecarOptions.of(parsed)))
+    return run_daemon(
+        parser.prog,
+        parsed,
+        partial(ConfigService.start, SidecarOptions.of(parsed)),
+        secured_sockets=secured_sockets(parsed),
+    )

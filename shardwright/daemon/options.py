@@ -4,11 +4,13 @@ import argparse
 import math
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, TypeVar
 
 from shardwright.daemon.log_file import LogRotation
 from shardwright.daemon.logs import LEVELS
+from shardwright.daemon.tls_options import add_tls_options
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import CommandError
 from shardwright.wire.host_and_port import PORT_MAX, HostAndPort
@@ -103,6 +105,12 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         help="the key of the cluster, which turns access control on; only its owner may read it (default: none)",
     )
     parser.add_argument(
+        "--noauth",
+        action="store_true",
+        help="listen on other addresses than loopback even without a key: whoever reaches them may do everything",
+    )
+    add_tls_options(parser)
+    parser.add_argument(
         "--max-connections",
         type=argument(_parse_count),
         metavar="N",
@@ -134,6 +142,26 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         metavar="MILLISECONDS",
         help="log operations that take longer than this (default: %(default)s)",
     )
+
+
+def check_exposure(parsed: argparse.Namespace) -> None:
+    """Refuse to be open to the network without access control, unless that is asked for by name.
+
+    Raises:
+        ValueError: an address is not of this machine alone, and there is neither a key nor ``--noauth``.
+    """
+    if parsed.key_file is not None or parsed.noauth:
+        return
+    for address in parsed.bind_ip:
+        if not _is_loopback(address):
+            raise ValueError(f"will not listen on {address} without access control: give --key-file, or --noauth")
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def add_timeout_options(parser: argparse.ArgumentParser) -> None:

@@ -12,15 +12,18 @@ from typing import Final, Protocol
 
 import trio
 
+from shardwright.daemon.certificate_rotation import rotate_at_signal
 from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.key_file import read_key_file
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.options import known_address, unread_bounds, use_timeouts
+from shardwright.daemon.options import check_exposure, known_address, unread_bounds, use_timeouts
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
+from shardwright.daemon.tls_options import tls_settings
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
+from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from shardwright.wire.transport.reactor import REACTOR
@@ -69,6 +72,7 @@ def run_daemon(
     *,
     reuse_port: bool = False,
     unix_socket: str | None = None,
+    secured_sockets: Sequence[str] = (),
     on_log_signal: LogAction = rotate_logs,
 ) -> int:
     """Run a daemon until it is asked to shut down; returns the exit code of the process.
@@ -79,10 +83,13 @@ def run_daemon(
         start: creates the daemon; its background tasks run in the given nursery, which is cancelled at the end.
         reuse_port: whether several processes share the port, over which the kernel distributes connections.
         unix_socket: path of an additional UNIX socket on which to serve clients.
+        secured_sockets: UNIX sockets at which other servers ask for TLS.
         on_log_signal: called at SIGUSR1.
     """
     try:
+        check_exposure(arguments)
         use_key_file(arguments)
+        TLS.use(tls_settings(arguments, secured_sockets=frozenset(secured_sockets)))
     except OSError as error:
         return explain_start_error(component, error)
     except ValueError as error:
@@ -224,7 +231,7 @@ async def _main(
 ) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(wait_for_end, stop)
+        await nursery.start(wait_for_end, stop, None if TLS.accepting is None else rotate_at_signal)
         nursery.start_soon(_live, component, arguments, start, listeners, metrics_listeners, stop, nursery.cancel_scope)
     logger.info("Stopped", daemon=component)
 

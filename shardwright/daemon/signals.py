@@ -1,6 +1,7 @@
 """The signals that a daemon handles, the same as mongod's and with the same meanings.
 
-SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its log, SIGUSR2 writes stack traces to the log.
+SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its log, SIGUSR2 writes stack traces to the log. With TLS,
+SIGHUP has a daemon read its certificates again instead; a mongod would end.
 """
 
 import signal
@@ -40,13 +41,28 @@ def obey_ending_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
-async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Set ``stop`` at the first signal to shut down; runs until cancelled, so that further ones have no effect."""
-    with trio.open_signal_receiver(*ending_signals()) as signals:
+async def wait_for_end(
+    stop: trio.Event,
+    on_hangup: Callable[[], None] | None = None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Set ``stop`` at the first signal to shut down; runs until cancelled, so that further ones have no effect.
+
+    Args:
+        stop: see above.
+        on_hangup: called at SIGHUP, which then does not shut the process down.
+        task_status: see `trio.Nursery.start`.
+    """
+    received = {*ending_signals(), *(() if on_hangup is None else (signal.SIGHUP,))}
+    with trio.open_signal_receiver(*received) as signals:
         obey_ending_signals()
         task_status.started()
-        async for _ in signals:
-            stop.set()
+        async for number in signals:
+            if number == signal.SIGHUP and on_hangup is not None:
+                on_hangup()
+            else:
+                stop.set()
 
 
 def run_log_action(action: LogAction) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardwright.daemon.options import add_daemon_options
 from shardwright.daemon.run import run_daemon
+from shardwright.daemon.sidecar.options import secured_sockets
 from shardwright.shardd.options import ShardOptions, add_shard_options
 from shardwright.shardd.service import ShardService
 
@@ -21,4 +22,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     add_shard_options(parser)
     parsed = parser.parse_args(arguments)
-    return run_daemon(parser.prog, parsed, partial(ShardService.start, ShardOptions.of(parsed)))
+    return run_daemon(
+        parser.prog,
+        parsed,
+        partial(ShardService.start, ShardOptions.of(parsed)),
+        secured_sockets=secured_sockets(parsed),
+    )

@@ -11,6 +11,7 @@ from shardwright.daemon.log_file import LogRotation
 from shardwright.daemon.options import (
     add_daemon_options,
     argument,
+    check_exposure,
     known_address,
     parse_host_and_port,
     parse_replica_set,
@@ -19,6 +20,7 @@ from shardwright.daemon.options import (
 )
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.host_and_port import HostAndPort
+from shardwright.wire.tls.settings import TlsMode
 from shardwright.wire.transport.unread_total import UnreadBounds
 
 
@@ -94,6 +96,17 @@ def test_daemon_options_have_defaults() -> None:
         "port": 27017,
         "unix_socket_directory": None,
         "key_file": None,
+        "noauth": False,
+        "tls_mode": TlsMode.DISABLED,
+        "tls_certificate_key_file": None,
+        "tls_ca_file": None,
+        "tls_crl_file": None,
+        "tls_cluster_file": None,
+        "tls_cluster_ca_file": None,
+        "tls_disabled_protocols": frozenset(),
+        "tls_allow_connections_without_certificates": False,
+        "tls_allow_invalid_certificates": False,
+        "tls_allow_invalid_hostnames": False,
         "max_connections": None,
         "metrics_port": None,
         "log_level": "info",
@@ -107,6 +120,29 @@ def test_daemon_options_have_defaults() -> None:
         "hello_seconds": 20.0,
         "selection_seconds": 20.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("127.0.0.1,[::1],localhost", False),
+        ("127.0.0.1,192.0.2.1", True),
+        ("0.0.0.0", True),
+        ("::", True),
+        ("db.example", True),
+        ("0.0.0.0 --noauth", False),
+        ("0.0.0.0 --key-file key", False),
+    ],
+)
+def test_an_open_daemon_stays_on_its_machine(text: str, is_refused: bool) -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    options = parser.parse_args(["--bind-ip", *text.split()])
+    if is_refused:
+        with pytest.raises(ValueError, match="without access control"):
+            check_exposure(options)
+    else:
+        check_exposure(options)
 
 
 def test_limits_are_parsed() -> None:

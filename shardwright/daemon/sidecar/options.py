@@ -34,7 +34,7 @@ class SidecarOptions:
 
 
 def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--mongod-socket`` and ``--mongod-address``."""
+    """Add ``--mongod-socket``, ``--mongod-tls`` and ``--mongod-address``."""
     parser.add_argument(
         "--mongod-socket",
         required=True,
@@ -43,12 +43,22 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
         help="the UNIX socket of the mongod",
     )
     parser.add_argument(
+        "--mongod-tls",
+        action="store_true",
+        help="use TLS on this socket, because the mongod has --tlsMode requireTLS",
+    )
+    parser.add_argument(
         "--mongod-address",
         required=True,
         type=argument(parse_host_and_port),
         metavar="HOST:PORT",
         help="the mongod's address in the configuration of its replica set",
     )
+
+
+def secured_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
+    """The sockets at which the mongod asks for TLS."""
+    return (parsed.mongod_socket,) if parsed.mongod_tls else ()
 
 
 def _parse_socket_path(text: str) -> str:

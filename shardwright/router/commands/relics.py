@@ -50,13 +50,6 @@ async def get_diagnostic_data(operation: Operation) -> Reply:
     return {"data": {}}
 
 
-@command("rotateCertificates", admin_only=True, arguments=("message",))
-async def rotate_certificates(operation: Operation) -> Reply:
-    """Loads certificates again: there are none, as in a mongos without TLS."""
-    Arguments.of(operation.request).maybe_string(b"message")
-    return {}
-
-
 @command("connPoolSync", aliases=("connpoolsync",))
 async def conn_pool_sync(operation: Operation) -> Reply:
     """Does nothing, as in MongoDB since connection pools keep themselves in order."""

@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from shardwright.daemon.certificate_rotation import ROTATION_SIGNAL
 from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.run import explain_start_error, open_listeners
@@ -31,6 +32,8 @@ from shardwright.router.processes.worker_crashes import CrashRate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.settings import TlsMode
 
 logger = get_logger("router.workers")
 
@@ -104,6 +107,12 @@ def tell_supervisor_log_was_rotated(options: RouterOptions) -> None:
         os.kill(options.supervisor, signal.SIGUSR1)
 
 
+def tell_supervisor_certificates_changed(options: RouterOptions) -> None:
+    """In a worker with TLS: have the process that started it tell all its workers to read their files again."""
+    if TLS.accepting is not None and options.supervisor is not None and os.getppid() == options.supervisor:
+        os.kill(options.supervisor, ROTATION_SIGNAL)
+
+
 def end_router(options: RouterOptions) -> None:
     """Begin the shutdown of this router, all of its processes included."""
     is_worker = options.supervisor is not None and os.getppid() == options.supervisor
@@ -144,6 +153,8 @@ class _Supervisor:
     def run(self) -> int:
         for received in ending_signals():
             signal.signal(received, lambda number, _: self._stop(number))
+        if self._parsed.tls_mode is not TlsMode.DISABLED:
+            signal.signal(ROTATION_SIGNAL, lambda number, _: self._signal_workers(number))
         obey_log_signals(self._rotate_logs)
         for index in range(self._parsed.workers):
             self._start(index)
