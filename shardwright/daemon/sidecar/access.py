@@ -18,6 +18,7 @@ from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.request import Request
 
 _LOG_INS: Final = frozenset({"authenticate", "logout", "saslContinue", "saslStart"})
+_X509: Final = "MONGODB-X509"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
 
 
@@ -49,6 +50,10 @@ class SidecarAccess:
             BackendError: the mongod is gone.
         """
         user = upstream.user
+        if _uses_certificate(request):
+            raise CommandError(
+                ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
+            )
         if is_internal(request):
             raise self._refusal(request, user)
         if self._answers_itself(request.name):
@@ -91,6 +96,16 @@ class SidecarAccess:
 def may_log_in(request: Request) -> bool:
     """Whether a request may change who is logged in on its connection."""
     return request.name in _LOG_INS or (request.name in HELLO_NAMES and _SPECULATIVE in request.fields)
+
+
+def _uses_certificate(request: Request) -> bool:
+    """Whether a client wants to log in with a certificate. The mongod would take this daemon's for the client's."""
+    if request.name == "authenticate" or (request.fields.get(b"mechanism") and request.get(b"mechanism") == _X509):
+        return True
+    if request.name not in HELLO_NAMES or _SPECULATIVE not in request.fields:
+        return False
+    speculative = request.get(_SPECULATIVE)
+    return isinstance(speculative, dict) and ("authenticate" in speculative or speculative.get("mechanism") == _X509)
 
 
 async def _status(upstream: Upstream, **arguments: bool) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class ScramLogin:
         try:
             proof = conversation.steps.finish(payload)
         except ScramError as error:
-            _log_failure(conversation.user, str(error))
+            log_failure(conversation.user, str(error))
             raise authentication_failed() from error
         await self._check_restrictions(conversation.user, addresses)
         if not conversation.skips_empty_exchange:
@@ -163,11 +163,12 @@ class ScramLogin:
     async def _check_restrictions(self, name: UserName, addresses: tuple[str | None, str | None]) -> None:
         user = await self._users.find(name)
         if user is None or not user.restrictions.are_met(*addresses):
-            _log_failure(name, "restrictions are not met")
+            log_failure(name, "restrictions are not met")
             raise authentication_failed()
 
 
-def _log_failure(name: UserName, reason: str) -> None:
+def log_failure(name: UserName, reason: str) -> None:
+    """Say in the log why a log-in failed; the client must not learn it."""
     logger.info("Authentication failed", user=name.user[:_NAME_CHARACTERS_SHOWN], db=name.db, error=reason)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bson import Binary
 
 from shardwright.router.access.access_control import AccessControl
+from shardwright.router.access.certificate_login import log_in_with_certificate
 from shardwright.router.access.login import CONVERSATION_ID, Login
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
@@ -67,11 +68,28 @@ async def sasl_continue(operation: Operation) -> Reply:
 
 @command("authenticate", api_versions=("1",), arguments=("mechanism", "user", "nonce", "key"))
 async def authenticate(operation: Operation) -> Reply:
-    """Logs in with a certificate, of which this router knows none."""
-    access_and_login(operation)
-    mechanism = Arguments.of(operation.request).string(b"mechanism")
+    """Logs in with the certificate of the connection."""
+    return await authenticate_by_certificate(operation, Arguments.of(operation.request), operation.request.db)
+
+
+async def authenticate_by_certificate(operation: Operation, arguments: Arguments, db: str) -> dict[str, Any]:
+    """The reply to an ``authenticate``, also to one within a hello.
+
+    Args:
+        operation: the command.
+        arguments: of the ``authenticate``.
+        db: of the user.
+
+    Raises:
+        CommandError: see `log_in_with_certificate`, or the mechanism is another.
+    """
+    access, _ = access_and_login(operation)
+    mechanism = arguments.string(b"mechanism")
     if mechanism == _WITH_CERTIFICATE:
-        raise CommandError(ErrorCode.AuthenticationFailed, "No verified subject name available from client")
+        user = arguments.maybe_string(b"user")
+        addresses = addresses_of(operation.client)
+        name = await log_in_with_certificate(access.users, operation.client, db, user, addresses)
+        return {"dbname": name.db, "user": name.user}
     if mechanism.startswith("SCRAM-SHA-"):
         raise CommandError(ErrorCode.BadValue, f"Unsupported mechanism: {mechanism}")
     raise CommandError(

@@ -8,7 +8,7 @@ import bson
 import trio
 
 from shardwright.daemon.user_names import UserName
-from shardwright.router.commands.authentication import start_conversation
+from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
@@ -92,6 +92,10 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
             if first.has(b"saslStart"):
                 fields["speculativeAuthenticate"] = await start_conversation(
                     operation, first, first.string(b"db"), is_speculative=True
+                )
+            elif first.has(b"authenticate"):
+                fields["speculativeAuthenticate"] = await authenticate_by_certificate(
+                    operation, first, first.string(b"db")
                 )
     return fields
 
