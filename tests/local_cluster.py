@@ -77,7 +77,7 @@ class RunningCluster:
 
     def client(self, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
         """A new client of the routers, with access control as a part of the cluster; close it."""
-        return MongoClient(self.uri, **{**self._log_in, **options})
+        return MongoClient(self.uri, **{**self.tls, **self._log_in, **options})
 
     def address(self, name: str) -> str:
         """``host:port`` of a process, for example ``router.0`` or ``shard0.0.mongod``."""
@@ -89,7 +89,9 @@ class RunningCluster:
         With access control it logs in as a part of the cluster, unless the options name another user, or None.
         """
         log_in = {} if "username" in options else self._log_in
-        return MongoClient(f"mongodb://{self.address(name)}/", directConnection=True, **{**log_in, **options})
+        return MongoClient(
+            f"mongodb://{self.address(name)}/", directConnection=True, **{**self.tls, **log_in, **options}
+        )
 
     def pid(self, name: str) -> int:
         """The pid of a process now.
@@ -131,6 +133,14 @@ class RunningCluster:
     def local(self) -> LocalCluster:
         """The launcher's functions for this cluster."""
         return _local(self.directory)
+
+    @property
+    def tls(self) -> dict[str, Any]:
+        """The options of a client for TLS; none without it."""
+        files = self.document.get("tls")
+        if files is None:
+            return {}
+        return {"tls": True, "tlsCAFile": files["caFile"], "tlsCertificateKeyFile": files["clientCertificateFile"]}
 
     @property
     def _log_in(self) -> dict[str, Any]:

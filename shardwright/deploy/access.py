@@ -54,8 +54,8 @@ class Access:
         """
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
-            _write_once(self.key_file, base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode())
-            _write_once(self.password_file, secrets.token_urlsafe(_PASSWORD_BYTES))
+            write_once(self.key_file, base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode())
+            write_once(self.password_file, secrets.token_urlsafe(_PASSWORD_BYTES))
         except OSError as error:
             raise DeployError(f"cannot create the secrets in {self.directory}: {error.strerror}") from error
 
@@ -103,7 +103,7 @@ NO_LOG_IN: Final[Mapping[str, Any]] = {}
 """The options of a client without access control."""
 
 
-def _write_once(path: Path, text: str) -> None:
+def write_once(path: Path, text: str) -> None:
     """Write a file that is private from the moment it exists, unless it exists; whole, even after a crash."""
     if path.exists():
         return

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -77,6 +78,7 @@ def _up(options: argparse.Namespace) -> int:
             daemon_options={role: dict(getattr(options, f"{role}_options")) for role in DAEMONS},
             separate_sockets=options.separate_sockets,
             auth=options.auth,
+            tls=options.tls,
             start_timeout=options.timeout,
         )
     )
@@ -169,13 +171,16 @@ def _status_text(document: dict[str, Any]) -> str:
 
 
 def _how_to_connect(document: dict[str, Any]) -> str:
-    access = document.get("auth")
+    access, tls = document.get("auth"), document.get("tls")
+    words = ["mongosh"]
+    if access is not None:
+        words += ["--username", access["user"]]
+    if tls is not None:
+        words += ["--tls", "--tlsCAFile", tls["caFile"], "--tlsCertificateKeyFile", tls["clientCertificateFile"]]
+    shown = f"connect with: {shlex.join([*words, document['uri']])}"
     if access is None:
-        return f"connect with: mongosh {document['uri']}"
-    return (
-        f"connect with: mongosh --username {access['user']} {document['uri']}\n"
-        f"which asks for the password; it is in {access['passwordFile']}"
-    )
+        return shown
+    return f"{shown}\nwhich asks for the password; it is in {access['passwordFile']}"
 
 
 def _process_table(document: dict[str, Any]) -> str:
@@ -238,6 +243,11 @@ def argument_parser() -> argparse.ArgumentParser:
         "--auth",
         action="store_true",
         help="turn access control on for a new cluster: make a key file and a first user with role root",
+    )
+    up.add_argument(
+        "--tls",
+        action="store_true",
+        help="use TLS for all connections of a new cluster: make an authority and certificates",
     )
     up.add_argument("--detach", action="store_true", help="return and leave the cluster running")
     up.add_argument(

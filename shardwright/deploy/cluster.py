@@ -172,6 +172,7 @@ class LocalCluster:
             "shards": topology.shards,
             "metrics": {plan.name: plan.metrics_address for plan in topology.processes if plan.metrics_address},
             **({"auth": self._layout.access.describe()} if state.has_access_control else {}),
+            **({"tls": self._layout.tls.describe()} if state.has_tls else {}),
         }
 
     def migrations(self) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *("--log-rotate", state.log_rotate),
         *("--unix-socket-directory", str(state.sockets_of(plan.name))),
         *(("--key-file", str(layout.access.key_file)) if state.has_access_control else ()),
+        *(layout.tls.daemon_words() if state.has_tls else ()),
         *option_words(state.daemon_options.get(plan.role, {})),
     ]
     if plan.role is Role.ROUTER:
@@ -34,6 +35,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *common,
         *("--mongod-socket", str(mongod_socket(state.sockets, mongod))),
         *("--mongod-address", mongod.address),
+        *(("--mongod-tls",) if state.has_tls else ()),
         *_parameter_words(parameters),
     ]
 

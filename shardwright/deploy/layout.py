@@ -4,6 +4,7 @@
 
     DIR/cluster.json         topology, ports, mongod (written once; its format number guards against other versions)
     DIR/auth/                the key file and the first user's password, with access control (see `deploy.access`)
+    DIR/tls/                 certificates, with TLS (see `deploy.tls_files`)
     DIR/lock                 held by the command that is changing the cluster
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
@@ -30,6 +31,7 @@ from shardwright.deploy.daemon_options import DaemonOptions
 from shardwright.deploy.durable_files import UNFINISHED_SUFFIX, write_json
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.marks import directory_identity
+from shardwright.deploy.tls_files import TlsFiles
 from shardwright.deploy.topology import Role, Topology
 
 FORMAT = 1
@@ -59,6 +61,7 @@ class ClusterState:
         has_access_control: whether processes and clients have to log in.
         added: the shards that were added to the cluster at some time: one of them that is no shard any more has been
             removed, and is not to be added again.
+        has_tls: whether all connections are secured.
     """
 
     topology: Topology
@@ -72,6 +75,7 @@ class ClusterState:
     daemon_options: DaemonOptions = field(default_factory=dict)
     has_access_control: bool = False
     added: frozenset[str] = frozenset()
+    has_tls: bool = False
 
     def sockets_of(self, name: str) -> Path:
         """The directory in which the daemon ``name`` looks for UNIX sockets."""
@@ -114,13 +118,21 @@ class Layout:
         """The secrets of a cluster with access control."""
         return Access(self.root / "auth")
 
+    @property
+    def tls(self) -> TlsFiles:
+        """The certificates of a cluster with TLS."""
+        return TlsFiles(self.root / "tls")
+
     def log_in(self, state: ClusterState) -> Mapping[str, Any]:
         """The options with which the launcher connects to the cluster's processes.
 
         Raises:
             DeployError: the key file cannot be read.
         """
-        return self.access.log_in() if state.has_access_control else NO_LOG_IN
+        return {
+            **(self.access.log_in() if state.has_access_control else NO_LOG_IN),
+            **(self.tls.client_options() if state.has_tls else {}),
+        }
 
     def identity(self) -> str:
         """The identity of the directory, which stays the same when it is moved.
@@ -168,6 +180,8 @@ class Layout:
             raise DeployError(f"cannot create the cluster's directory: {error}") from error
         if state.has_access_control:
             self.access.create()
+        if state.has_tls:
+            self.tls.create()
         if sockets.stat().st_uid != os.getuid() or sockets.is_symlink():
             raise DeployError(f"the socket directory {sockets} belongs to another user")
 
@@ -189,6 +203,7 @@ class Layout:
             "daemonOptions": {role.value: dict(options) for role, options in state.daemon_options.items() if options},
             "accessControl": state.has_access_control,
             "added": sorted(state.added),
+            "tls": state.has_tls,
             **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
             **state.topology.to_document(),
         }
@@ -222,6 +237,7 @@ class Layout:
                 {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
                 document.get("accessControl", False),
                 frozenset(document.get("added", ())),
+                document.get("tls", False),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(
@@ -290,7 +306,7 @@ class Layout:
 
     def _refuse_foreign_files(self) -> None:
         unfinished = self.state_file.name + UNFINISHED_SUFFIX
-        ours = {"auth", "lock", "logs", "pids", "data", "sockets", unfinished, "cluster.new"}
+        ours = {"auth", "lock", "logs", "pids", "data", "sockets", "tls", unfinished, "cluster.new"}
         try:
             foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         except FileNotFoundError:

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ def mongod_arguments(
     parameters: Mapping[str, str] | None = None,
     log_rotate: str = "rename",
     key_file: Path | None = None,
+    tls_words: Sequence[str] = (),
 ) -> list[str]:
     """The command line of one member of a replica set.
 
@@ -75,6 +76,7 @@ def mongod_arguments(
         parameters: added to those that all members have.
         log_rotate: what a rotation does with the log file.
         key_file: turns access control on.
+        tls_words: the options for TLS.
     """
     assert plan.replica_set is not None
     settings = {
@@ -97,6 +99,7 @@ def mongod_arguments(
         *("--logpath", str(log), "--logappend", "--logRotate", log_rotate),
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
         *(() if key_file is None else ("--keyFile", str(key_file))),
+        *tls_words,
         *(word for name, value in settings.items() for word in ("--setParameter", f"{name}={value}")),
     ]
 
@@ -148,13 +151,15 @@ def initiate(replica_set: str, members: list[ProcessPlan], log_in: Mapping[str, 
             raise DeployError(f"cannot initiate the replica set {replica_set}: {reason(error)}") from error
 
 
-def wait_primary(replica_set: str, members: list[ProcessPlan], deadline: float) -> None:
+def wait_primary(
+    replica_set: str, members: list[ProcessPlan], deadline: float, log_in: Mapping[str, Any] = NO_LOG_IN
+) -> None:
     """Wait until one of ``members`` is primary.
 
     Raises:
         DeployError: there is none when ``time.monotonic()`` reaches ``deadline``.
     """
-    clients = [connect(member.address) for member in members]
+    clients = [connect(member.address, log_in=log_in) for member in members]
     try:
         while not any(map(_is_primary, clients)):
             if time.monotonic() > deadline:
@@ -165,7 +170,7 @@ def wait_primary(replica_set: str, members: list[ProcessPlan], deadline: float) 
             client.close()
 
 
-def wait_members_known(addresses: list[str], deadline: float) -> None:
+def wait_members_known(addresses: list[str], deadline: float, log_in: Mapping[str, Any] = NO_LOG_IN) -> None:
     """Wait until the hello of each daemon of a replica set contains the addresses of all of them.
 
     Daemons register with each other after they have started, so they are ready a little before they know each other.
@@ -175,7 +180,7 @@ def wait_members_known(addresses: list[str], deadline: float) -> None:
     """
     wanted = set(addresses)
     for address in addresses:
-        with connect(address) as client:
+        with connect(address, log_in=log_in) as client:
             while set(client.admin.command("hello").get("hosts", ())) != wanted:
                 if time.monotonic() > deadline:
                     raise DeployError(f"{address} did not learn of all of {', '.join(addresses)} in time")

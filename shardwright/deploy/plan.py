@@ -50,6 +50,7 @@ def existing_cluster(
         combined(state.daemon_options, options.daemon_options),
         state.has_access_control,
         state.added,
+        state.has_tls,
     )
 
 
@@ -83,6 +84,7 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
         options.log_rotate or DEFAULT_LOG_ROTATE,
         combined({}, options.daemon_options),
         options.auth,
+        has_tls=options.tls,
     )
 
 
@@ -101,3 +103,5 @@ def _check_same(layout: Layout, options: UpOptions, state: ClusterState) -> None
             raise DeployError(f"the cluster in {layout.root} was created with {option} {found}; omit {option} {wanted}")
     if options.auth and not state.has_access_control:
         raise DeployError(f"the cluster in {layout.root} was created without --auth; omit it")
+    if options.tls and not state.has_tls:
+        raise DeployError(f"the cluster in {layout.root} was created without --tls; omit it")

@@ -92,7 +92,7 @@ def start_processes(
         for replica_set, members in topology.replica_sets():
             initiate(replica_set, members, log_in)
         for replica_set, members in topology.replica_sets():
-            wait_primary(replica_set, members, deadline)
+            wait_primary(replica_set, members, deadline, log_in)
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
         daemons = topology.of_role(role)
         if not daemons:
@@ -100,7 +100,7 @@ def start_processes(
         with steps.step(counted(role, daemons)):
             start_all(role)
             for addresses in topology.daemon_sets(role):
-                wait_members_known(addresses, deadline)
+                wait_members_known(addresses, deadline, log_in)
 
 
 def _add_shards(client: MongoClient[dict[str, Any]], state: ClusterState) -> None:

@@ -116,7 +116,7 @@ class Supervisor:
         identity = self.running(plan)
         if identity is None or not identity.send(number):
             raise DeployError(f"{plan.name} is not running")
-        if number in ENDING_SIGNALS and not identity.wait_ended(STOP_TIMEOUT):
+        if _ends(plan, number, has_tls=self._state.has_tls) and not identity.wait_ended(STOP_TIMEOUT):
             raise DeployError(f"{plan.name} is still running {STOP_TIMEOUT:.0f} s after {number.name}")
 
     def stop(self, plans: Iterable[ProcessPlan]) -> list[str]:
@@ -170,6 +170,7 @@ class Supervisor:
             parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
             log_rotate=self._state.log_rotate,
             key_file=self._layout.access.key_file if self._state.has_access_control else None,
+            tls_words=self._layout.tls.mongod_words() if self._state.has_tls else (),
         )
 
     def _pid_file(self, plan: ProcessPlan) -> PidFile:
@@ -194,3 +195,10 @@ class Supervisor:
         for path in dict.fromkeys((log, self._output(plan))):
             lines += path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if path.exists() else []
         return f"the end of {log}:" + "".join(f"{os.linesep}    {line}" for line in lines)
+
+
+def _ends(plan: ProcessPlan, number: signal.Signals, *, has_tls: bool) -> bool:
+    """Whether a signal ends a process."""
+    if number == signal.SIGHUP and has_tls and plan.role is not Role.MONGOD:
+        return False  # a daemon reads its certificates again
+    return number in ENDING_SIGNALS

@@ -30,6 +30,7 @@ class UpOptions:
         daemon_options: additional or changed options of the daemons.
         separate_sockets: whether each daemon of a new cluster gets its own socket directory.
         auth: whether a new cluster gets access control; an existing one keeps what it has.
+        tls: whether a new cluster uses TLS, likewise.
         start_timeout: the maximum duration of the start, in seconds.
     """
 
@@ -46,6 +47,7 @@ class UpOptions:
     daemon_options: DaemonOptions = field(default_factory=dict)
     separate_sockets: bool = False
     auth: bool = False
+    tls: bool = False
     start_timeout: float = DEFAULT_START_TIMEOUT
 
     def size(self) -> Size:

@@ -1,0 +1,71 @@
+"""The certificates of a local cluster."""
+
+from pathlib import Path
+from stat import S_IMODE
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.tls_files import TlsFiles
+from shardwright.wire.tls.process_tls import ProcessTls
+from shardwright.wire.tls.settings import TlsMode, TlsSettings
+
+
+def test_daemons_take_them(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    tls = ProcessTls()
+    tls.use(TlsSettings(TlsMode.REQUIRE, certificate_key_file=files.server_file, ca_file=files.ca_file))
+    assert tls.organization == {("O", "shardwright"), ("OU", "servers")}
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    modes = {path.name: S_IMODE(path.stat().st_mode) for path in files.directory.iterdir()}
+    assert modes == dict.fromkeys(("ca.pem", "ca-key.pem", "server.pem", "client.pem"), 0o600)
+    assert S_IMODE(files.directory.stat().st_mode) == 0o700
+
+
+def test_what_is_missing_is_made_by_the_same_authority(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    authority, server, client = (path.read_bytes() for path in (files.ca_file, files.server_file, files.client_file))
+    files.server_file.unlink()
+    files.create()
+    assert (files.ca_file.read_bytes(), files.client_file.read_bytes()) == (authority, client)
+    renewed = files.server_file.read_bytes()
+    assert renewed != server
+    x509.load_pem_x509_certificate(renewed).verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+
+
+def test_a_new_authority_signs_everything_again(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    (files.directory / "ca-key.pem").unlink()
+    files.create()
+    authority = x509.load_pem_x509_certificate(files.ca_file.read_bytes())
+    for path in (files.server_file, files.client_file):
+        x509.load_pem_x509_certificate(path.read_bytes()).verify_directly_issued_by(authority)
+
+
+def test_clients_are_not_taken_for_servers(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    units = {
+        path.name: x509.load_pem_x509_certificate(path.read_bytes())
+        .subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)[0]
+        .value
+        for path in (files.server_file, files.client_file)
+    }
+    assert units == {"server.pem": "servers", "client.pem": "clients"}
+
+
+def test_a_broken_key_is_explained(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    (files.directory / "ca-key.pem").write_text("not a key")
+    with pytest.raises(DeployError, match="cannot create the certificates in"):
+        files.create()

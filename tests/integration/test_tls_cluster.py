@@ -1,0 +1,247 @@
+"""A cluster with secured connections, as `up --tls` makes it, beside a mongod with the same certificates."""
+
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGHUP
+from typing import Any, Final
+
+import pytest
+from cryptography import x509
+from pymongo.errors import ConnectionFailure, OperationFailure
+
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.tls_files import TlsFiles
+from shardwright.mongosh_compat.runner import find_mongosh
+from tests.certificates import Authority
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster, running_cluster
+
+CLIENT_NAME: Final = "CN=client,OU=clients,O=shardwright"
+PROCESSES: Final = ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod")
+SHORT: Final[dict[str, Any]] = {"serverSelectionTimeoutMS": 1500}
+X509: Final = "MONGODB-X509"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """The cluster; its daemons reach each other through TCP, and its router has two processes."""
+    size = ("--shards", "2", "--members", "1", "--config-members", "1", "--workers", "2")
+    directory = tmp_path_factory.mktemp("secured")
+    with running_cluster(directory, "--auth", "--tls", "--separate-sockets", *size) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def mongod(secured: RunningCluster, mongod_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a mongod with the certificates of the cluster, and access control."""
+    directory = tmp_path_factory.mktemp("beside")
+    with PortReservation() as ports:
+        address = f"127.0.0.1:{ports.hold_free()}"
+    options = ("--dbpath", str(directory), "--port", address.partition(":")[2], "--nounixsocket", "--auth")
+    words = [mongod_binary, *options, *files_of(secured).mongod_words()]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        with Client(f"mongodb://{address}/", directConnection=True, **secured.tls) as first:
+            first.admin.command("createUser", "root", pwd="pencil", roles=["root"])
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def files_of(cluster: RunningCluster) -> TlsFiles:
+    return TlsFiles(cluster.directory / "tls")
+
+
+def certificate_of(address: str, cluster: RunningCluster) -> int:
+    """The serial number of the certificate that a server shows now."""
+    context = ssl.create_default_context(cafile=str(files_of(cluster).ca_file))
+    context.load_cert_chain(files_of(cluster).client_file)
+    host, _, port = address.partition(":")
+    with (
+        socket.create_connection((host, int(port)), 10) as plain,
+        context.wrap_socket(plain, server_hostname=host) as stream,
+    ):
+        shown = stream.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def test_chunks_move(secured: RunningCluster) -> None:
+    with secured.client() as client:
+        client.admin.command("shardCollection", "shop.goods", key={"_id": 1})
+        client.shop.goods.insert_many([{"_id": number, "text": "x" * 2000} for number in range(2000)])
+        owner = client.config.chunks.distinct("shard")[0]
+        (other,) = {each["_id"] for each in client.admin.command("listShards")["shards"]} - {owner}
+        client.admin.command("split", "shop.goods", middle={"_id": 1000})
+        client.admin.command("moveChunk", "shop.goods", find={"_id": 0}, to=other)
+        assert [each["_id"] for each in client.shop.goods.find().sort("_id", -1)] == list(range(1999, -1, -1))
+        assert len(list(client.shop.goods.aggregate([{"$sort": {"text": 1}}, {"$limit": 1500}]))) == 1500
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tls": False, "tlsCAFile": None, "tlsCertificateKeyFile": None},
+        {"tlsCertificateKeyFile": None},
+        {"tlsCertificateKeyFile": "stranger.pem"},
+        {"tlsCAFile": "authority.pem"},
+    ],
+    ids=["plain", "no certificate", "a stranger's certificate", "another authority"],
+)
+def test_strangers_are_kept_out(secured: RunningCluster, tmp_path: Path, process: str, changed: dict[str, Any]) -> None:
+    Authority(tmp_path).issue("stranger.pem")
+    options = {name: tmp_path / value if isinstance(value, str) else value for name, value in changed.items()}
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    kept = {name: value for name, value in {**secured.tls, **given}.items() if value is not None}
+    with (
+        Client(f"mongodb://{secured.address(process)}/", directConnection=True, **kept, **SHORT) as client,
+        pytest.raises(ConnectionFailure),
+    ):
+        client.admin.command("ping")
+
+
+def test_the_log_says_why(secured: RunningCluster) -> None:
+    ca_file = secured.tls["tlsCAFile"]
+    with (
+        Client(f"mongodb://{secured.address('router.0')}/", tls=True, tlsCAFile=ca_file, **SHORT) as client,
+        pytest.raises(ConnectionFailure),
+    ):
+        client.admin.command("ping")
+    eventually(
+        lambda: "no SSL certificate provided by peer; connection rejected" in secured.log("router.0"),
+        what="the log has the reason",
+    )
+
+
+def test_mongosh_connects_as_up_says(secured: RunningCluster) -> None:
+    files = files_of(secured)
+    password = Path(secured.document["auth"]["passwordFile"]).read_text()
+    options = ["--tls", "--tlsCAFile", str(files.ca_file), "--tlsCertificateKeyFile", str(files.client_file)]
+    words = [find_mongosh(), secured.uri, *options, "--username", "root", "--password", password]
+    script = ("--quiet", "--norc", "--eval", "db.hello().msg")
+    completed = subprocess.run([*words, *script], capture_output=True, text=True, timeout=60, check=False)
+    assert completed.stdout.strip() == "isdbgrid", completed.stderr
+
+
+def refusal(client: Client, db: str, command: dict[str, Any]) -> tuple[int | None, str]:
+    with pytest.raises(OperationFailure) as caught:
+        client[db].command(command)
+    return caught.value.code, str((caught.value.details or {})["errmsg"])
+
+
+@pytest.mark.parametrize(
+    ("file", "db", "command"),
+    [
+        ("client", "$external", {"user": "CN=somebody"}),
+        ("client", "admin", {}),
+        ("client", "$external", {}),
+        ("server", "$external", {}),
+    ],
+)
+def test_certificates_that_are_no_users_are_refused_as_by_a_mongod(
+    secured: RunningCluster, mongod: str, file: str, db: str, command: dict[str, Any]
+) -> None:
+    path = {"client": files_of(secured).client_file, "server": files_of(secured).server_file}[file]
+    options = {**secured.tls, "tlsCertificateKeyFile": str(path)}
+    answers = []
+    for address in (secured.address("router.0"), mongod):
+        with Client(f"mongodb://{address}/", directConnection=True, **options) as client:
+            answers.append(refusal(client, db, {"authenticate": 1, "mechanism": X509, **command}))
+    assert answers[0] == answers[1]
+
+
+@pytest.fixture(scope="module")
+def external_user(secured: RunningCluster) -> Iterator[str]:
+    """The name of the user with the certificate for clients."""
+    with secured.client() as client:
+        client["$external"].command("createUser", CLIENT_NAME, roles=[{"role": "readWrite", "db": "shop"}])
+        yield CLIENT_NAME
+        client["$external"].command("dropUser", CLIENT_NAME)
+
+
+def test_clients_log_in_with_their_certificate(secured: RunningCluster, external_user: str) -> None:
+    with Client(secured.uri, authMechanism=X509, **secured.tls) as client:
+        client.shop.notes.insert_one({"_id": 1})
+        assert client.shop.notes.count_documents({}) == 1
+        assert refusal(client, "other", {"find": "c"})[0] == 13
+        status = client.admin.command("connectionStatus")["authInfo"]
+        assert status["authenticatedUsers"] == [{"user": external_user, "db": "$external"}]
+
+
+@pytest.mark.parametrize("process", ["shard0.0.shardd", "config.0.configd"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"authenticate": 1, "mechanism": X509},
+        {"hello": 1, "speculativeAuthenticate": {"authenticate": 1, "mechanism": X509, "db": "$external"}},
+    ],
+)
+def test_nobody_logs_in_with_the_certificate_of_a_daemon(
+    secured: RunningCluster, process: str, command: dict[str, Any]
+) -> None:
+    """The daemon's own connection to its mongod has it."""
+    with secured.direct(process, username=None) as client:
+        assert refusal(client, "$external", command)[0] == 18
+
+
+def rotate_by_command(cluster: RunningCluster, process: str) -> None:
+    """Has a process read its certificates again, which it may refuse."""
+    with cluster.direct(process) as client, suppress(OperationFailure):
+        client.admin.command("rotateCertificates")
+
+
+def rotate_by_signal(cluster: RunningCluster, process: str) -> None:
+    """As above."""
+    cluster.local.kill(process, SIGHUP)
+
+
+@pytest.mark.parametrize(
+    ("process", "rotate"),
+    [("router.0", rotate_by_command), ("router.0", rotate_by_signal), ("shard0.0.shardd", rotate_by_command)],
+)
+def test_certificates_are_rotated(
+    secured: RunningCluster, process: str, rotate: Callable[[RunningCluster, str], None]
+) -> None:
+    files, address = files_of(secured), secured.address(process)
+    before = certificate_of(address, secured)
+    whole = files.server_file.read_text()
+    failures = secured.log(process).count("the old ones stay in use")
+    with secured.direct(process) as standing:
+        standing.admin.command("ping")
+        files.server_file.write_text("not a certificate")
+        rotate(secured, process)
+        if process == "router.0":  # at a shard it is the mongod that refuses
+            eventually(lambda: secured.log(process).count("the old ones stay in use") > failures, what="it says so")
+        assert certificate_of(address, secured) == before
+        files.server_file.unlink()
+        files.create()
+        assert whole != files.server_file.read_text()
+        rotate(secured, process)
+        # The processes of a router do so one after the other.
+        eventually(
+            lambda: all(certificate_of(address, secured) != before for _ in range(8)), what="all show the new one"
+        )
+        standing.admin.command("ping")
+
+
+def test_a_broken_file_is_an_error_of_the_command(secured: RunningCluster, mongod: str) -> None:
+    files = files_of(secured)
+    whole = files.server_file.read_text()
+    files.server_file.write_text("not a certificate")
+    try:
+        with (
+            secured.direct("router.0") as router,
+            Client(
+                f"mongodb://{mongod}/", directConnection=True, username="root", password="pencil", **secured.tls
+            ) as plain,
+        ):
+            codes = [refusal(client, "admin", {"rotateCertificates": 1})[0] for client in (router, plain)]
+    finally:
+        files.server_file.write_text(whole)
+    assert codes == [140, 140]
