@@ -31,6 +31,7 @@ from bench.report import Result, table, write_json
 from bench.resharding import measure_resharding
 from bench.routing import measure_routing
 from bench.targets import Target
+from bench.tls import measure_tls
 from bench.transactions import measure_transactions
 from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Workload, point_find
 from shardwright.deploy.errors import DeployError
@@ -47,6 +48,7 @@ MIGRATION: Final = "migration"
 RESHARDING: Final = "resharding"
 MOVE_PRIMARY: Final = "moveprimary"
 EVENING: Final = "evening"
+SECURED: Final = "tls"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -103,6 +105,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         document[GOSSIP] = measure_gossip()
     if ACCESS in options.only:
         document[ACCESS] = measure_access()
+    if SECURED in options.only:
+        document[SECURED] = measure_tls()
     if ROUTING in options.only:
         document[ROUTING] = measure_routing(sizes)
     return document
@@ -222,7 +226,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 def _options() -> argparse.Namespace:
     others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ACCESS, ROUTING]
-    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING]
+    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
