@@ -48,7 +48,7 @@ NOT_TRIED: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("auth", "logout"), "tests/access_control has a cluster that is closed"),
         "checkMetadataConsistency": "MongoDB 7.0",
         "createEncryptedCollection": "needs a client with automatic encryption",
-        "rotateCertificates": "connections are not encrypted yet",
+        "rotateCertificates": "connections of these tests are not secured",
         "shutdownServer": "would end the router that other tests use",
         "sql": "Atlas only",
     },
