@@ -22,7 +22,7 @@ from shardwright.shardd.operations.admission import Admission, Entry, is_read, n
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import named_namespaces
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
-from shardwright.shardd.operations.retried_writes import answer_retried_write
+from shardwright.shardd.operations.retried_writes import answer_retried_write, maybe_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
 from shardwright.shardd.orphans.error_texts import without_filter_in_errors
@@ -160,12 +160,15 @@ class VersionedOperations:
         if transaction is not None or READ_CONCERN in request.fields:
             databases = self._databases_read(request, state, involved)
             check_not_moved_since(databases, transaction, partial(snapshot_time, request))
-        if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
-            await in_own_task()
-            run = partial(self._run_admitted, exchange, state, orphans)
-            reply = await answer_retried_write(self._context.mongod, self._shard.history_table, request, run)
-            if reply is not None:
-                return reply
+        history = self._shard.history_table
+        if TXN_NUMBER in request.fields and history.sessions:
+            write = maybe_retried_write(history, request)
+            if write is not None:
+                await in_own_task()
+                run = partial(self._run_admitted, exchange, state, orphans)
+                reply = await answer_retried_write(self._context.mongod, history, request, write, run)
+                if reply is not None:
+                    return reply
         reply = await self._run_admitted(exchange, state, orphans, request)
         if table is not None:
             if is_write:

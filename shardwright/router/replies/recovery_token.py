@@ -5,9 +5,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.usual_reply import cluster_time_of_usual, with_elements_before_times
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, with_body
 from shardwright.wire.rawbson import decode_document, decode_value, encode_elements, from_elements, index
+
+_WRITE_ERRORS: Final = b"writeErrors"
+_SHORT_BYTES_MAX: Final = 65_536
+"""Longer replies have few fields for their length, so that walking over those is quicker than a search."""
 
 _CLUSTER_TIME: Final = b"$clusterTime"
 _KNOWN_SHARDS_MAX: Final = 1_024
@@ -42,6 +47,8 @@ def with_recovery_token(reply: Reply, recovery_shard: str | None) -> tuple[Reply
         return None, 0
     if isinstance(reply, dict):
         return {**reply, "recoveryToken": token_of(recovery_shard)}, _first_code(reply.get("writeErrors"))
+    if len(reply) <= _SHORT_BYTES_MAX and cluster_time_of_usual(reply) and _WRITE_ERRORS not in reply:
+        return with_elements_before_times(reply, token_element(recovery_shard)), 0
     body = OpMsg(reply).body
     fields = index(body)
     ok = fields.get(b"ok")

@@ -5,10 +5,13 @@ from typing import Any, Final
 from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.router.replies.usual_reply import cluster_time_of_usual
 from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.read_only import take_read_only
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.message import OpMsg, with_body
 from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
+
+_READ_ONLY: Final = b"readOnly"
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
@@ -19,7 +22,7 @@ INTERNAL_REPLY_FIELDS: Final = frozenset(
         b"$oplogQueryData",
         b"$replData",
         b"lastCommittedOpTime",
-        b"readOnly",
+        _READ_ONLY,
     }
 )
 """Fields of replies between servers, hidden from clients."""
@@ -127,6 +130,18 @@ class ShardReply:
             clock.observe_cluster_time(self._usual_cluster_time)
         else:
             clock.observe(self.body, self.fields)
+
+    def take_read_only(self) -> bool:
+        """Whether the shard says that no statement of the transaction has changed anything there (``readOnly``).
+
+        The field is removed from a usual reply, which is passed on to clients as it is.
+        """
+        taken = take_read_only(self.frame) if self._usual_cluster_time else None
+        if taken is None:
+            return bool(self.get(_READ_ONLY, False))
+        self.frame, is_read_only = taken
+        self._body = self._fields = None
+        return is_read_only
 
     @property
     def document(self) -> dict[str, Any]:

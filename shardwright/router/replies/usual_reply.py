@@ -10,9 +10,11 @@ from typing import Final
 
 from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, TimeSigner
 from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import BODY_AT
 from shardwright.wire.rawbson import OBJECT, TIMESTAMP, element, encode_elements
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
+_unpack_int32: Final = Struct("<i").unpack_from
 
 # From the opcode on: OP_MSG, no flags, first a body.
 _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
@@ -48,6 +50,22 @@ def cluster_time_of_usual(frame: bytes) -> int:
     ):
         return int(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
     return 0
+
+
+def with_elements_before_times(frame: bytes, elements: bytes) -> bytes:
+    """A reply that ends in the usual way, with further elements before its times."""
+    at = len(frame) - _TIMES_FROM_END
+    length, body_length = _unpack_int32(frame)[0] + len(elements), _unpack_int32(frame, BODY_AT)[0] + len(elements)
+    return b"".join(
+        (
+            length.to_bytes(4, "little"),
+            frame[4:BODY_AT],
+            body_length.to_bytes(4, "little"),
+            frame[BODY_AT + 4 : at],
+            elements,
+            frame[at:],
+        )
+    )
 
 
 def signed(frame: bytes, signer: TimeSigner) -> bytes:

@@ -1,7 +1,6 @@
 """Sending the requests of one transaction to shards."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import trio
 
@@ -14,8 +13,6 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-
-_READ_ONLY: Final = b"readOnly"
 
 
 class TransactionSender(ShardSender):
@@ -79,7 +76,7 @@ class TransactionSender(ShardSender):
             if is_new:
                 self._starting.pop(shard_id).set()
         if reply.error is None or reply.error.code == ErrorCode.WouldChangeOwningShard:
-            transaction.note_answer(shard_id, is_read_only=bool(reply.get(_READ_ONLY, False)))
+            transaction.note_answer(shard_id, is_read_only=reply.take_read_only())
         return reply
 
     @may_run_in_reactor

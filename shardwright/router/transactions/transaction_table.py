@@ -47,20 +47,14 @@ class RouterSession:
         self.last_used = monotonic()
         self.waiting = 0
         self._is_checked_out = False
-        self._released = trio.Event()
+        self._released: trio.Event | None = None
 
     @may_run_in_reactor
     async def check_out(self) -> None:
         """Wait until no other operation uses the session, and use it."""
-        self.waiting += 1
-        try:
-            while self._is_checked_out:
-                await in_own_task()
-                await self._released.wait()
-        finally:
-            self.waiting -= 1
+        if self._is_checked_out:
+            await self._wait_released()
         self._is_checked_out = True
-        self._released = trio.Event()
         if self.transaction is not None:
             self.transaction.times.begin_command()
 
@@ -70,7 +64,21 @@ class RouterSession:
         if self.transaction is not None:
             self.transaction.times.end_command()
         self._is_checked_out = False
-        self._released.set()
+        if self._released is not None:
+            self._released.set()
+            self._released = None
+
+    @may_run_in_reactor
+    async def _wait_released(self) -> None:
+        self.waiting += 1
+        try:
+            await in_own_task()
+            while self._is_checked_out:
+                if self._released is None:
+                    self._released = trio.Event()
+                await self._released.wait()
+        finally:
+            self.waiting -= 1
 
     @property
     def is_active(self) -> bool:

@@ -35,21 +35,23 @@ from shardwright.wire.transport.client import decode_reply
 Run = Callable[[Request], Awaitable[bytes | None]]
 
 
-async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request: Request, run: Run) -> bytes | None:
+async def answer_retried_write(
+    mongod: LocalMongod, table: HistoryTable, request: Request, write: SessionWrite, run: Run
+) -> bytes | None:
     """The frame of the reply to a write that other shards have executed wholly or partly, None for other writes.
 
     Args:
         mongod: the local mongod.
         table: the statements that other shards have executed.
-        request: a command with a ``txnNumber``.
+        request: the command.
+        write: what `maybe_retried_write` says of it.
         run: runs a request in its place and returns the frame of the reply.
 
     Raises:
-        CommandError: TransactionTooOld, the session has begun a newer write elsewhere; IncompleteTransactionHistory, it
-            is unknown whether a statement was executed; or the request does not match what was executed.
+        CommandError: IncompleteTransactionHistory, it is unknown whether a statement was executed; or the request does
+            not match what was executed.
     """
-    write = _session_write(table, request)
-    if write is None or await _has_newer_write(mongod, write):
+    if await _has_newer_write(mongod, write):
         return None
     executed = await table.lookup(write)
     if not executed:
@@ -84,11 +86,15 @@ async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request
     return await _answer(mongod, request, batch_reply(request.name, ids, known, positions, rest, is_ordered=is_ordered))
 
 
-def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None:
-    """The write, if it is the newest one of its session that other shards executed; None if the table does not matter.
+def maybe_retried_write(table: HistoryTable, request: Request) -> SessionWrite | None:
+    """The retryable write of a command, if it is the newest one of its session that other shards have executed.
+
+    Args:
+        table: the statements that other shards have executed.
+        request: a command with a ``txnNumber``.
 
     Raises:
-        CommandError: TransactionTooOld, it is older.
+        CommandError: TransactionTooOld, the session has begun a newer write elsewhere.
     """
     write = write_of(request)
     newest = None if write is None else table.sessions.get(write.lsid)

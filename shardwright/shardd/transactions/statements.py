@@ -18,11 +18,10 @@ from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import as_for_mongod, session_fields, transaction_of
 from shardwright.sharding.operation_session import START_TRANSACTION
+from shardwright.sharding.read_only import with_read_only
 from shardwright.sharding.transient_errors import label_transient
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
-from shardwright.wire.message import with_body
-from shardwright.wire.rawbson import BOOL, append, element
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -30,7 +29,6 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 _FAILED: Final = b"\x01ok\0" + bytes(8)
 _BODY_ELEMENTS_AT: Final = 25
 _WRITE_ERRORS: Final = b"\x04writeErrors\0"
-_READ_ONLY: Final = {value: element(b"readOnly", BOOL, bytes([value])) for value in (False, True)}
 _BATCHES: Final = frozenset({"delete", "insert", "update"})
 
 BEFORE_ALL_PREPARED: Final = Timestamp(1, 1)
@@ -105,8 +103,13 @@ class TransactionStatements:
         which waits for the transaction.
         """
         identity = transaction_of(request)
-        older = None if identity is None else self._transactions.latest(identity[0])
-        if older is None or identity is None or older.number >= identity[1] or older.is_prepared:
+        if identity is not None:
+            await self._end_before(upstream, request, *identity)
+
+    @may_run_in_reactor
+    async def _end_before(self, upstream: Upstream, request: Request, session: bytes, number: int) -> None:
+        older = self._transactions.latest(session)
+        if older is None or older.number >= number or older.is_prepared:
             return
         await self._abort(upstream, {**session_fields(request), "txnNumber": Int64(older.number)}, older)
 
@@ -128,7 +131,7 @@ class TransactionStatements:
         if START_TRANSACTION not in request.fields:
             await self._end_forgotten(upstream, request)
             return None
-        await self.end_older(upstream, request)
+        await self._end_before(upstream, request, *identity)
         transaction = OpenTransaction(*identity)
         other = self._transactions.of_same_write(transaction)
         if other is not None:
@@ -164,7 +167,7 @@ class TransactionStatements:
             return reply  # reading on changes nothing, and a long reply has been passed on already
         if not transaction.has_written and has_changed(request.name, response_body(reply)):
             transaction.has_written = True
-        return with_body(reply, append(response_body(reply), _READ_ONLY[not transaction.has_written]))
+        return with_read_only(reply, is_read_only=not transaction.has_written)
 
     @may_run_in_reactor
     async def _end_forgotten(self, upstream: Upstream, request: Request) -> None:

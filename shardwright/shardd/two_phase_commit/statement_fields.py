@@ -1,9 +1,10 @@
 """The field ``coordinator`` of a transaction's first statement on the shard that is to coordinate its commit."""
 
+from shardwright.shardd.transactions.request_fields import transaction_of
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.sharding.commit_protocol import COORDINATOR
-from shardwright.sharding.operation_session import START_TRANSACTION, TXN_NUMBER
+from shardwright.sharding.operation_session import START_TRANSACTION
 from shardwright.wire.request import Request
 
 
@@ -15,12 +16,9 @@ def expect_commit(request: Request, coordinators: TransactionCoordinators) -> No
     Args:
         request: any request with the field after which the transaction goes on.
         coordinators: of this shard.
-
-    Raises:
-        CommandError: the ``lsid`` is malformed.
     """
     if request.get(COORDINATOR) is not True or START_TRANSACTION not in request.fields:
         return
-    lsid, number = request.fields.get(b"lsid"), request.get(TXN_NUMBER)
-    if lsid is not None and isinstance(number, int):
-        coordinators.expect(TransactionId.read(request.body, lsid, number))
+    identity = transaction_of(request)
+    if identity is not None:
+        coordinators.expect(TransactionId(*identity))
