@@ -115,7 +115,9 @@ async def _abort(operation: Operation, transaction: RouterTransaction, cause: st
 
 
 def _end_cursors(operation: Operation, transaction: RouterTransaction) -> None:
-    owner = replace(CursorOwner.of(operation.request, operation.user), transaction=transaction.number)
+    owner = CursorOwner.of(operation.request, operation.user)
+    if owner.transaction != transaction.number:  # a newer one of the session has ended it
+        owner = replace(owner, transaction=transaction.number)
     operation.context.cursors.end_transaction(owner)
 
 

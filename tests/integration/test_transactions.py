@@ -107,6 +107,21 @@ def test_a_single_writer_commits_after_the_readers(filled: Documents, session: C
     assert filled.count_documents({"x": 1}) == 1
 
 
+def test_a_session_that_goes_on_needs_no_noops(filled: Documents, session: ClientSession, lower_mongod: Client) -> None:
+    """Each transaction begins after the previous one, whose time the shard has reached with it."""
+
+    def noops() -> int:
+        commands = lower_mongod.admin.command("serverStatus")["metrics"]["commands"]
+        return int(commands.get("appendOplogNote", {}).get("total", 0))
+
+    before = noops()
+    for _ in range(20):
+        with session.start_transaction():
+            filled.update_one({"key": 1}, {"$inc": {"x": 1}}, session=session)
+    # Others in the cluster may write some meanwhile.
+    assert noops() - before < 10
+
+
 def test_error_of_a_statement_aborts_all_shards(filled: Documents, session: ClientSession) -> None:
     session.start_transaction()
     filled.insert_one({"_id": "other shard", "key": SPLIT_AT + 20}, session=session)

@@ -2,7 +2,6 @@
 
 import bson
 import pytest
-from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
@@ -10,7 +9,7 @@ from shardwright.router.replies.usual_reply import cluster_time_of_usual
 from shardwright.sharding.read_only import take_read_only, with_read_only
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
 
-SIGNATURE = {"hash": Binary(bytes(20)), "keyId": Int64(0)}
+SIGNATURE = {"hash": bytes(20), "keyId": Int64(0)}
 USUAL = {
     **{"n": 1, "nModified": 1, "ok": 1.0},
     "$clusterTime": {"clusterTime": Timestamp(5, 6), "signature": SIGNATURE},

@@ -3,8 +3,12 @@
 A mongod answers such an operation once its oplog has reached that time. The time is often another shard's, and on an
 idle set the oplog only grows by a periodic no-op every ten seconds. A genuine shard or config server therefore first
 writes a no-op itself. A plain replica set member does not, so its sidecar does.
+
+The times of the writes that the sidecar passes on need no no-op: a session that reads after its own write, or begins a
+transaction after the previous one, waits for just these.
 """
 
+from struct import Struct
 from typing import Any, Final
 
 import trio
@@ -16,7 +20,7 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import OBJECT, TIMESTAMP, decode_value, index
+from shardwright.wire.rawbson import OBJECT, TIMESTAMP, decode_value, element, index
 from shardwright.wire.request import Request
 from shardwright.wire.transport.pools import ConnectionPools
 
@@ -27,6 +31,15 @@ _AWAITED: Final = (b"afterClusterTime", b"atClusterTime")
 """A read concern has at most one of these."""
 
 _CLUSTER_TIME: Final = b"$clusterTime"
+
+_unpack_time: Final = Struct("<II").unpack_from
+_OPERATION_TIME: Final = element(b"operationTime", TIMESTAMP, b"")
+_TIME_FROM_END: Final = 9
+"""A reply usually ends with this time, and the end of the document."""
+
+
+_BEGINNING: Final = (0, 0)
+"""Seconds and increment: replies are noted far more often than a time is awaited, and tuples compare quickly."""
 
 
 class NoopWriter:
@@ -42,13 +55,28 @@ class NoopWriter:
         self._mongod = mongod
         self._mirror = mirror
         self._pools = pools
-        self._reached = Timestamp(0, 0)
+        self._reached = _BEGINNING
         self._writing = trio.Lock()
 
     def has_to_reach(self, request: Request) -> bool:
         """Whether a request waits for a time that the oplog is not known to have reached."""
         awaited = awaited_time(request)
-        return awaited is not None and awaited > self._reached
+        return awaited is not None and _seconds_and_increment(awaited) > self._reached
+
+    def note_reply(self, reply: bytes) -> None:
+        """Note how far the oplog is, according to the reply to a write that the mongod executed as primary.
+
+        Args:
+            reply: the frame; nothing is noted unless it ends with ``operationTime``.
+        """
+        at = len(reply) - _TIME_FROM_END
+        if reply.startswith(_OPERATION_TIME, at - len(_OPERATION_TIME)):
+            increment, seconds = _unpack_time(reply, at)
+            self._note((seconds, increment))
+
+    def _note(self, reached: tuple[int, int]) -> None:
+        if reached > self._reached:
+            self._reached = reached
 
     async def reach(self, request: Request) -> None:
         """Advance the oplog to the time that a request waits for, if any.
@@ -56,10 +84,10 @@ class NoopWriter:
         If that fails, the request simply waits, as it would on a genuine server.
         """
         awaited = awaited_time(request)
-        if awaited is None or awaited <= self._reached:
+        if awaited is None or _seconds_and_increment(awaited) <= self._reached:
             return
         async with self._writing:
-            if awaited <= self._reached:  # by the previous holder of the lock
+            if _seconds_and_increment(awaited) <= self._reached:  # by the previous holder of the lock
                 return
             try:
                 await self._write(awaited, request.get(_CLUSTER_TIME))
@@ -84,7 +112,11 @@ class NoopWriter:
                 raise
             written = awaited
         # This does not reach a time in the future, which must not prevent other times from being reached.
-        self._reached = max(self._reached, min(awaited, written))
+        self._note(_seconds_and_increment(min(awaited, written)))
+
+
+def _seconds_and_increment(time: Timestamp) -> tuple[int, int]:
+    return time.time, time.inc
 
 
 def awaited_time(request: Request) -> Timestamp | None:

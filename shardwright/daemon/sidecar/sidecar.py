@@ -104,6 +104,10 @@ class Sidecar:
             await in_own_task()
             await self._noop_writer.reach(request)
 
+    def note_reply(self, reply: bytes) -> None:
+        """Note the reply to a write that the mongod executed as primary, see `NoopWriter.note_reply`."""
+        self._noop_writer.note_reply(reply)
+
     async def run(self, hooks: RoleHooks) -> None:
         """Follow the mongod and its set until cancelled.
 

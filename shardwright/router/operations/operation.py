@@ -141,6 +141,11 @@ class Operation:
         """The last fields of replies made by the router itself."""
         return own_reply.gossip(self.context.clock)
 
-    def raw_reply(self, *elements: bytes) -> bytes:
-        """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""
-        return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock)
+    def raw_reply(self, *elements: bytes, operation_time: int = 0) -> bytes:
+        """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them.
+
+        Args:
+            elements: the elements.
+            operation_time: see `own_reply.raw_reply`.
+        """
+        return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock, operation_time)

@@ -35,14 +35,16 @@ def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> by
     return reply_document(request_id, {**error.reply(), **gossip(clock)})
 
 
-def raw_reply(request_id: int, elements: Iterable[bytes], clock: VectorClock) -> bytes:
+def raw_reply(request_id: int, elements: Iterable[bytes], clock: VectorClock, operation_time: int = 0) -> bytes:
     """The frame of a successful reply whose content is already raw BSON.
 
     Args:
         request_id: of the answered request.
         elements: raw elements, or pieces of them, before ``ok`` and the times; they are copied only once.
         clock: the source of the times.
+        operation_time: the packed time of the operation, if it is known to be earlier than all that has been seen.
     """
     time = clock.time
-    times = time.external_elements() + operation_time_element(time.cluster_time) if time.cluster_time else b""
+    operation_time = operation_time or time.cluster_time
+    times = time.external_elements() + operation_time_element(operation_time) if time.cluster_time else b""
     return reply_of_elements(request_id, (*elements, _OK, times))

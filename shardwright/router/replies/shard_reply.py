@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from shardwright.router.placement.stale_routing import StaleRoutingError
-from shardwright.router.replies.usual_reply import cluster_time_of_usual
+from shardwright.router.replies.usual_reply import cluster_time_of_usual, operation_time_of_usual
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.read_only import take_read_only
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -119,6 +119,11 @@ class ShardReply:
     def is_usual(self) -> bool:
         """Whether the reply ends like those of mongods, and so has no fields hidden from clients."""
         return bool(self._usual_cluster_time)
+
+    @property
+    def operation_time(self) -> int:
+        """The packed ``operationTime`` of a usual reply, 0 for others."""
+        return operation_time_of_usual(self.frame) if self._usual_cluster_time else 0
 
     def tell(self, clock: VectorClock) -> None:
         """Advance a clock to the times that the shard gossips.

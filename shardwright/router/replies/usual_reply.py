@@ -52,6 +52,11 @@ def cluster_time_of_usual(frame: bytes) -> int:
     return 0
 
 
+def operation_time_of_usual(frame: bytes) -> int:
+    """The packed ``operationTime`` of a reply that ends in the usual way."""
+    return int(_unpack_uint64(frame, len(frame) - _OPERATION_TIME_FROM_END + len(_OPERATION_TIME))[0])
+
+
 def with_elements_before_times(frame: bytes, elements: bytes) -> bytes:
     """A reply that ends in the usual way, with further elements before its times."""
     at = len(frame) - _TIMES_FROM_END

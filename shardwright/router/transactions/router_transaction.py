@@ -105,7 +105,7 @@ class RouterTransaction:
         self.times = TransactionTimes()
         self._read_concern = read_concern
         self._at_cluster_time: Timestamp | None = None
-        self._is_snapshot = decode_document(read_concern).get("level") == "snapshot"
+        self._is_snapshot = read_concern != EMPTY_DOCUMENT and self.read_concern.get("level") == "snapshot"
 
     @property
     def read_concern(self) -> dict[str, Any]:

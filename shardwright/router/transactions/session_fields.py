@@ -1,7 +1,6 @@
 """The session and the transaction that a request names, in raw form."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
@@ -39,8 +38,7 @@ The router gossips its current time in place of the client's, because the snapsh
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionFields:
+class TransactionFields(NamedTuple):
     """What a request says about its transaction; its fields have been checked.
 
     Attributes:

@@ -53,3 +53,17 @@ def test_a_time_in_the_future_does_not_prevent_reaching_later_ones() -> None:
     assert mongod.newest == Timestamp(20, 6)
     trio.run(writer.reach, find_after(Timestamp(20, 5), Timestamp(20, 5)))
     assert mongod.noops == 2
+
+
+def test_the_times_of_writes_that_were_passed_on_need_no_noop() -> None:
+    mongod = FakeMongod()
+    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod), cast("ConnectionPools", {}))
+    time, later = Timestamp(20, 5), Timestamp(20, 6)
+    writer.note_reply(op_msg(bson.encode({"n": 1, "ok": 1.0, "operationTime": time}), request_id=1))
+    writer.note_reply(op_msg(bson.encode({"n": 1, "ok": 1.0, "operationTime": Timestamp(19, 9)}), request_id=1))
+    writer.note_reply(op_msg(bson.encode({"operationTime": Timestamp(30, 1), "ok": 1.0}), request_id=1))
+    writer.note_reply(b"")
+    assert not writer.has_to_reach(find_after(time, time))
+    assert writer.has_to_reach(find_after(later, later))
+    trio.run(writer.reach, find_after(time, time))
+    assert mongod.noops == 0

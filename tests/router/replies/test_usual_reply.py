@@ -8,7 +8,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.replies.usual_reply import cluster_time_of_usual, signed
+from shardwright.router.replies.usual_reply import cluster_time_of_usual, operation_time_of_usual, signed
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.signing_keys import SigningKey, SigningKeys
 from shardwright.sharding.time_signer import TimeSigner, proof_of
@@ -35,6 +35,11 @@ def without(name: str) -> dict[str, Any]:
 
 def test_the_cluster_time_of_a_usual_reply() -> None:
     assert cluster_time_of_usual(frame(USUAL)) == pack_timestamp(TIME)
+
+
+def test_the_operation_time_of_a_usual_reply() -> None:
+    earlier = Timestamp(TIME.time - 1, 3)
+    assert operation_time_of_usual(frame({**USUAL, "operationTime": earlier})) == pack_timestamp(earlier)
 
 
 @pytest.mark.parametrize(

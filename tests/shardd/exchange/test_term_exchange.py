@@ -53,6 +53,10 @@ class FakeMongod:
         self.sent: list[dict[str, Any]] = []
         self.is_open = True
         self.while_opening: Callable[[], None] = lambda: None
+        self.noted: list[bytes] = []
+
+    def note_reply(self, reply: bytes) -> None:
+        self.noted.append(reply)
 
     async def open(self) -> None:
         await in_own_task()  # as connecting does
