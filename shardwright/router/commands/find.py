@@ -22,7 +22,7 @@ from shardwright.router.reads.find_arguments import (
     is_immortal,
     patience_seconds,
 )
-from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.merge import ResultMerger, ShareTooSmallError
 from shardwright.router.reads.read_concern import at_time
 from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
 from shardwright.router.replies.cursor_reply import empty_cursor
@@ -78,11 +78,38 @@ async def _find_on_shards(
         StaleRoutingError: some shard refused the versions.
         CommandError: an argument is wrong, or some shard failed.
     """
+    arguments = FindArguments.parse(operation.request)
+    share = None
+    if time is None and operation.transaction is None:
+        share = arguments.share(routing.limit_shares, len(shards))
+    if share is not None:
+        try:
+            return await _find_shares(operation, routing, shards, arguments, share=share)
+        except ShareTooSmallError:
+            routing.limit_shares.note_exhausted()
+    return await _find_shares(operation, routing, shards, arguments, time=time)
+
+
+@may_run_in_reactor
+async def _find_shares(
+    operation: Operation,
+    routing: CollectionRouting,
+    shards: tuple[str, ...],
+    arguments: FindArguments,
+    *,
+    time: Timestamp | None = None,
+    share: int | None = None,
+) -> Reply:
+    """As `_find_on_shards`; each shard returns at most a share of the result if one is given.
+
+    Raises:
+        ShareTooSmallError: the shards may have more of the result.
+        StaleRoutingError, CommandError: as `_find_on_shards`.
+    """
     request = operation.request
-    arguments = FindArguments.parse(request)
     is_collated = collation_unless_simple(routing, collation_of(request)) is not None
     field_order = None if is_collated else arguments.field_order
-    body = arguments.body_for_shards(request.body, has_sort_keys=field_order is None)
+    body = arguments.body_for_shards(request.body, has_sort_keys=field_order is None, share=share)
     body = at_time(body, time, operation.context.clock.time.cluster_time)
     replies = await open_on_shards(
         operation,
@@ -92,7 +119,7 @@ async def _find_on_shards(
         patience_seconds=patience_seconds(request) if arguments.allows_partial_results else math.inf,
     )
     merger = ResultMerger(
-        len(replies), order=field_order or arguments.order, skip=arguments.skip, limit=arguments.limit
+        len(replies), order=field_order or arguments.order, skip=arguments.skip, limit=arguments.limit, share=share
     )
     cursor = MergedCursor(
         operation.sender,

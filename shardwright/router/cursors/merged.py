@@ -112,10 +112,12 @@ class MergedCursor:
             opening: the command that opens the cursor; without a batch size it gets the default number.
 
         Raises:
+            ShareTooSmallError: the shards were asked for shares of the result, and these are not the whole of it.
             CommandError: a shard failed.
         """
         batch = Batch(FIRST_BATCH_DOCUMENTS if opening.batch_size is None else opening.batch_size)
         await self._fill(opening, batch)
+        self._merger.check_shares()
         return batch.documents
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:

@@ -1,6 +1,7 @@
 """Where the documents of one collection are."""
 
 from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.limit_shares import LimitShares
 from shardwright.sharding.clock import config_time_element
 from shardwright.sharding.routing_table import RoutingTable
 
@@ -13,9 +14,10 @@ class CollectionRouting:
         database: the routing of its database.
         table: its routing table, None when it is not sharded.
         primary: the primary shard of the database.
+        limit_shares: how much of a limited result each shard is asked for.
     """
 
-    __slots__ = ("_config_time", "_elements", "database", "namespace", "primary", "table")
+    __slots__ = ("_config_time", "_elements", "database", "limit_shares", "namespace", "primary", "table")
 
     def __init__(
         self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
@@ -34,6 +36,7 @@ class CollectionRouting:
         self.database = database
         self.table = table
         self.primary = database.primary
+        self.limit_shares = LimitShares()
 
     @property
     def is_sharded(self) -> bool:

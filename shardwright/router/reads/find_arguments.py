@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import bson
 
+from shardwright.router.placement.limit_shares import LimitShares
+from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS
 from shardwright.router.reads.field_order import FieldOrder
 from shardwright.router.reads.sort_order import NEAREST_FIRST, SORT_KEY, SortOrder
 from shardwright.sharding.bson_text import document_text
@@ -23,8 +25,10 @@ from shardwright.wire.rawbson import (
     decode_document,
     element,
     encode_elements,
+    find,
     index,
     spans,
+    with_value,
     without,
 )
 from shardwright.wire.request import Request
@@ -109,7 +113,27 @@ class FindArguments:
             )
         return arguments
 
-    def body_for_shards(self, body: bytes, *, has_sort_keys: bool = True) -> bytes:
+    @property
+    def whole_limit(self) -> int:
+        """How many documents the result and what is skipped before it have in all at most, 0 for no bound."""
+        return self.limit + self.skip if self.limit else 0
+
+    def share(self, shares: LimitShares, shard_count: int) -> int | None:
+        """How many documents to ask each of several shards for, if these are likely to be enough; None for all.
+
+        Only if the documents are sorted, and come in one batch from each shard and to the client.
+
+        Args:
+            shares: of the collection.
+            shard_count: how many shards there are.
+        """
+        batch_size = FIRST_BATCH_DOCUMENTS if self.batch_size is None else self.batch_size
+        if self.order is None or self.allows_partial_results or not 0 < self.limit <= batch_size:
+            return None
+        share = shares.share(self.whole_limit, shard_count)
+        return share if share is not None and share <= batch_size else None
+
+    def body_for_shards(self, body: bytes, *, has_sort_keys: bool = True, share: int | None = None) -> bytes:
         """The command for each of several shards, made from the client's.
 
         Every shard returns its candidates for the first ``skip + limit`` results.
@@ -117,13 +141,14 @@ class FindArguments:
         Args:
             body: the client's command.
             has_sort_keys: whether shards add their sort keys to the results, if there is a sort.
+            share: how many candidates a shard returns at most, None for ``skip + limit``.
         """
         keyed_order = self.order if has_sort_keys else None
         if keyed_order is None and self.is_for_shards:
-            return body
+            return body if share is None else _with_limit(body, share)
         changed: dict[str, Any] = {}
         if self.limit:
-            changed["limit"] = bson.Int64(self.limit + self.skip)
+            changed["limit"] = bson.Int64(self.whole_limit if share is None else share)
         elements = encode_elements(changed)
         if keyed_order is not None:
             kind = "geoNearDistance" if keyed_order.is_whole_key else "sortKey"
@@ -192,6 +217,13 @@ def _is_for_shards(request: Request) -> bool:
         return False
     limit, projection = fields.get(b"limit"), fields.get(b"projection")
     return (limit is None or limit[0] in (INT32, INT64)) and (projection is None or projection[0] == OBJECT)
+
+
+def _with_limit(body: bytes, limit: int) -> bytes:
+    """A command that `_is_for_shards`, with another limit, which is smaller than its own."""
+    span = find(body, b"limit")
+    assert span is not None
+    return with_value(body, span, limit.to_bytes(span[3] - span[2], "little"))
 
 
 def _orders(request: Request) -> tuple[SortOrder | None, FieldOrder | None]:

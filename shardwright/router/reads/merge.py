@@ -23,6 +23,10 @@ _KEYED_AT_ONCE_MAX: Final = 1024
 """In a long merge, the keys of a quarter as many documents as before are read at once, up to this number."""
 
 
+class ShareTooSmallError(Exception):
+    """Sources were asked for a share of the result each, and one of them may have more of it."""
+
+
 class Order(Protocol):
     """How documents compare."""
 
@@ -45,13 +49,14 @@ class _Source:
         is_exhausted: nothing more will be fed.
     """
 
-    __slots__ = ("_keyed_count", "documents", "is_exhausted", "keys", "waiting")
+    __slots__ = ("_keyed_count", "_share", "documents", "is_exhausted", "keys", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, share: int | None) -> None:
         self.waiting = DocumentQueue()
         self.keys: list[bytes] = []
         self.documents: Sequence[bytes] = ()
         self.is_exhausted = False
+        self._share = share
         self._keyed_count = 0
 
     @property
@@ -63,8 +68,13 @@ class _Source:
         return not (self.waiting or self.keys or self.is_exhausted)
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether the rest was not asked for, so that it is not known what comes after its last key, if anything."""
+        return self._share is not None and self._keyed_count >= self._share and self.is_exhausted and not self.waiting
+
+    @property
     def is_known_to_its_end(self) -> bool:
-        return self.is_exhausted and not self.waiting
+        return self.is_exhausted and not self.waiting and not self.is_cut_off
 
     @property
     def held_bytes(self) -> int:
@@ -80,8 +90,8 @@ class _Source:
         if self.keys or not self.waiting:
             return
         count = max(_KEYED_MIN, share + share // 4, min(self._keyed_count // 4, _KEYED_AT_ONCE_MAX))
-        self._keyed_count += count
         self.keys, self.documents = order.keyed(self.waiting.take(count))
+        self._keyed_count += len(self.keys)
 
     def take(self, count: int) -> tuple[list[bytes], Sequence[bytes]]:
         """Remove the first documents; returns their keys, and them."""
@@ -96,7 +106,15 @@ class ResultMerger:
     Documents that compare equal come in the order of their sources' numbers.
     """
 
-    def __init__(self, source_count: int, *, order: Order | None = None, skip: int = 0, limit: int = 0) -> None:
+    def __init__(
+        self,
+        source_count: int,
+        *,
+        order: Order | None = None,
+        skip: int = 0,
+        limit: int = 0,
+        share: int | None = None,
+    ) -> None:
         """Start with empty sources.
 
         Args:
@@ -104,8 +122,11 @@ class ResultMerger:
             order: how documents compare, None for no order.
             skip: how many documents to drop first.
             limit: how many documents there are in all at most, 0 for no bound.
+            share: how many documents each source was asked for, if these may be too few. Then the result has to be
+                complete when the first batch is (see `check_shares`).
         """
-        self._sources = [_Source() for _ in range(source_count)]
+        self._sources = [_Source(share) for _ in range(source_count)]
+        self._has_shares = share is not None
         self._order = order
         self._skip = skip
         self._remaining = limit or None
@@ -156,7 +177,16 @@ class ResultMerger:
         """Whether the result is complete."""
         if self._remaining == 0:
             return True
-        return not self._next and all(source.is_exhausted and source.is_empty for source in self._sources)
+        return not self._next and all(source.is_known_to_its_end and not source.keys for source in self._sources)
+
+    def check_shares(self) -> None:
+        """Check that the result is complete, if sources were asked for shares of it.
+
+        Raises:
+            ShareTooSmallError: it is not.
+        """
+        if self._has_shares and not self.is_done:
+            raise ShareTooSmallError
 
     @property
     def is_unbounded(self) -> bool:
@@ -169,13 +199,13 @@ class ResultMerger:
         return self._skip + min(bounds, default=0)
 
     def _merged(self, order: Order, wanted: int) -> Sequence[bytes]:
-        """The documents that are now known to come next; none if some source has to be fed first."""
+        """The documents that are now known to come next; none if some source has to be fed first, or is cut off."""
         bound: tuple[bytes, int] | None = None
         share = min(wanted // len(self._sources), _KEYED_AT_ONCE_MAX)
         for number, source in enumerate(self._sources):
-            if source.is_starving:
-                return ()
             source.read_keys(order, share)
+            if not source.keys and not source.is_known_to_its_end:
+                return ()
             if source.keys and not source.is_known_to_its_end:
                 last = source.keys[-1], number
                 bound = last if bound is None else min(bound, last)

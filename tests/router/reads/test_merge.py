@@ -3,11 +3,12 @@
 from itertools import count
 
 import bson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.router.reads.batch import Batch
-from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.merge import ResultMerger, ShareTooSmallError
 from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.rawbson import ARRAY, DocumentArray, array_of_documents
@@ -146,3 +147,59 @@ def test_only_a_merge_that_leaves_results_alone_is_unbounded() -> None:
     assert not ResultMerger(1, skip=1).is_unbounded
     assert not ResultMerger(1, limit=1).is_unbounded
     assert not ResultMerger(1, order=SortOrder((False,))).is_unbounded
+
+
+@given(
+    numbers=st.lists(st.lists(st.integers(-5, 5), max_size=12), min_size=1, max_size=4),
+    skip=st.integers(0, 4),
+    limit=st.integers(1, 12),
+    share=st.integers(1, 12),
+)
+def test_shares_have_the_whole_result_or_say_that_they_have_not(
+    numbers: list[list[int]], skip: int, limit: int, share: int
+) -> None:
+    whole = [[sorted_by(*pair) for pair in sorted((number, 0) for number in shard)] for shard in numbers]
+
+    def result(merger: ResultMerger, sources: list[list[bytes]]) -> list[bytes]:
+        batch = Batch(limit)
+        for number, documents in enumerate(sources):
+            merger.feed(number, array(documents), is_exhausted=True)
+        merger.fill(batch)
+        assert not merger.starving()
+        return batch.documents
+
+    order = SortOrder((False,))
+    expected = result(ResultMerger(len(whole), order=order, skip=skip, limit=limit), whole)
+    merger = ResultMerger(len(whole), order=order, skip=skip, limit=limit, share=share)
+    found = result(merger, [shard[:share] for shard in whole])
+    assert found == expected[: len(found)]
+    try:
+        merger.check_shares()
+    except ShareTooSmallError:
+        # Some shard has used up its share, and the result goes on after its last document.
+        assert any(len(shard) >= share for shard in whole)
+    else:
+        assert found == expected
+        assert merger.is_done
+
+
+def test_shares_are_enough_if_the_last_document_of_one_is_the_last_of_the_result() -> None:
+    merger = ResultMerger(2, order=SortOrder((False,)), limit=3, share=2)
+    merger.feed(0, array([sorted_by(0, 0), sorted_by(2, 1)]), is_exhausted=True)
+    merger.feed(1, array([sorted_by(1, 2), sorted_by(3, 3)]), is_exhausted=True)
+    batch = Batch(3)
+    merger.fill(batch)
+    merger.check_shares()
+    assert len(batch.documents) == 3
+
+
+def test_a_share_with_an_open_cursor_is_not_used_up() -> None:
+    merger = ResultMerger(1, order=SortOrder((False,)), limit=3, share=2)
+    merger.feed(0, array([sorted_by(0, 0)]), is_exhausted=False)
+    merger.fill(Batch(3))
+    assert merger.starving() == [0]
+    merger.feed(0, array([sorted_by(1, 1)]), is_exhausted=True)
+    merger.fill(Batch(3))
+    assert merger.starving() == []
+    with pytest.raises(ShareTooSmallError):
+        merger.check_shares()
