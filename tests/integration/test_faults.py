@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure, Py
 
 from tests.integration.health import http_get, sample
 from tests.integration.raw_client import raw_client
-from tests.integration.sharded import Document, Documents
+from tests.integration.sharded import LOWER, Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
@@ -105,6 +105,20 @@ def test_a_change_stream_waits_no_longer_than_asked_for_a_shard_that_hangs(
         ranged.insert_one({"key": 700})
         keys = [next(stream)["fullDocument"]["key"] for _ in range(2)]
         assert keys == [10, 700]
+
+
+def test_a_router_that_stood_still_finds_what_has_moved(cluster: RunningCluster, placed: Documents) -> None:
+    placed.insert_many({"_id": n, "key": n * 10} for n in range(100))
+    with cluster.direct("router.1") as client:
+        seen = client[placed.database.name][placed.name]
+        assert seen.count_documents({}) == 100
+        with stopped(cluster, "router.1"):
+            move: Document = {"find": {"key": 700}, "to": LOWER, "_waitForDelete": True}
+            placed.database.client.admin.command("moveChunk", placed.full_name, **move)
+            placed.insert_one({"_id": 100, "key": 1000})
+        assert [document["_id"] for document in seen.find(sort=[("key", 1)])] == list(range(101))
+        assert seen.update_one({"key": 700}, {"$set": {"a": 1}}).modified_count == 1
+        assert seen.count_documents({"key": {"$gte": 500}}) == 51
 
 
 def test_slow_shard_eventually_answers(cluster: RunningCluster, filled: Documents) -> None:

@@ -53,7 +53,7 @@ def limits_sent(mongods: Sequence[Client], collection: Documents) -> Iterator[li
         database["system.profile"].drop()
 
 
-def found(collection: Documents, **arguments: object) -> list[Any]:
+def found(collection: Documents, **arguments: Any) -> list[Any]:  # noqa: ANN401 - as find
     """The identities of the documents found."""
     reply = collection.database.command("find", collection.name, **arguments)
     documents = reply["cursor"]["firstBatch"]
@@ -111,7 +111,7 @@ def test_a_result_that_is_too_large_for_one_batch(database: Database[Document]) 
 
 def test_a_stale_router_finds_everything(client: Client, other_client: Client, skewed: Documents) -> None:
     assert found(skewed, sort={"_id": 1}, limit=LIMIT) == list(range(LIMIT))
-    move = {"find": {"n": SPLIT_AT}, "to": LOWER, "_waitForDelete": True}
+    move: Document = {"find": {"n": SPLIT_AT}, "to": LOWER, "_waitForDelete": True}
     other_client.admin.command("moveChunk", skewed.full_name, **move)
     assert found(skewed, sort={"n": -1}, limit=LIMIT) == list(range(COUNT - 1, COUNT - 1 - LIMIT, -1))
     other_client.admin.command("split", skewed.full_name, middle={"n": 50})
