@@ -23,7 +23,7 @@ def is_running(mongod: Client, namespace: str) -> bool:
     return bool(list(mongod.admin.aggregate([{"$currentOp": {}}, match])))
 
 
-@pytest.mark.parametrize("victim", ["router.1", "shard1.0.shardd", "shard1.0.mongod"])
+@pytest.mark.parametrize("victim", ["router.1", "shard1.0.mongod"])
 def test_what_was_merged_is_right_and_the_rest_can_be_merged(
     cluster: RunningCluster, lower_mongod: Client, placed: Documents, victim: str
 ) -> None:

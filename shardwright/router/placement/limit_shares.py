@@ -8,7 +8,7 @@ small, nothing has been returned to the client yet, and the shards are asked for
 
 Where a document is may well depend on its place in the sort: one shard has all of a result that is sorted by a ranged
 shard key. So a collection's shares grow whenever one proved too small, up to the point where they are not worth it, and
-shrink slowly with each use. Then at most about one find in 150 is run twice, however the documents are distributed.
+shrink slowly with each use. Then at most about one find in 400 is run twice, however the documents are distributed.
 """
 
 from functools import lru_cache
