@@ -37,6 +37,9 @@ _LONG_WAIT_MS: Final = 100
 """A shard that waits for longer is interrupted when another shard has an event. A mongod does not end the wait itself
 when it could promise more, and to open a cursor again takes a few milliseconds."""
 
+_AHEAD_BYTES_MAX: Final = 1024 * 1024
+"""Shards whose events wait are read again while all waiting events have no more than this."""
+
 _TOPOLOGY_SECONDS_MAX: Final = 1.0
 """How long one read of a stream waits for the list of shards, for which the next one asks again."""
 
@@ -129,6 +132,12 @@ class ShardStreams:
         remote.id = cursor.cursor_id
         return self._feed(shard_id, cursor)
 
+    def readable_ahead(self) -> Sequence[str]:
+        """The shards that can be read although events of theirs still wait; none once these use much memory."""
+        if self.merger.held_bytes > _AHEAD_BYTES_MAX:
+            return ()
+        return [shard_id for shard_id, remote in self._remotes.items() if not remote.is_exhausted]
+
     async def read_topology(self, get_more: GetMore, position: ResumeToken) -> None:
         """Read the list of shards as of the newest time up to which any shard's events are known, and open the stream
         on those that are new.
@@ -151,20 +160,26 @@ class ShardStreams:
                 return  # another shard's event has had it read
             as_of = pack_timestamp(self.merger.newest_promise.time) + 1
             promise = ResumeToken.high_water_mark(unpack_timestamp(as_of))
-            with trio.move_on_after(_TOPOLOGY_SECONDS_MAX) as limit:
-                try:
-                    # A no-op that is committed at once; the one for the read itself could take until the next flush.
-                    await self._context.oplogs.pass_time(CONFIG_SHARD, promise.time)
-                    shard_ids = await self._context.shards.reload_as_of(as_of)
-                except CommandError as error:
-                    logger.info("A change stream waits for the list of shards", error=str(error))
-                    return
-            if limit.cancelled_caught:
+            shard_ids = await self._shards_as_of(as_of)
+            if shard_ids is None:
                 return
             for shard_id in shard_ids:
                 if shard_id not in self._remotes:
                     await self._open(get_more, shard_id, self._command.specification.starting_at(position.time))
             self.merger.feed(TOPOLOGY, (), promise)
+
+    async def _shards_as_of(self, time: int) -> Sequence[str] | None:
+        """The list of shards as of a packed cluster time; None if the config servers do not answer soon."""
+        shard_ids = None
+        with trio.move_on_after(_TOPOLOGY_SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                # A no-op that is committed at once; the one for the read itself could take until the next flush.
+                nursery.start_soon(self._context.oplogs.pass_time, CONFIG_SHARD, unpack_timestamp(time))
+                try:
+                    shard_ids = await self._context.shards.reload_as_of(time)
+                except CommandError as error:
+                    logger.info("A change stream waits for the list of shards", error=str(error))
+        return shard_ids
 
     async def restart(self, get_more: GetMore, shard_id: str) -> None:
         """Open the stream of a shard again at its position, after a read that was interrupted.
@@ -230,10 +245,15 @@ class _Round:
         merger = self._streams.merger
         # All events that are here are to be returned, and not only the first.
         time = None if merger.held_back is None else merger.newest_promise.time
+        wanted = merger.wanted()
         async with trio.open_nursery() as nursery:
-            for source in merger.wanted():
+            for source in wanted:
                 if source != TOPOLOGY or time is not None or merger.is_limited_by(TOPOLOGY):
                     nursery.start_soon(self._attempt, nursery, source, time)
+            if time is not None:
+                for source in self._streams.readable_ahead():
+                    if source not in wanted:
+                        nursery.start_soon(self._attempt_ahead, nursery, source)
         if self._failures:
             raise self._failures[0]
 
@@ -246,6 +266,14 @@ class _Round:
                 await self._streams.read_shard(self._get_more, source, 1)
             else:
                 await self._wait(nursery, source)
+        except CommandError as error:
+            self._failures.append(_without_removed_shard(error))
+            nursery.cancel_scope.cancel()
+
+    async def _attempt_ahead(self, nursery: trio.Nursery, shard_id: str) -> None:
+        """Read a shard that holds nothing back, so that its next events wait for others along with those that do."""
+        try:
+            await self._streams.read_shard(self._get_more, shard_id, 1)
         except CommandError as error:
             self._failures.append(_without_removed_shard(error))
             nursery.cancel_scope.cancel()

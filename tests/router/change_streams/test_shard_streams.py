@@ -141,6 +141,26 @@ def test_a_stream_keeps_up_with_busy_shards() -> None:
     run(check)
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_shards_whose_events_wait_are_read_along(monkeypatch: pytest.MonkeyPatch, has_room: bool) -> None:
+    if not has_room:
+        monkeypatch.setattr("shardwright.router.change_streams.shard_streams._AHEAD_BYTES_MAX", 0)
+
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1)
+        times = [cluster.write("a"), cluster.write("b")]
+        await streams.read_shard(get_more(), "a", 1)
+        assert streams.merger.held_back is not None
+        times.append(cluster.write("a"))
+        asked = cluster.shards["a"].asked
+        await streams.read(get_more(), 20, mark(1))
+        assert cluster.shards["a"].asked == asked + has_room
+        assert await take(streams, 3) == times
+
+    run(check)
+
+
 def test_a_new_shard_is_noticed_before_a_later_event_is_returned() -> None:
     async def check() -> None:
         cluster = FakeCluster("a")
