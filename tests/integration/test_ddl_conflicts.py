@@ -34,7 +34,6 @@ REFUSALS: Final = frozenset(
         ErrorCode.CannotImplicitlyCreateCollection,
         ErrorCode.MovePrimaryInProgress,
         ErrorCode.ReshardCollectionInProgress,
-        ErrorCode.BadValue,  # a collection with a hidden index cannot be resharded
     }
 )
 """What an operation may be answered if the other one has come first, or is under way."""

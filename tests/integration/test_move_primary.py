@@ -202,6 +202,22 @@ def test_what_is_refused(client: Client, database: Database[Document], upper_mon
     assert placement(client, database) == (LOWER, 1)
 
 
+def test_a_move_back_waits_until_the_former_primary_shard_has_cleaned_up(
+    client: Client, other_client: Client, database: Database[Document], lower_daemon: Client, lower_mongod: Client
+) -> None:
+    database.plain.insert_many({"_id": n} for n in range(10))
+    with fail_point(lower_daemon, "movePrimaryHangBeforeDropping") as dropping, moving(client, database) as there:
+        dropping.wait_entered()
+        assert names_on(lower_mongod, database) == {"plain"}
+        with moving(other_client, database, to=LOWER) as back:
+            database.plain.insert_one({"_id": 10})
+            assert not back
+            dropping.turn_off()
+    assert [reply["ok"] for reply in (*there, *back)] == [1.0, 1.0]
+    assert placement(client, database) == (LOWER, 3)
+    assert database.plain.count_documents({}) == 11
+
+
 def test_a_collection_on_the_recipient_is_not_touched(
     client: Client, database: Database[Document], upper_mongod: Client
 ) -> None:

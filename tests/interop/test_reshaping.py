@@ -46,10 +46,20 @@ class Cluster:
         bounds = [(each["min"], each["max"], self.shards.index(each["shard"]), "jumbo" in each) for each in chunks]
         return {field: value for field, value in entry.items() if field not in OF_ONE_INCARNATION}, bounds
 
-    def story(self) -> object:
-        """What the changelog says about refining."""
-        entries = self.client.config.changelog.find({"ns": f"{DB}.c", "what": {"$regex": "^refine"}}).sort("time", 1)
-        return [(entry["what"], sorted(entry["details"])) for entry in entries]
+    def story(self, kind: str, about: str) -> object:
+        """What the changelog says about the changes of one kind, of what is named."""
+        query = {"what": {"$regex": f"^{kind}"}, "ns": {"$regex": about}}
+        entries = self.client.config.changelog.find(query).sort("time", 1)
+        return [(entry["what"], entry["ns"], sorted(entry["details"])) for entry in entries]
+
+    def outcome(self, index: object, collection: str) -> object:
+        """The reply to ``dropIndexes`` with the answers of the shards, by their numbers."""
+        try:
+            reply = self.client[DB].command("dropIndexes", collection, index=index)
+        except OperationFailure as failure:
+            reply = dict(failure.details or {})
+        raw = {self.shards.index(host.partition("/")[0]): answer for host, answer in reply.pop("raw", {}).items()}
+        return raw, {name: value for name, value in reply.items() if name in ("ok", "code", "codeName", "errmsg")}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +87,7 @@ def test_both_reshape_alike(clusters: tuple[Cluster, Cluster]) -> None:
     for _ in range(2):
         assert same("refineCollectionShardKey", "c", key=REFINED) == "ok"
     assert own.catalog("c") == genuine.catalog("c")
-    assert own.story() == genuine.story()
+    assert own.story("refine", f"{DB}.c") == genuine.story("refine", f"{DB}.c")
 
     assert same("renameCollection", "c", to=f"{DB}.e") != "ok"
     assert same("renameCollection", "c", to=f"{DB}_other.e", dropTarget=True) != "ok"
@@ -89,3 +99,33 @@ def test_both_reshape_alike(clusters: tuple[Cluster, Cluster]) -> None:
         assert own.catalog(name) == genuine.catalog(name), name
         found = [sorted(each["_id"] for each in cluster.client[DB][name].find()) for cluster in clusters]
         assert found[0] == found[1]
+
+
+def test_unsharded_collections_are_renamed_alike(clusters: tuple[Cluster, Cluster]) -> None:
+    for each in clusters:
+        for name in ("plain", "other", "zoned"):
+            each.client[DB][name].insert_one({})
+        each.admin.command("addShardToZone", each.shards[0], zone="z")
+        for name in ("plain", "zoned"):
+            each.admin.command("updateZoneKeyRange", f"{DB}.{name}", min={"x": 1}, max={"x": 2}, zone="z")
+    for source, target in (("plain", "other"), ("other", "zoned"), ("zoned", "new")):
+        answers = [each.answer("renameCollection", source, to=f"{DB}.{target}", dropTarget=True) for each in clusters]
+        assert answers[0] == answers[1], (source, target)
+    zones = [sorted(tag["ns"] for tag in each.client.config.tags.find({"tag": "z"})) for each in clusters]
+    assert zones[0] == zones[1] == [f"{DB}.plain", f"{DB}.zoned"]
+    genuine, own = (each.story("renameCollection", "(plain|other|zoned)") for each in clusters)
+    assert own == genuine
+
+
+def test_both_drop_indexes_alike(clusters: tuple[Cluster, Cluster]) -> None:
+    for each in clusters:
+        each.admin.command("shardCollection", f"{DB}.indexed", key={"a": 1})
+        each.admin.command("split", f"{DB}.indexed", middle={"a": 0})
+        each.admin.command("moveChunk", f"{DB}.indexed", find={"a": 5}, to=each.shards[1])
+        each.client[DB].unsharded.create_index("x")
+        each.client[DB].indexed.create_index("x")
+    wanted = ("no", "_id_", "a_1", {"no": 1}, ["x_1", "no"], 7, "*", "x_1", "*")
+    for name in ("indexed", "unsharded", "missing"):
+        for index in wanted:
+            genuine, own = (each.outcome(index, name) for each in clusters)
+            assert own == genuine, (name, index)

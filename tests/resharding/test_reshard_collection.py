@@ -68,6 +68,18 @@ def test_all_documents_are_where_the_new_key_says(collection: Documents, mongods
     check_nothing_left(client, mongods, namespace)
 
 
+def test_hidden_indexes_stay_hidden(collection: Documents, mongods: list[Client]) -> None:
+    client = collection.database.client
+    collection.create_index("text", hidden=True)
+    collection.insert_many(documents(10))
+    chunks = two_halves("other")
+    client.admin.command("reshardCollection", collection.full_name, key={"other": 1}, _presetReshardedChunks=chunks)
+    for mongod in mongods:
+        indexes = mongod[collection.database.name][collection.name].list_indexes()
+        hidden = {index["name"]: index.get("hidden", False) for index in indexes}
+        assert hidden == {"_id_": False, "key_1": False, "other_1": False, "text_1": True}
+
+
 def test_writers_lose_nothing(collection: Documents, mongods: list[Client]) -> None:
     client, namespace = collection.database.client, collection.full_name
     with running_writers(collection) as writers:

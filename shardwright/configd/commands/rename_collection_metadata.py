@@ -22,8 +22,9 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
 
     The collection keeps its UUID and its chunks, and gets another epoch and timestamp. Its migrations, which the
-    coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not sharded, so that only what has
-    the new name is removed. ``targetUUID`` is the UUID of that, if it is sharded.
+    coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not sharded: then only what has the
+    new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID`` is the UUID of what is removed, if
+    it is sharded.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another collection has the old or the new name.
@@ -51,7 +52,9 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
             transaction.put("collections", [{"_id": target, **kept, **incarnation}])
         elif existing is not None:
             transaction.delete("collections", [target])
-        await _rename_zones(transaction, source, target)
+        await transaction.delete_matching("tags", {"ns": target})
+        if uuid is not None:
+            await _rename_zones(transaction, source, target)
 
     async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
         await catalog.transaction(work)
@@ -72,7 +75,6 @@ async def _log(operation: Operation, target: str, *, is_sharded: bool) -> None:
 
 async def _rename_zones(transaction: Transaction, source: str, target: str) -> None:
     zones = [TagEntry.from_document(each) for each in await transaction.find("tags", {"ns": source})]
-    await transaction.delete_matching("tags", {"ns": target})
     transaction.put("tags", [{**zone.to_document(), "ns": target} for zone in zones])
 
 

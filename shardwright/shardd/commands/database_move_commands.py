@@ -1,12 +1,13 @@
 """The commands between the donor and the recipient of a database whose primary shard changes. All are our own.
 
-The donor sends the recipient ``_shardsvrMovePrimaryReceive``, ``…Status``, ``…Finish`` and ``…End``, on the database;
-the recipient pulls with ``_shardsvrMovePrimaryClone``, ``…Mods`` and ``_getNextSessionMods``.
+The donor sends the recipient ``_shardsvrMovePrimaryReady``, ``…Receive``, ``…Status``, ``…Finish`` and ``…End``, on the
+database; the recipient pulls with ``_shardsvrMovePrimaryClone``, ``…Mods`` and ``_getNextSessionMods``.
 """
 
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
+import trio
 from bson.binary import Binary
 
 from shardwright.shardd.commands.command_registry import RawReply, command
@@ -26,6 +27,24 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import array_of_documents, encode_document, encode_elements
 from shardwright.wire.request import Request
+
+READY_SECONDS_MAX: Final = 60.0
+
+
+@command("_shardsvrMovePrimaryReady")
+async def ready(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Wait until this shard may receive a database: as a former primary shard it may still have collections of it.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, it still has them after `READY_SECONDS_MAX`.
+    """
+    with trio.move_on_after(READY_SECONDS_MAX):
+        await shard.coordinators.wait_database_released(request.db)
+        return {}
+    raise CommandError(
+        ErrorCode.ConflictingOperationInProgress,
+        f"shard {shard.context.require_identity().shard_name} is still dropping its former collections of {request.db}",
+    )
 
 
 @command("_shardsvrMovePrimaryReceive")

@@ -25,6 +25,7 @@ from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION
 from shardwright.wire.arguments import Arguments
+from shardwright.wire.field_errors import wrong_type
 from shardwright.wire.request import Request
 
 _CREATE_ARGUMENTS: Final = (
@@ -122,14 +123,15 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     """Drop indexes of a collection on all shards that own chunks of it.
 
     Raises:
-        CommandError: IndexNotFound, no shard has them; or the error of a shard.
+        CommandError: TypeMismatch; IndexNotFound, no shard has them; or the error of a shard.
     """
     await check_expected_uuid(
         shard.context.mongod, own_collection(request), Arguments.of(request).present(_UUID).get(_UUID.decode())
     )
-    return await drop_indexes_everywhere(
-        shard.context, own_collection(request), Arguments.of(request).required_value(b"index")
-    )
+    index = Arguments.of(request).required_value(b"index")
+    if not isinstance(index, str | list | dict):
+        raise wrong_type("_shardsvrDropIndexes.index", request.fields[b"index"][0], "string", "object")
+    return await drop_indexes_everywhere(shard.context, own_collection(request), index)
 
 
 @command("_shardsvrMovePrimary", admin_only=True)

@@ -34,6 +34,14 @@ class DatabaseRecipient:
         self._shard_id = shard_id
         self._move = {"moveId": Binary.from_uuid(move_id), "fromShard": context.require_identity().shard_name}
 
+    async def wait_ready(self) -> None:
+        """Wait until the shard has dropped what it had as a former primary shard of the database.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, that takes too long; or the shard could not be reached.
+        """
+        await self._send({"_shardsvrMovePrimaryReady": 1})
+
     async def present(self) -> dict[str, UUID | None]:
         """The names of the collections and views of the database that the shard has, with the UUIDs of collections.
 

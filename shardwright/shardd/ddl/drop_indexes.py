@@ -1,5 +1,6 @@
 """``dropIndexes`` on all shards that have a collection (``_shardsvrDropIndexes``)."""
 
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import trio
@@ -25,7 +26,7 @@ async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, i
         index: the argument of ``dropIndexes``: a name, a key, a list of names, or ``*``.
 
     Raises:
-        CommandError: IndexNotFound, no shard has them; LockBusy; or the error of a shard.
+        CommandError: IndexNotFound, no shard has them; or the error of a shard; ``raw`` has the replies of all. LockBusy.
     """
     async with context.ddl_locks.hold_all([namespace.db, str(namespace)]):
         await check_is_primary_shard(context, namespace)
@@ -39,34 +40,50 @@ async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, i
                 drop = {**drop, "dropIndexes": namespace.collection, IS_TIME_SERIES_NAMESPACE.decode(): True}
         shards = await catalog.shards()
         if table is None:
-            me = context.require_identity().shard_name
-            return {"raw": {shards[me].host: _without_times(await change(context.mongod, namespace, drop))}}
-        replies = await _drop_on_owners(context, namespace, drop, table)
-    return {"raw": {shards[shard_id].host: reply for shard_id, reply in sorted(replies.items())}}
+            outcomes = {context.require_identity().shard_name: await _outcome(change(context.mongod, namespace, drop))}
+        else:
+            outcomes = await _drop_on_owners(context, namespace, drop, table)
+    raw = {shards[shard_id].host: _shown(outcome) for shard_id, outcome in sorted(outcomes.items())}
+    error = _error_of_all(outcomes)
+    if error is not None:
+        raise CommandError(error.code, error.message, labels=error.labels, extra={**error.extra, "raw": raw})
+    return {"raw": raw}
+
+
+_Outcome = dict[str, Any] | CommandError
 
 
 async def _drop_on_owners(
     context: ShardContext, namespace: Namespace, drop: dict[str, Any], table: RoutingTable
-) -> dict[str, dict[str, Any]]:
-    replies: dict[str, dict[str, Any]] = {}
-    errors: dict[str, CommandError] = {}
+) -> dict[str, _Outcome]:
+    outcomes: dict[str, _Outcome] = {}
 
     async def send(shard_id: str) -> None:
         versioned = {**drop, "shardVersion": table.shard_version(shard_id).to_document()}
-        try:
-            replies[shard_id] = _without_times(await send_to_shard(context, shard_id, namespace.db, versioned))
-        except CommandError as error:
-            errors[shard_id] = error
-            replies[shard_id] = error.reply()
+        outcomes[shard_id] = await _outcome(send_to_shard(context, shard_id, namespace.db, versioned))
 
     async with trio.open_nursery() as nursery:
         for shard_id in table.shards:
             nursery.start_soon(send, shard_id)
-    for shard_id in sorted(errors):
-        error = errors[shard_id]
-        if error.code != ErrorCode.IndexNotFound or len(errors) == len(table.shards):
-            raise error
-    return replies
+    return outcomes
+
+
+async def _outcome(sending: Awaitable[dict[str, Any]]) -> _Outcome:
+    try:
+        return await sending
+    except CommandError as error:
+        return error
+
+
+def _error_of_all(outcomes: Mapping[str, _Outcome]) -> CommandError | None:
+    """The error of the whole command; None if the indexes are gone, which not all shards need to have had."""
+    errors = [outcome for _, outcome in sorted(outcomes.items()) if isinstance(outcome, CommandError)]
+    counted = [error for error in errors if error.code != ErrorCode.IndexNotFound or len(errors) == len(outcomes)]
+    return counted[0] if counted else None
+
+
+def _shown(outcome: _Outcome) -> dict[str, Any]:
+    return outcome.reply() if isinstance(outcome, CommandError) else _without_times(outcome)
 
 
 def _without_times(reply: dict[str, Any]) -> dict[str, Any]:

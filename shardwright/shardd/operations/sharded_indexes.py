@@ -11,11 +11,14 @@ from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, decode_document, encode_document, encode_elements, without
 from shardwright.wire.request import Request
 
 _REPLACED: Final = VERSION_FIELDS | {b"index"}
+
+_DROPPED_ALL: Final = "non-_id indexes and non-shard key indexes dropped for collection"
 
 
 def check_not_resharding(state: NamespaceState) -> None:
@@ -72,7 +75,7 @@ async def check_dropped_indexes(
 async def drop_all_but_needed(
     upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> bytes | None:
-    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key."""
+    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key; returns the reply."""
     indexes = await _indexes(upstream, namespace)
     names = [
         index["name"]
@@ -80,7 +83,9 @@ async def drop_all_but_needed(
         if index["name"] != "_id_" and not table.key_pattern.is_supported_by_index(index)
     ]
     body = append(without(request.body, _REPLACED), encode_elements({"index": names}))
-    return await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
+    reply = await upstream.command(namespace.db, decode_document(body))
+    request_id = request.message.request_id
+    return op_msg(encode_document({**reply, "msg": _DROPPED_ALL}), request_id=next_request_id(), response_to=request_id)
 
 
 async def _indexes(

@@ -28,12 +28,14 @@ class LocalOperation:
         state: a `DonorState` or a `RecipientState`.
         is_holding: whether reads and writes are blocked until the coordinator has decided.
         error: the error with which a recipient has failed.
+        hidden_indexes: the names of indexes that are to be hidden once a recipient's collection is in its place.
     """
 
     participation: Participation
     state: DonorState | RecipientState
     is_holding: bool = False
     error: CommandError | None = None
+    hidden_indexes: tuple[str, ...] = ()
 
     @property
     def blocks_operations(self) -> bool:
@@ -48,6 +50,8 @@ class LocalOperation:
         if self.error is not None:
             error = self.error
             mutable["abortReason"] = {"code": error.code, "codeName": error.code_name, "errmsg": error.message}
+        if self.hidden_indexes:
+            mutable["hiddenIndexes"] = list(self.hidden_indexes)
         return {**self.participation.to_document(), "mutableState": mutable}
 
 
@@ -83,7 +87,8 @@ class LocalOperations:
         error = None if reason is None else CommandError(int(reason["code"]), str(reason["errmsg"]))
         state = self._states(mutable["state"])
         participation = Participation.from_document(document)
-        return LocalOperation(participation, state, bool(mutable.get("isHolding")), error)
+        hidden = tuple(mutable.get("hiddenIndexes", ()))
+        return LocalOperation(participation, state, bool(mutable.get("isHolding")), error, hidden)
 
 
 class LocalPart:

@@ -177,7 +177,9 @@ class ReshardingRecipient:
         if self.state is RecipientState.AWAITING_FETCH_TIMESTAMP:
             await self._enter(RecipientState.CREATING_COLLECTION)
         await self._context.fail_points.hang_while(RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING)
-        await create_temporary(self._context, participation)
+        hidden = await create_temporary(self._context, participation)
+        if hidden != self.part.operation.hidden_indexes:
+            await self.part.save(hidden_indexes=hidden)
         _, ownership = await read_ownership(self._context, participation)
         self._writer = RecipientWriter(self._context, participation, ownership)
         await self._writer.open()

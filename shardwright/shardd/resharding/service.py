@@ -25,7 +25,12 @@ from shardwright.shardd.resharding.local_documents import (
 )
 from shardwright.shardd.resharding.recipient import ReshardingRecipient
 from shardwright.shardd.resharding.section import ReshardingSection
-from shardwright.shardd.resharding.temporary_collection import remove_remains, replace_source
+from shardwright.shardd.resharding.temporary_collection import (
+    drop_source,
+    hide_indexes,
+    remove_remains,
+    replace_source,
+)
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.sharding.resharding.participation import Participation
 from shardwright.sharding.resharding.shown_operation import shown_operation
@@ -152,9 +157,12 @@ class ReshardingService:
             await self._end_tasks(participation.id)
             section = ReshardingSection(self._context, participation)
             await section.block_all()
-            is_recipient = self._me in participation.recipients
             await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_COMMIT)
-            await replace_source(self._context, participation, is_recipient=is_recipient)
+            if self._me in participation.recipients:
+                await replace_source(self._context, participation)
+                await hide_indexes(self._context, participation, self._hidden_indexes(participation.id))
+            else:
+                await drop_source(self._context, participation)
             await self._context.fail_points.hang_while(RESHARDING_PAUSE_AFTER_COMMIT)
             await self._finish(participation, section)
             self.statistics.end(is_success=True, is_canceled=False)
@@ -251,6 +259,10 @@ class ReshardingService:
         recipient = ReshardingRecipient(self._context, part, self._history_table, self.statistics)
         self.recipients[operation.participation.id] = recipient
         self._nursery.start_soon(recipient.run)
+
+    def _hidden_indexes(self, operation_id: UUID) -> tuple[str, ...]:
+        recipient = self.recipients.get(operation_id)
+        return () if recipient is None else recipient.part.operation.hidden_indexes
 
     def _parts(self, operation_id: UUID) -> list[LocalPart]:
         found = (self.donors.get(operation_id), self.recipients.get(operation_id))

@@ -1,6 +1,6 @@
 """The collection in which a recipient assembles its documents, and what becomes of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bson.binary import Binary
@@ -17,8 +17,13 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-async def create_temporary(context: ShardContext, participation: Participation) -> None:
+async def create_temporary(context: ShardContext, participation: Participation) -> tuple[str, ...]:
     """Create the collection with the options and indexes that it has on a donor, and an index for the new key.
+
+    mongod hides no indexes of a system collection, which this is, so hidden ones are hidden later.
+
+    Returns:
+        The names of those, for `hide_indexes`.
 
     Raises:
         CommandError: NamespaceNotFound, the donor does not have the collection; InvalidOptions, a unique index does not
@@ -36,7 +41,12 @@ async def create_temporary(context: ShardContext, participation: Participation) 
     indexes = _with_key_index(participation, reply["cursor"]["firstBatch"], has_collation="collation" in options)
     mongod, id_index = context.mongod, found[0].get("idIndex")
     await local_collections.create_with_uuid(mongod, temporary, participation.id, options, id_index)
-    await local_collections.create_indexes(mongod, temporary, indexes)
+    await local_collections.create_indexes(mongod, temporary, [_visible(each) for each in indexes])
+    return tuple(each["name"] for each in indexes if each.get("hidden"))
+
+
+def _visible(index: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in index.items() if name != "hidden"}
 
 
 def _with_key_index(
@@ -51,10 +61,20 @@ def _with_key_index(
     return wanted
 
 
-async def replace_source(context: ShardContext, participation: Participation, *, is_recipient: bool) -> None:
-    """Put the assembled collection in the place of the former one, which a shard that received nothing just drops.
+async def drop_source(context: ShardContext, participation: Participation) -> None:
+    """Drop the former collection on a shard that has received nothing. May be repeated.
 
-    May be repeated.
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    present = await local_collections.describe(context.mongod, participation.namespace)
+    if present is None or present.uuid != participation.id:
+        await local_collections.drop(context.mongod, participation.namespace)
+
+
+async def replace_source(context: ShardContext, participation: Participation) -> None:
+    """Put the assembled collection in the place of the former one. May be repeated.
 
     Raises:
         CommandError: NamespaceNotFound, the assembled collection is missing; mongod refuses.
@@ -63,9 +83,6 @@ async def replace_source(context: ShardContext, participation: Participation, *,
     namespace, temporary, mongod = participation.namespace, participation.temporary, context.mongod
     present = await local_collections.describe(mongod, namespace)
     if present is not None and present.uuid == participation.id:
-        return
-    if not is_recipient:
-        await local_collections.drop(mongod, namespace)
         return
     assembled = await local_collections.describe(mongod, temporary)
     if assembled is None or assembled.uuid != participation.id:
@@ -79,6 +96,18 @@ async def replace_source(context: ShardContext, participation: Participation, *,
         "writeConcern": MAJORITY,
     }
     await mongod.command("admin", rename)
+
+
+async def hide_indexes(context: ShardContext, participation: Participation, names: Iterable[str]) -> None:
+    """Hide indexes of the collection that is in its place now, as they were before. May be repeated.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    for name in names:
+        hide = {"collMod": participation.namespace.collection, "index": {"name": name, "hidden": True}}
+        await local_collections.change(context.mongod, participation.namespace, {**hide, "writeConcern": MAJORITY})
 
 
 async def remove_remains(context: ShardContext, participation: Participation) -> None:

@@ -149,6 +149,7 @@ class MovePrimary(Coordinator):
     async def _attempt(self, move_id: UUID) -> None:
         context, db = self.context, self.namespace.db
         recipient = DatabaseRecipient(context, db, self._to, move_id)
+        await recipient.wait_ready()
         sharded = await sharded_namespaces(context, db)
         await create_sharded_on(context, recipient, sharded)
         self._section = MoveSection(context, db, section_reason(self.id), sharded)

@@ -39,7 +39,7 @@ async def check_rename(
             ErrorCode.NamespaceExists, f"Sharded target collection {target} exists but dropTarget is not set"
         )
     if source_table is None and target_table is None:
-        return
+        return await _check_zones(context, target, target_table)
     if source_table is not None:
         target.check_shardable()
     local, replaced = [await describe(context.mongod, each) for each in (source, target)]

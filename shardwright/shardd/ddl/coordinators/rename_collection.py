@@ -23,6 +23,10 @@ from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import UNSHARDED
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("shardd.ddl.rename")
 
 FREEZE_MIGRATIONS: Final = "freezeMigrations"
 FREEZE_TARGET: Final = "freezeTargetMigrations"
@@ -67,6 +71,7 @@ class RenameCollection(Coordinator):
             await self._log("renameCollection.start")
             if source is None and target is None:
                 await self._rename_here()
+                await self._record()
                 await self._log("renameCollection.end")
                 return {"collectionVersion": UNSHARDED.to_document()}
             await self._begin(source, target)
@@ -83,6 +88,13 @@ class RenameCollection(Coordinator):
     async def _log(self, what: str) -> None:
         source, target = str(self.namespace), str(self._target)
         await log_change(self.context, what, source, {"source": source, "destination": target})
+
+    async def _record(self) -> None:
+        """Have the config servers write to the changelog what there is nothing to change for in the catalog."""
+        try:
+            await self._rename_in_catalog()
+        except CommandError as error:
+            logger.warning("Could not record a rename", namespace=str(self.namespace), error=str(error))
 
     # Sharded
 
@@ -130,9 +142,9 @@ class RenameCollection(Coordinator):
 
     async def _rename_in_catalog(self) -> None:
         rename: dict[str, Any] = {"_configsvrRenameCollectionMetadata": str(self.namespace), "to": str(self._target)}
-        if self.arguments["sourceIsSharded"]:
+        if self.arguments.get("sourceIsSharded"):
             rename["optFromCollection"] = {"uuid": self.arguments["sourceUUID"]}
-        if self.arguments["targetIsSharded"]:
+        if self.arguments.get("targetIsSharded"):
             rename["targetUUID"] = self.arguments["targetUUID"]
         await (await self.context.catalog()).commit(rename)
 

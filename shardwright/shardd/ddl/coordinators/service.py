@@ -16,7 +16,7 @@ from shardwright.shardd.ddl.coordinators.coordinator import (
     coordinator_documents,
 )
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
-from shardwright.shardd.ddl.coordinators.move_primary import restore_section
+from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary, restore_section
 from shardwright.shardd.ddl.coordinators.retries import run_to_end
 from shardwright.shardd.ddl.coordinators.shown_coordinators import coordinator_operation
 from shardwright.shardd.ddl.primary_shard import check_is_primary_shard
@@ -125,6 +125,12 @@ class CoordinatorService:
         if run.error is not None:
             raise run.error
         return dict(run.reply)
+
+    async def wait_database_released(self, db: str) -> None:
+        """Wait until this shard, if it has handed a database over, has dropped what it had of it."""
+        run = self._runs.get((f"{db}.", MovePrimary.operation_type))
+        if run is not None:
+            await run.ended.wait()
 
     async def wait_user_writes_over(self) -> None:
         """Wait for the coordinators under way that write for users; those that begin now find out what is blocked."""
