@@ -22,6 +22,7 @@ from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.configd.user_writes.coordinator import resume_user_write_block
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.metrics import Counter
+from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
@@ -34,6 +35,9 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.pools import ConnectionPools
 
 logger = get_logger("configd")
+
+_PROCESS: Final = "config"
+"""The name under which the config servers hold locks."""
 
 STEP_UP_SECONDS_MAX: Final = 20.0
 """How long a command waits for a new primary to initialize the catalog."""
@@ -114,6 +118,8 @@ class ConfigServer:
         shards = ShardClients(nursery, self.pools, partial(gossip, mongod), mongod.check_term_before)
         shard_hosts = ShardHosts(catalog, shards, nursery)
         nursery.start_soon(shard_hosts.follow_all)
+        shown_locks = ShownLocks(catalog.update)
+        shown_locks.begin(_PROCESS, term)
         self.primary = Primary(
             term=term,
             catalog=catalog,
@@ -123,8 +129,10 @@ class ConfigServer:
             migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
             reshardings=RunningReshardings(nursery, self.resharding_statistics),
             user_write_blocks=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
+            shown_locks=shown_locks,
             config_servers=lambda: self.connection_string,
         )
+        nursery.start_soon(shown_locks.run)
         nursery.start_soon(resume_resharding, self.primary)
         nursery.start_soon(resume_user_write_block, self.primary)
         nursery.start_soon(Balancer(self.primary, self._balancer_metrics).run)

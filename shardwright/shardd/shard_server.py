@@ -103,6 +103,8 @@ class ShardServer:
             context,
             (
                 TermTask(context.writer.run),
+                TermRecovery(self._begin_locks),
+                TermTask(context.shown_locks.run),
                 FencedWrites(fence),
                 TermRecovery(mongod.unanswered.wait_earlier_over),
                 TermRecovery(lambda _: context.config_times.recover()),
@@ -130,6 +132,9 @@ class ShardServer:
         self._nursery.start_soon(self.former_cursors.end)
 
     # Changes that a secondary finds in its oplog
+
+    async def _begin_locks(self, term: int) -> None:
+        self.context.shown_locks.begin(self.context.require_identity().shard_name, term)
 
     def _on_cached_collection(self, namespace: str) -> None:
         state = self.context.namespaces.find(namespace)

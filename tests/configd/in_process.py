@@ -19,6 +19,7 @@ from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.connection_string import ConnectionString
@@ -137,6 +138,7 @@ async def in_process(
             migrations=SingleFlight(nursery),
             reshardings=RunningReshardings(nursery, ReshardingStatistics()),
             user_write_blocks=SingleFlight(nursery),
+            shown_locks=ShownLocks(catalog.update),
             config_servers=lambda: ConnectionString.parse(config_set.connection_string),
         )
         yield InProcess(mongod, primary)

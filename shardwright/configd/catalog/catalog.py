@@ -129,6 +129,10 @@ class Catalog:
         """Delete documents to which nothing refers; errors as `insert`."""
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
 
+    async def update(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
+        """Run the statements of an update; errors as `insert`."""
+        await self._write({"update": collection, "updates": statements})
+
     async def update_many(self, collection: str, query: Mapping[str, Any], update: Mapping[str, Any]) -> None:
         """Update all documents that match, each by itself; transactions that have read one of them start again.
 

@@ -46,6 +46,10 @@ async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
             )
         )
 
-    async with operation.primary.locks.hold(f"ns:{namespace}"):
+    names = (namespace.db, str(namespace))
+    async with (
+        operation.primary.shown_locks.shown(names, "conn", "clearJumboFlag"),
+        operation.primary.locks.hold(f"ns:{namespace}"),
+    ):
         await operation.primary.catalog.transaction(work)
     return {}

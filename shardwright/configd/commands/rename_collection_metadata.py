@@ -22,9 +22,9 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
 
     The collection keeps its UUID and its chunks, and gets another epoch and timestamp. Its migrations, which the
-    coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not sharded: then only what has the
-    new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID`` is the UUID of what is removed, if
-    it is sharded.
+    coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not sharded: then only what has
+    the new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID`` is the UUID of that, if it is
+    sharded.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another collection has the old or the new name.

@@ -25,7 +25,9 @@ async def request_move(primary: Primary, donor: ShardEntry, request: Mapping[str
     """
 
     async def move() -> None:
-        await _send(primary, donor, request)
+        why = f"Migrating chunk(s) in collection {request['_shardsvrMoveRange']}"
+        async with primary.shown_locks.shown([str(request["_shardsvrMoveRange"])], "BalancerCommandsScheduler", why):
+            await _send(primary, donor, request)
 
     await primary.migrations.run(bson.encode(request), move)
 

@@ -14,6 +14,7 @@ from shardwright.configd.primary.locks import NamedLocks
 from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.term_scope import working_for
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.wire.connection_string import ConnectionString
@@ -38,6 +39,7 @@ class Primary:
         balancer_rounds: how the balancer's rounds are going.
         busy_shards: the shards that take part in a move of the balancer.
         held_back: chunks whose moves by the balancer have failed.
+        shown_locks: shows in the catalog what is under way.
         locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
         config_servers: returns their connection string, as sent to shards.
     """
@@ -53,6 +55,7 @@ class Primary:
         migrations: SingleFlight[bytes, None],
         reshardings: RunningReshardings,
         user_write_blocks: SingleFlight[bytes, None],
+        shown_locks: ShownLocks,
         config_servers: Callable[[], ConnectionString],
     ) -> None:
         self.term = term
@@ -66,6 +69,7 @@ class Primary:
         self.balancer_rounds = BalancerRounds()
         self.busy_shards = BusyShards()
         self.held_back = HeldBack()
+        self.shown_locks = shown_locks
         self.locks = NamedLocks()
         self.config_servers = config_servers
         self._operations: set[trio.CancelScope] = set()

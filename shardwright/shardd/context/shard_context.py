@@ -1,6 +1,6 @@
 """What all components of a shard daemon share: its mongod, what it knows of namespaces, the rest of the cluster."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -9,6 +9,7 @@ from bson.timestamp import Timestamp
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.oplog_note import append_oplog_note
+from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.shardd.cluster.catalog import Catalog
@@ -73,6 +74,7 @@ class ShardContext:
         refresher: refreshes the states of namespaces and databases.
         views: the views on the local mongod.
         ddl_locks: serialise changes to the same namespace or database.
+        shown_locks: shows these in the catalog.
         fail_points: where tests can make the daemon wait or fail.
     """
 
@@ -109,6 +111,7 @@ class ShardContext:
         self.refresher = MetadataRefresher(self, self.store, self.writer, nursery, refreshes)
         self.views = Views(self.mongod, lambda: self.sidecar.is_primary)
         self.ddl_locks = DDLLocks()
+        self.shown_locks = ShownLocks(self._update_catalog)
         self.fail_points = FailPoints(FAIL_POINT_NAMES)
 
     # Role
@@ -228,6 +231,12 @@ class ShardContext:
         if self._catalog is None:
             self._catalog = Catalog(self._sets[identity.config_servers], self._nursery, self.config_times)
         return self._catalog
+
+    async def _update_catalog(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
+        update = {"update": collection, "updates": statements, "writeConcern": MAJORITY}
+        reply = await (await self.catalog()).command(update, db="config")
+        for failure in reply.get("writeErrors", ()):
+            raise CommandError.from_reply(failure)
 
     async def shard_client(self, shard_id: str, *, may_be_cached: bool = False) -> ReplicaSetClient:
         """The client of a shard, which may be this one.

@@ -26,7 +26,7 @@ async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, i
         index: the argument of ``dropIndexes``: a name, a key, a list of names, or ``*``.
 
     Raises:
-        CommandError: IndexNotFound, no shard has them; or the error of a shard; ``raw`` has the replies of all. LockBusy.
+        CommandError: LockBusy; IndexNotFound, no shard has them; or a shard's error. ``raw`` has the replies of all.
     """
     async with context.ddl_locks.hold_all([namespace.db, str(namespace)]):
         await check_is_primary_shard(context, namespace)

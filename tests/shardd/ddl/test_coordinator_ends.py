@@ -12,6 +12,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.fail_points import FailPoints
+from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.shardd.cluster.identity import ShardIdentity
 from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
@@ -53,8 +54,12 @@ class FakeShard:
     def __init__(self, *documents: dict[str, Any]) -> None:
         self.mongod = self
         self.ddl_locks = DDLLocks()
+        self.shown_locks = ShownLocks(self._write_locks)
         self.fail_points = FailPoints({HANG_IN_DDL_COORDINATOR})
         self.documents = list(documents)
+
+    async def _write_locks(self, collection: str, statements: object) -> None:
+        raise NotImplementedError  # nobody looks
 
     def database(self, name: str) -> DatabaseState:
         """A database whose primary shard this is."""

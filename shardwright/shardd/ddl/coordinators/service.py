@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -24,6 +24,9 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.rawbson import encode_document
+
+_THREAD: Final = "ShardingDDLCoordinator"
+"""What holds the locks, as MongoDB names it in ``config.locks``, there with a number."""
 
 
 class _Run:
@@ -152,7 +155,10 @@ class CoordinatorService:
             if coordinator.phase is None and coordinator.is_blockable:
                 await self._check_not_blocked()
             seconds_max = inf if coordinator.must_finish else LOCK_SECONDS_MAX
-            async with self._context.ddl_locks.hold_all(coordinator.locks, seconds_max):
+            async with (
+                self._context.ddl_locks.hold_all(coordinator.locks, seconds_max),
+                self._context.shown_locks.shown(coordinator.locks, _THREAD, coordinator.operation_type),
+            ):
                 await coordinator.hang_at(BEGIN)
                 if coordinator.phase is None:
                     await check_is_primary_shard(self._context, coordinator.namespace)

@@ -1,0 +1,129 @@
+"""Shows in ``config.locks`` what a primary changes, and in ``config.lockpings`` that it is alive.
+
+The documents are written beside the changes: what has happened to a lock since the last write is written at once, and a
+change that has come to its end waits for that a moment only.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.until_done import until_done
+from shardwright.sharding.catalog.lock_entry import LOCKS, PINGS, LockEntry, lock_session, ping, release_all
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("daemon.shown_locks")
+
+PING_SECONDS: Final = 30.0
+RELEASE_SECONDS_MAX: Final = 1.0
+"""How long a change waits, at its end, until its locks are shown as released."""
+
+Write = Callable[[str, Sequence[Mapping[str, Any]]], Awaitable[object]]
+"""Runs the statements of an update of a collection of the config database on the config servers."""
+
+
+class ShownLocks:
+    """The locks of one process.
+
+    Args:
+        write: writes to the config servers.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._process = ""
+        self._term = 0
+        self._is_running = False
+        self._unwritten: dict[str, Mapping[str, Any]] = {}
+        self._holders: dict[str, int] = {}
+        self._wake = trio.Event()
+        self._written = trio.Event()
+
+    def begin(self, process: str, term: int) -> None:
+        """Begin a term, for which `run` is called next.
+
+        Args:
+            process: the shard's id, or ``config``.
+            term: the term in which the process is primary.
+        """
+        self._process, self._term = process, term
+        self._unwritten.clear()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        self._is_running = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_pinging)
+                await self._until_written(LOCKS, [release_all(self._process)])
+                while True:
+                    await self._write_changes()
+        finally:
+            self._is_running = False
+
+    @asynccontextmanager
+    async def shown(self, names: Iterable[str], who: str, why: str) -> AsyncIterator[None]:
+        """Show locks as held during the block. One that several blocks hold is held until the last one ends.
+
+        Args:
+            names: databases and namespaces.
+            who: the thread, as MongoDB names it.
+            why: the kind of change.
+        """
+        entries = [self._entry(name, who, why) for name in names]
+        for entry in entries:
+            self._holders[entry.name] = self._holders.get(entry.name, 0) + 1
+            self._change(entry, is_held=True)
+        try:
+            yield
+        finally:
+            for entry in reversed(entries):
+                self._release(entry)
+            if self._is_running:
+                written = self._written
+                with trio.move_on_after(RELEASE_SECONDS_MAX):
+                    await written.wait()
+
+    def _entry(self, name: str, who: str, why: str) -> LockEntry:
+        return LockEntry(name, self._process, lock_session(self._term), _now(), f"{self._process}:{who}", why)
+
+    def _release(self, entry: LockEntry) -> None:
+        self._holders[entry.name] -= 1
+        if not self._holders[entry.name]:
+            del self._holders[entry.name]
+            self._change(entry, is_held=False)
+
+    def _change(self, entry: LockEntry, *, is_held: bool) -> None:
+        self._unwritten[entry.name] = entry.to_update(is_held=is_held)
+        self._wake.set()
+
+    async def _write_changes(self) -> None:
+        await self._wake.wait()
+        self._wake, written, self._written = trio.Event(), self._written, trio.Event()
+        changes, self._unwritten = list(self._unwritten.values()), {}
+        await self._until_written(LOCKS, changes)
+        written.set()
+
+    async def _keep_pinging(self) -> None:
+        while True:
+            await self._until_written(PINGS, [ping(self._process, _now())])
+            await trio.sleep(PING_SECONDS)
+
+    async def _until_written(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
+        backoff = Backoff(first_seconds=1.0, seconds_max=PING_SECONDS)
+        await until_done(partial(self._write, collection, statements), backoff, _log_failure)
+
+
+def _now() -> datetime:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)
+
+
+def _log_failure(error: BackendError | CommandError, retry_seconds: float) -> None:
+    logger.warning("Could not show locks", error=str(error), retry_seconds=round(retry_seconds, 3))
