@@ -13,8 +13,8 @@ from typing import Any, Final
 import trio
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.lock_entry import LOCKS, PINGS, LockEntry, lock_session, ping, release_all
 from shardwright.daemon.until_done import until_done
-from shardwright.sharding.catalog.lock_entry import LOCKS, PINGS, LockEntry, lock_session, ping, release_all
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 

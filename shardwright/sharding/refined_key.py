@@ -6,14 +6,15 @@ key space is extended with MaxKey, so that it remains the end.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
-from bson.objectid import ObjectId
-from bson.timestamp import Timestamp
+from bson.binary import Binary
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
 
-from shardwright.sharding.chunk_changes import ChunkChanges
-from shardwright.sharding.chunks import Chunk
+from shardwright.sharding.chunks import Chunk, ChunkPlacement
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire import rawbson
 
 
@@ -34,29 +35,48 @@ def extend_bound(bound: bytes, pattern: ShardKeyPattern) -> bytes:
     return pattern.extend_range_bound(bound, upper_inclusive=is_end)
 
 
-def refine_chunks(
-    chunks: Iterable[Chunk], pattern: ShardKeyPattern, *, epoch: ObjectId, timestamp: Timestamp
-) -> ChunkChanges:
-    """All chunks of a collection with bounds of a key that extends the present one.
+def refined_chunk(chunk: Chunk, pattern: ShardKeyPattern) -> Chunk:
+    """A chunk whose bounds may be those of a shorter key, as one of a key that extends it."""
+    return replace(chunk, min=extend_bound(chunk.min, pattern), max=extend_bound(chunk.max, pattern))
 
-    They keep their places in the order of versions, but under another epoch and timestamp. None is jumbo any more, as
-    it may be possible to split them by the added fields.
+
+def refined_placement(chunk: ChunkPlacement, pattern: ShardKeyPattern) -> ChunkPlacement:
+    """As `refined_chunk`."""
+    return chunk._replace(min=extend_bound(chunk.min, pattern), max=extend_bound(chunk.max, pattern))
+
+
+def chunks_to_refine(uuid: UUID, pattern: ShardKeyPattern) -> dict[str, Any]:
+    """The query for the chunks of a collection whose bounds lack fields of the key."""
+    last = {"$getField": {"field": {"$literal": pattern.fields[-1].name.decode()}, "input": "$min"}}
+    return {"uuid": Binary.from_uuid(uuid), "$expr": {"$eq": [{"$type": last}, "missing"]}}
+
+
+def refining_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
+    """The pipeline that extends the bounds of one chunk document, as `extend_bound` does.
+
+    The chunks keep their versions, but are not jumbo any more, as it may be possible to split them by the added fields.
 
     Args:
-        chunks: all chunks of the collection.
-        pattern: the new key.
-        epoch: the collection's new epoch.
-        timestamp: the collection's new timestamp.
+        old: the fields that the bounds have.
+        new: the key that extends it.
     """
-    return ChunkChanges(
-        tuple(
-            replace(
-                chunk,
-                min=extend_bound(chunk.min, pattern),
-                max=extend_bound(chunk.max, pattern),
-                version=ChunkVersion(chunk.version.major, chunk.version.minor, epoch, timestamp),
-                jumbo=None,
-            )
-            for chunk in chunks
-        )
-    )
+    added = [field.name.decode() for field in new.fields[len(old.fields) :]]
+    end = {field.name.decode(): MaxKey() for field in old.fields}
+    whole_end = end | {name: MaxKey() for name in added}
+    is_end = {"$eq": ["$max", {"$literal": end}]}
+    return [
+        {
+            "$set": {
+                "min": _with_least("$min", added),
+                "max": {"$cond": [is_end, {"$literal": whole_end}, _with_least("$max", added)]},
+            }
+        },
+        {"$unset": "jumbo"},
+    ]
+
+
+def _with_least(bound: str, added: Iterable[str]) -> object:
+    extended: object = bound
+    for name in added:
+        extended = {"$setField": {"field": {"$literal": name}, "input": extended, "value": MinKey()}}
+    return extended

@@ -206,6 +206,11 @@ class ShardKeyPattern:
             and (collation is None or collation.get("locale") == "simple")
         )
 
+    def allows_uniqueness_of(self, index: Mapping[str, Any]) -> bool:
+        """Whether an index of this specification is not to be unique, now or later, or every shard can enforce it."""
+        is_unique = index.get("unique") or index.get("prepareUnique")
+        return not is_unique or self.is_unique_index_compatible(index["key"])
+
     def is_unique_index_compatible(self, index_key: Mapping[str, Any]) -> bool:
         """Whether every shard can enforce a unique index on ``index_key`` alone.
 

@@ -31,7 +31,7 @@ from shardwright.wire.transport.pools import ConnectionPools
 from tests.configd.catalog_user import MAJORITY
 from tests.shardd.mini_cluster import Set
 
-WRITES = frozenset({"applyOps", "insert", "delete", "create", "createIndexes"})
+WRITES = frozenset({"applyOps", "insert", "update", "delete", "create", "createIndexes"})
 
 
 @dataclass
@@ -56,6 +56,7 @@ class FaultyMongod:
         self.writes = 0
         self.fault: Fault | None = None
         self.before_write: Callable[[], object] = _nothing
+        self.lost: object = None  # the collection of the write at which it failed
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command unless the fault prevents it."""
@@ -66,6 +67,7 @@ class FaultyMongod:
         self.writes += 1
         if self.fault is None or self.fault.write != self.writes:
             return await self._mongod.command(db, command)
+        self.lost = next(iter(command.values()))
         if self.fault.is_made:
             await self._mongod.command(db, command)
         raise BackendError("mongod", "the connection was lost", sent=self.fault.is_made)

@@ -166,20 +166,52 @@ def test_a_key_is_refined_once(catalog: CatalogUser) -> None:
     assert stale.value.code == ErrorCode.StaleEpoch
 
 
-def test_many_chunks_are_refined_at_once(catalog: CatalogUser) -> None:
-    count = 2_000
-    sharded = catalog.shard_collection(
-        "ddl.many_refined", [*((a, b, "a") for a, b in pairwise([LOW, *range(count - 1), HIGH]))]
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
+def test_any_number_of_chunks_is_refined(catalog: CatalogUser, count: int) -> None:
+    points = [LOW, *range(count - 1), HIGH]
+    sharded = catalog.shard_collection("ddl.many_refined", [(low, high, "a") for low, high in pairwise(points)])
+    assert refine(catalog, sharded, {"x": 1, "y.z": 1, "w": "hashed"}) == {"ok": 1.0}
+    added = {"y.z": LOW, "w": LOW}
+    bounds = [({"x": low, **added}, {"x": high, **added}) for low, high in pairwise(points)]
+    bounds[-1] = bounds[-1][0], {"x": HIGH, "y.z": HIGH, "w": HIGH}
+    assert [(chunk["min"], chunk["max"]) for chunk in catalog.chunks(sharded)] == bounds
+    entry = catalog.config.collections.find_one({"_id": sharded.namespace})
+    assert entry is not None
+    assert "chunksBeingRefined" not in entry
+
+
+def test_a_refinement_that_ended_halfway_is_completed(catalog: CatalogUser) -> None:
+    sharded = catalog.shard_collection("ddl.half", [(LOW, 0, "a"), (0, 5, "a"), (5, HIGH, "b")])
+    catalog.config.chunks.update_one({"uuid": sharded.uuid, "min.x": 0}, {"$set": {"jumbo": True}})
+    catalog.config.collections.update_one(
+        {"_id": sharded.namespace}, {"$set": {"key": {"x": 1, "y": 1}, "chunksBeingRefined": {"x": 1}}}
+    )
+    refined = {"min": {"x": LOW, "y": LOW}, "max": {"x": 0, "y": LOW}}
+    catalog.config.chunks.update_one({"uuid": sharded.uuid, "min.x": LOW}, {"$set": refined})
+    assert refine(catalog, sharded, {"x": 1, "y": 1}) == {"ok": 1.0}
+    chunks = catalog.chunks(sharded)
+    assert [chunk["min"] for chunk in chunks] == [{"x": each, "y": LOW} for each in (LOW, 0, 5)]
+    assert [chunk["max"] for chunk in chunks] == [{"x": 0, "y": LOW}, {"x": 5, "y": LOW}, {"x": HIGH, "y": HIGH}]
+    assert not any("jumbo" in chunk for chunk in chunks)
+
+
+def test_a_chunk_is_split_while_others_are_refined(catalog: CatalogUser) -> None:
+    """As after a fail-over, before the coordinator has asked again."""
+    sharded = catalog.shard_collection("ddl.split_half", [(LOW, 0, "a"), (0, HIGH, "a")])
+    catalog.config.collections.update_one(
+        {"_id": sharded.namespace}, {"$set": {"key": {"x": 1, "y": 1}, "chunksBeingRefined": {"x": 1}}}
+    )
+    catalog.run(
+        {
+            "_configsvrCommitChunkSplit": sharded.namespace,
+            "collEpoch": sharded.epoch,
+            "min": {"x": 0, "y": LOW},
+            "max": {"x": HIGH, "y": HIGH},
+            "splitPoints": [{"x": 5, "y": 1}],
+            "shard": "a",
+        }
     )
     assert refine(catalog, sharded, {"x": 1, "y": 1}) == {"ok": 1.0}
-    refined = {"uuid": sharded.uuid, "min.y": {"$exists": True}, "max.y": {"$exists": True}}
-    assert catalog.config.chunks.count_documents(refined) == count
-
-
-def test_chunks_that_are_too_large_together_are_not_refined(catalog: CatalogUser) -> None:
-    keys = [f"{number:05}" + "x" * 5_100 for number in range(1_500)]
-    sharded = catalog.shard_collection("ddl.large", [*((a, b, "a") for a, b in pairwise([LOW, *keys, HIGH]))])
-    with pytest.raises(OperationFailure) as failure:
-        refine(catalog, sharded, {"x": 1, "y": 1})
-    assert failure.value.code == ErrorCode.TransactionTooLarge
-    assert all(set(chunk["min"]) == {"x"} for chunk in catalog.chunks(sharded))
+    assert [chunk["min"] for chunk in catalog.chunks(sharded)] == [
+        *({"x": LOW, "y": LOW}, {"x": 0, "y": LOW}, {"x": 5, "y": 1})
+    ]

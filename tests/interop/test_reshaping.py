@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from tests.genuine_cluster import SHARDS
@@ -36,6 +37,23 @@ class Cluster:
             details = failure.details or {}
             return failure.code, details.get("codeName"), details.get("errmsg")
         return "ok"
+
+    def modified(self, name: str, **index: object) -> object:
+        """What each shard says of a change of an index; or the error, without the command that a participant refused."""
+        try:
+            reply = self.client[DB].command("collMod", name, index=index)
+        except OperationFailure as failure:
+            details = failure.details or {}
+            return failure.code, details["errmsg"].rpartition(" :: caused by :: ")[2]
+        return [dict(sorted(answer.items())) for answer in reply["raw"].values()]
+
+    def code(self, db: str, command: dict[str, Any]) -> int | None:
+        """The code of the error; None if there is none."""
+        try:
+            self.client[db].command(command)
+        except OperationFailure as failure:
+            return failure.code
+        return None
 
     def catalog(self, name: str) -> object:
         """The collection's entry and chunks, without what differs between any two collections."""
@@ -129,3 +147,35 @@ def test_both_drop_indexes_alike(clusters: tuple[Cluster, Cluster]) -> None:
         for index in wanted:
             genuine, own = (each.outcome(index, name) for each in clusters)
             assert own == genuine, (name, index)
+
+
+def test_indexes_become_unique_alike(clusters: tuple[Cluster, Cluster]) -> None:
+    for each in clusters:
+        for name in ("unique", "prepared"):
+            each.client[DB][name].create_indexes([IndexModel("b"), IndexModel([("a", 1), ("b", 1)])])
+        each.admin.command("shardCollection", f"{DB}.unique", key={"a": 1})
+        each.admin.command("split", f"{DB}.unique", middle={"a": 0})
+        each.admin.command("moveChunk", f"{DB}.unique", find={"a": 5}, to=each.shards[1])
+        each.client[DB].command("collMod", "prepared", index={"name": "b_1", "prepareUnique": True})
+        each.client[DB].unique.insert_many([{"a": 1, "b": 1}, {"a": -1, "b": 1}])
+
+    def same(name: str, **change: object) -> None:
+        answers, indexes = [], []
+        for each in clusters:
+            answers.append(each.modified("unique", name=name, **change))
+            listed = each.client[DB].unique.list_indexes()
+            indexes.append({index["name"]: (index.get("unique"), index.get("prepareUnique")) for index in listed})
+        assert answers[0] == answers[1], (name, change)
+        assert indexes[0] == indexes[1], (name, change)
+
+    for name in ("b_1", "a_1_b_1"):
+        same(name, unique=True)
+        same(name, prepareUnique=True)
+        same(name, unique=True)
+        same(name, prepareUnique=False)
+    for index in ({"key": {"z": 1}, "name": "z"}, {"key": {"a": 1, "z": 1}, "name": "a_z"}):
+        wanted = {"createIndexes": "unique", "indexes": [{**index, "prepareUnique": True}]}
+        genuine, own = (each.code(DB, wanted) for each in clusters)
+        assert own == genuine, index
+    genuine, own = (each.answer("shardCollection", "prepared", key={"a": 1}) for each in clusters)
+    assert own == genuine != "ok"

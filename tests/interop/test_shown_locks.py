@@ -1,6 +1,7 @@
 """``config.locks`` and ``config.lockpings`` after the same changes on a genuine cluster and on ours."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,8 +25,14 @@ class Cluster:
     def after(self, change: str, subject: str = f"{DB}.c", **arguments: Any) -> object:  # noqa: ANN401 - of any type
         """The locks after a command on the admin database, or on this one."""
         database = self.client.admin if "." in subject or change == "movePrimary" else self.client[DB]
-        database.command(change, subject, **arguments)
+        command: dict[str, Any] = {change: subject, **arguments}
+        database.command(command)
         return sorted(map(self._described, self.client.config.locks.find({"_id": {"$regex": f"^{DB}"}})), key=str)
+
+    def released(self, name: str) -> dict[str, Any] | None:
+        """The lock of a name, once it is shown as released."""
+        found = self.client.config.locks.find_one({"_id": name, "state": 0})
+        return None if found is None else self._described(found)
 
     def _described(self, lock: dict[str, Any]) -> dict[str, Any]:
         """A lock without what differs between clusters: names of shards, times, the numbers of threads and terms."""
@@ -55,8 +62,7 @@ def test_the_same_locks_are_shown(clusters: tuple[Cluster, Cluster]) -> None:
     same("shardCollection", key={"a": 1})
     same("split", middle={"a": 0})
     for each in clusters:
-        arguments = {"find": {"a": 5}, "to": each.shards[1]}
-        each.client.admin.command("moveChunk", f"{DB}.c", **arguments)
+        each.client.admin.command("moveChunk", f"{DB}.c", find={"a": 5}, to=each.shards[1])
     same("collMod", "c", validationLevel="moderate")
     same("createIndexes", "c", indexes=[{"key": {"a": 1, "b": 1}, "name": "a_1_b_1"}])
     same("refineCollectionShardKey", key={"a": 1, "b": 1})
@@ -68,19 +74,21 @@ def test_the_same_locks_are_shown(clusters: tuple[Cluster, Cluster]) -> None:
 
 
 def test_moves_are_shown(clusters: tuple[Cluster, Cluster]) -> None:
-    shown = []
+    moved = f"{DB}.moved"
     for each in clusters:
-        each.client.admin.command("shardCollection", f"{DB}.moved", key={"a": 1})
-        each.client.admin.command("split", f"{DB}.moved", middle={"a": 0})
-        shown.append(each.after("moveChunk", f"{DB}.moved", find={"a": 5}, to=each.shards[1]))
-    genuine, own = shown
+        each.client.admin.command("shardCollection", moved, key={"a": 1})
+        each.client.admin.command("split", moved, middle={"a": 0})
+        each.client.admin.command("moveChunk", moved, find={"a": 5}, to=each.shards[1])
+    # A genuine config server answers before it shows the lock as released.
+    genuine, own = (eventually(partial(each.released, moved)) for each in clusters)
     assert own == genuine
 
 
 def test_the_processes_say_that_they_are_alive(clusters: tuple[Cluster, Cluster]) -> None:
     for each in clusters:
+        eventually(partial(_are_alive, each))
 
-        def processes(cluster: Cluster = each) -> set[str]:
-            return {ping["_id"] for ping in cluster.client.config.lockpings.find({"ping": {"$type": "date"}})}
 
-        eventually(lambda processes=processes, each=each: processes() >= {"config", *each.shards})
+def _are_alive(cluster: Cluster) -> bool:
+    pings = cluster.client.config.lockpings.find({"ping": {"$type": "date"}})
+    return {ping["_id"] for ping in pings} >= {"config", *cluster.shards}

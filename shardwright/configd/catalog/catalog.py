@@ -133,7 +133,9 @@ class Catalog:
         """Run the statements of an update; errors as `insert`."""
         await self._write({"update": collection, "updates": statements})
 
-    async def update_many(self, collection: str, query: Mapping[str, Any], update: Mapping[str, Any]) -> None:
+    async def update_many(
+        self, collection: str, query: Mapping[str, Any], update: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> None:
         """Update all documents that match, each by itself; transactions that have read one of them start again.
 
         Errors as `insert`.

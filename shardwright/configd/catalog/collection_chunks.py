@@ -9,6 +9,7 @@ from shardwright.configd.catalog.transactions import Transaction
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_changes import ChunkChanges
 from shardwright.sharding.chunks import Chunk, ChunkRange
+from shardwright.sharding.refined_key import refined_chunk
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -71,7 +72,8 @@ class CollectionChunks:
 
     async def exactly(self, wanted: ChunkRange) -> Chunk | None:
         """The chunk with exactly these bounds."""
-        return await self._first({"min": _document(wanted.min), "max": _document(wanted.max)})
+        chunk = await self.at(wanted.min)
+        return chunk if chunk is not None and chunk.range(self.collection.key).is_same_as(wanted) else None
 
     async def at(self, key: bytes) -> Chunk | None:
         """The chunk that contains a shard key; None for the global maximum."""
@@ -124,7 +126,8 @@ class CollectionChunks:
         return None if document is None else self._parse(document)
 
     def _parse(self, document: Mapping[str, Any]) -> Chunk:
-        return Chunk.from_document(document, epoch=self.collection.epoch, timestamp=self.collection.timestamp)
+        chunk = Chunk.from_document(document, epoch=self.collection.epoch, timestamp=self.collection.timestamp)
+        return chunk if self.collection.refined_from is None else refined_chunk(chunk, self.collection.key)
 
 
 def bounds_document(chunk: Chunk, version: ChunkVersion | None = None) -> dict[str, Any]:

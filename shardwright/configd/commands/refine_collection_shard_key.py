@@ -1,43 +1,36 @@
 """``_configsvrRefineCollectionShardKey``: add fields to the end of a collection's shard key."""
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from bson.objectid import ObjectId
 
+from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, find_collection
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
-from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.collection_entry import REFINING, CollectionEntry
 from shardwright.sharding.catalog.tag_entry import TagEntry
-from shardwright.sharding.refined_key import extend_bound, is_extended_by, refine_chunks
+from shardwright.sharding.refined_key import chunks_to_refine, extend_bound, is_extended_by, refining_update
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
-CHUNK_BYTES_MAX: Final = 5 * 1024 * 1024
-"""How large the chunks may be together: all of them are written by one ``applyOps``.
-
-That holds mongod's global lock, and keeps all changes in WiredTiger's cache: with 0.25 GB, 10,000 chunks took 4
-seconds, and 30,000 did not end within 45.
-"""
-
-_OPERATION_BYTES: Final = 100
-"""What is written beside each chunk."""
-
 
 @config_command("_configsvrRefineCollectionShardKey")
 async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
-    """Extend the key and all bounds in one transaction; repeating this changes nothing.
+    """Extend the key and all bounds; repeating this completes what has been begun, and changes nothing else.
 
-    The collection gets another epoch and timestamp, so that shards and routers refuse the versions that they have.
-    The shards that own chunks have checked before that an index supports the key.
+    One transaction changes the collection's key, epoch and timestamp, so that shards and routers refuse the versions
+    that they have. The bounds of the chunks, however many they are, follow one by one; until all are extended, a mark
+    in the entry makes readers extend those that they find. The shards that own chunks have checked before that an index
+    supports the key.
 
     Raises:
         CommandError: NamespaceNotSharded; StaleEpoch, the collection is not the one meant; InvalidOptions, the key does
-            not extend the present one; TransactionTooLarge, the chunks are more than `CHUNK_BYTES_MAX`.
+            not extend the present one.
     """
     namespace = str(operation.namespace)
     pattern = ShardKeyPattern.from_bson(operation.arguments.raw(b"key"))
@@ -54,11 +47,15 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
         await _refine(transaction, before, after)
         return before
 
-    async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
-        before = await catalog.transaction(work)
-    if before is not None:
-        await operation.log_changes("refineCollectionShardKey.start", namespace, _details(before, pattern, new_epoch))
-        await operation.log_changes("refineCollectionShardKey.end", namespace, {})
+    locks = operation.primary.locks
+    async with locks.hold(f"ns:{namespace}"):
+        async with locks.hold("zones"):
+            before = await catalog.transaction(work)
+        if before is not None:
+            details = _details(before, pattern, new_epoch)
+            await operation.log_changes("refineCollectionShardKey.start", namespace, details)
+        if await _refine_chunks(catalog, namespace):
+            await operation.log_changes("refineCollectionShardKey.end", namespace, {})
     return {}
 
 
@@ -90,25 +87,29 @@ async def _refine(transaction: Transaction, before: CollectionEntry, after: Coll
         "key": rawbson.raw_document(after.key.document),
         "lastmodEpoch": after.epoch,
         "timestamp": after.timestamp,
+        REFINING: rawbson.raw_document(before.key.document),
     }
+    await CollectionChunks(transaction, before).newest()  # commits only if no chunk has changed
     transaction.put("collections", [{**document, **changed}])
-    await _refine_chunks(transaction, before, after)
     await _refine_zones(transaction, after)
 
 
-async def _refine_chunks(transaction: Transaction, before: CollectionEntry, after: CollectionEntry) -> None:
-    chunks = CollectionChunks(transaction, before)
-    await chunks.newest()
-    every = await chunks.every()
-    changes = refine_chunks(every, after.key, epoch=after.epoch, timestamp=after.timestamp)
-    size = sum(len(rawbson.encode_document(chunk.to_document())) + _OPERATION_BYTES for chunk in changes.written)
-    if size > CHUNK_BYTES_MAX:
-        raise CommandError(
-            ErrorCode.TransactionTooLarge,
-            f"the {len(every)} chunks of {before.namespace} are too large to be changed at once: {size} bytes, with at "
-            f"most {CHUNK_BYTES_MAX}",
-        )
-    chunks.write(changes)
+async def _refine_chunks(catalog: Catalog, namespace: str) -> bool:
+    """Extend the bounds that are not yet, and remove the mark; False if there was none."""
+    document = await catalog.find_by_id("collections", namespace)
+    if document is None or REFINING not in document:
+        return False
+    entry = CollectionEntry.from_document(document)
+    old = ShardKeyPattern.from_mapping(document[REFINING])
+    await catalog.update_many("chunks", chunks_to_refine(entry.uuid, entry.key), refining_update(old, entry.key))
+
+    async def remove_mark(transaction: Transaction) -> None:
+        present = await transaction.find_one("collections", {"_id": namespace})
+        if present is not None:
+            transaction.put("collections", [{name: each for name, each in present.items() if name != REFINING}])
+
+    await catalog.transaction(remove_mark)
+    return True
 
 
 async def _refine_zones(transaction: Transaction, collection: CollectionEntry) -> None:

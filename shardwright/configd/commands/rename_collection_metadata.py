@@ -66,10 +66,12 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
 
 async def _log(operation: Operation, target: str, *, is_sharded: bool) -> None:
     """Record the rename as MongoDB does, whose entry is not about a namespace, but what happened to which."""
-    done = "dropped target collection and renamed source collection" if is_sharded else "dropped target collection."
+    done = (
+        ": dropped target collection and renamed source collection" if is_sharded else " : dropped target collection."
+    )
     entry = await operation.primary.catalog.find_by_id("collections", target) if is_sharded else None
     details = {} if entry is None else {"newCollMetadata": entry}
-    what = f"admin.{operation.namespace.collection} to {target}: {done}"
+    what = f"admin.{operation.namespace.collection} to {target}{done}"
     await operation.log_changes("renameCollection.metadata", what, details)
 
 

@@ -71,7 +71,7 @@ def has_supporting_index(
             shard key index is not unique though it has to be.
     """
     for index in indexes:
-        if index.get("unique") and not pattern.is_unique_index_compatible(index["key"]):
+        if not pattern.allows_uniqueness_of(index):
             raise CommandError(
                 ErrorCode.InvalidOptions,
                 f"can't shard collection '{namespace}' with unique index on "

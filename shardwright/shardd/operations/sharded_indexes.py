@@ -42,7 +42,7 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
     for specification in request.documents(b"indexes"):
         index = decode_document(specification)
         key = index.get("key")
-        if index.get("unique") and isinstance(key, dict) and not table.key_pattern.is_unique_index_compatible(key):
+        if isinstance(key, dict) and not table.key_pattern.allows_uniqueness_of(index):
             raise CommandError(
                 ErrorCode.CannotCreateIndex,
                 "cannot create index with 'unique' or 'prepareUnique' option over "

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from bson.binary import Binary
@@ -16,6 +16,9 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
+
+REFINING: Final = "chunksBeingRefined"
+"""The field of a collection whose chunks may still have bounds of a shorter key: that key. It is our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class CollectionEntry:
         defragmentation_phase: how far that has got; None until it begins.
         max_chunk_size_bytes: the collection's own limit above which chunks are too large.
         time_series: how measurements are made into its buckets; None if it holds none.
+        refined_from: the key whose fields bounds of chunks may still have, while fields are added; otherwise None.
     """
 
     namespace: Namespace
@@ -54,6 +58,7 @@ class CollectionEntry:
     is_defragmented: bool = False
     defragmentation_phase: str | None = None
     time_series: TimeSeriesFields | None = None
+    refined_from: Mapping[str, Any] | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
@@ -79,6 +84,7 @@ class CollectionEntry:
             is_defragmented=bool(document.get("defragmentCollection", False)),
             defragmentation_phase=optional(document, "defragmentationPhase", str),
             time_series=TimeSeriesFields.of_entry(document),
+            refined_from=optional(document, REFINING, Mapping),
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -110,6 +116,8 @@ class CollectionEntry:
             document["defragmentationPhase"] = self.defragmentation_phase
         if self.time_series is not None:
             document["timeseriesFields"] = self.time_series.to_document()
+        if self.refined_from is not None:
+            document[REFINING] = self.refined_from
         return document
 
     @property

@@ -15,6 +15,7 @@ from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.refined_key import refined_placement
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.signing_keys import KEYS_COLLECTION, KEYS_DB, PURPOSE, SigningKey, SigningKeys
 from shardwright.wire.error_codes import ErrorCode
@@ -69,8 +70,11 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
 
 
 def _routing_table(documents: list[bytes], known: RoutingTable | None) -> RoutingTable:
-    collection = CollectionEntry.from_document(_decode(documents[0])).sharded_collection()
+    entry = CollectionEntry.from_document(_decode(documents[0]))
+    collection = entry.sharded_collection()
     chunks = (ChunkPlacement.from_raw(_chunk_in(document)) for document in documents[1:])
+    if entry.refined_from is not None:
+        chunks = (refined_placement(chunk, entry.key) for chunk in chunks)
     if known is None or known.collection.timestamp != collection.timestamp:
         return RoutingTable.build(collection, chunks)
     read = list(chunks)

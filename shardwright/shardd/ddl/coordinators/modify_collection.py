@@ -16,6 +16,7 @@ from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document
@@ -84,11 +85,11 @@ class ModifyCollection(Coordinator):
         if not isinstance(index, Mapping) or self._request.get("dryRun"):
             return  # everything else is judged alike by the mongods of all shards
         for shard_id in sorted(table.shards):
-            await self._check_index(shard_id, index)
+            await self._check_index(shard_id, index, table.key_pattern)
         if index.get("unique"):
             await self._send(set(table.shards), self._participant_command(index=index, dryRun=True))
 
-    async def _check_index(self, shard_id: str, index: Mapping[str, Any]) -> None:
+    async def _check_index(self, shard_id: str, index: Mapping[str, Any], pattern: ShardKeyPattern) -> None:
         listing = {"listIndexes": self.namespace.collection}
         reply = await send_to_shard(self.context, shard_id, self.namespace.db, listing)
         name, key = index.get("name"), index.get("keyPattern", {})
@@ -96,6 +97,17 @@ class ModifyCollection(Coordinator):
         if not found and (name or key):
             wanted = name or document_text(encode_document(key))
             raise CommandError(ErrorCode.IndexNotFound, f"cannot find index {wanted} for ns {self.namespace}")
+        for each in found:
+            if (
+                index.get("prepareUnique")
+                and each["name"] != "_id_"
+                and not pattern.is_unique_index_compatible(each["key"])
+            ):
+                raise CommandError(
+                    ErrorCode.InvalidOptions,
+                    f"cannot set 'prepareUnique' for index {document_text(encode_document(each['key']))} with shard "
+                    f"key pattern {pattern}",
+                )
 
     async def _modify_here(self, table: RoutingTable) -> dict[str, Any]:
         """Begin with this shard, whose mongod refuses whatever all of them would refuse."""
