@@ -39,7 +39,7 @@ class Cluster:
         return "ok"
 
     def modified(self, name: str, **index: object) -> object:
-        """What each shard says of a change of an index; or the error, without the command that a participant refused."""
+        """What each shard says of a change of an index; or the error, without the command to a participant."""
         try:
             reply = self.client[DB].command("collMod", name, index=index)
         except OperationFailure as failure:
@@ -177,5 +177,5 @@ def test_indexes_become_unique_alike(clusters: tuple[Cluster, Cluster]) -> None:
         wanted = {"createIndexes": "unique", "indexes": [{**index, "prepareUnique": True}]}
         genuine, own = (each.code(DB, wanted) for each in clusters)
         assert own == genuine, index
-    genuine, own = (each.answer("shardCollection", "prepared", key={"a": 1}) for each in clusters)
-    assert own == genuine != "ok"
+    answers = [each.answer("shardCollection", "prepared", key={"a": 1}) for each in clusters]
+    assert answers[0] == answers[1] != "ok"
