@@ -31,6 +31,8 @@ _CONTROL_MAX: Final = "control.max."
 _HOUR_SECONDS: Final = 3600
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
 
+GRANULARITIES: Final = ("seconds", "minutes", "hours")
+
 _SPAN_SECONDS: Final = {"seconds": _HOUR_SECONDS, "minutes": _DAY_SECONDS, "hours": 30 * _DAY_SECONDS}
 """Which time the measurements of a bucket may span, by granularity."""
 
@@ -135,6 +137,22 @@ class TimeSeriesFields:
             if way < 0:  # refused as a shard key, with this text
                 yield _CONTROL_MAX + name, way
             yield _CONTROL_MIN + name, way
+
+    def buckets_index_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The key of the index of buckets for a key of an index of measurements.
+
+        Metadata keep their direction. Of every other field buckets have the least and the greatest value, and are
+        ordered by the one that the direction begins with.
+        """
+        found: dict[str, Any] = {}
+        for name, way in key.items():
+            if (renamed := self.renamed(name)) is not None:
+                found[renamed] = way
+            elif isinstance(way, int | float) and way < 0:
+                found |= {_CONTROL_MAX + name: way, _CONTROL_MIN + name: way}
+            else:
+                found |= {_CONTROL_MIN + name: way, _CONTROL_MAX + name: way}
+        return found
 
     def renamed(self, name: str) -> str | None:
         """The field of buckets for the metadata or a field of it; None for all other fields of measurements."""

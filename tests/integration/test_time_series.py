@@ -176,6 +176,21 @@ def test_expiry_changed_on_all_shards(series: Documents, lower_mongod: Client, u
     with pytest.raises(OperationFailure, match="granularity") as refused:
         database.command("collMod", "series", timeseries={"granularity": "minutes"})
     assert refused.value.code == ErrorCode.NotImplemented
+    for unchanged in ({}, {"granularity": "seconds"}):
+        assert database.command("collMod", "series", timeseries=unchanged)["ok"] == 1.0
+    with pytest.raises(OperationFailure, match="Invalid transition"):
+        database.command("collMod", "series", timeseries={"granularity": "hours"})
+
+
+def test_an_index_is_hidden_by_its_key_in_terms_of_measurements(series: Documents) -> None:
+    series.create_index([("sensor", 1), ("value", -1)])
+    key = {"sensor": 1, "value": -1}
+    for hidden in (True, False):
+        reply = series.database.command("collMod", "series", index={"keyPattern": key, "hidden": hidden})
+        answers = [(each["hidden_old"], each["hidden_new"]) for each in reply["raw"].values()]
+        assert answers == [(not hidden, hidden)] * 2
+    with pytest.raises(OperationFailure, match="cannot find index { control.min.meta: 1, control.max.meta: 1 }"):
+        series.database.command("collMod", "series", index={"keyPattern": {"meta": 1}, "hidden": True})
 
 
 def test_open_buckets_of_a_range_that_leaves(database: Database[Document]) -> None:

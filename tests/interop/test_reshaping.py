@@ -38,10 +38,10 @@ class Cluster:
             return failure.code, details.get("codeName"), details.get("errmsg")
         return "ok"
 
-    def modified(self, name: str, **index: object) -> object:
+    def modified(self, collection: str, **index: object) -> object:
         """What each shard says of a change of an index; or the error, without the command to a participant."""
         try:
-            reply = self.client[DB].command("collMod", name, index=index)
+            reply = self.client[DB].command("collMod", collection, index=index)
         except OperationFailure as failure:
             details = failure.details or {}
             return failure.code, details["errmsg"].rpartition(" :: caused by :: ")[2]

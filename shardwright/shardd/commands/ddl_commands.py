@@ -19,7 +19,7 @@ from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollec
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
-from shardwright.shardd.ddl.time_series import buckets_to_modify, buckets_to_shard, has_sharded_buckets
+from shardwright.shardd.ddl.time_series import buckets_to_shard, change_of_buckets, sharded_time_series
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
@@ -68,7 +68,7 @@ async def create_collection(shard: ShardComponents, request: Request) -> dict[st
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
     namespace = own_collection(request)
-    if await has_sharded_buckets(shard.context, namespace):
+    if await sharded_time_series(shard.context, namespace) is not None:
         await _coordinate(shard, request, DropCollection, namespace.buckets, {})
     return await _coordinate(shard, request, DropCollection, namespace, Arguments.of(request).present(_UUID))
 
@@ -113,8 +113,9 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
     namespace = own_collection(request)
-    if await has_sharded_buckets(shard.context, namespace):
-        namespace = buckets_to_modify(namespace, fields)
+    time_series = await sharded_time_series(shard.context, namespace)
+    if time_series is not None:
+        namespace, fields = namespace.buckets, change_of_buckets(time_series, fields)
     return await _coordinate(shard, request, ModifyCollection, namespace, {"collModRequest": fields})
 
 

@@ -7,7 +7,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.time_series import TimeSeriesFields
+from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -56,33 +56,56 @@ async def buckets_to_shard(
     return buckets, {**arguments, "shardKey": key, "timeseries": fields.to_document()}
 
 
-def buckets_to_modify(namespace: Namespace, change: Mapping[str, Any]) -> Namespace:
-    """What a ``collMod`` of a sharded time-series collection is about.
-
-    Args:
-        namespace: the collection.
-        change: the fields of the request that say what to change.
-
-    Raises:
-        CommandError: NotImplemented, the granularity is to change.
-    """
-    if "timeseries" in change:
-        raise CommandError(
-            ErrorCode.NotImplemented, "collMod of the granularity of a sharded time-series collection is not supported"
-        )
-    return namespace.buckets
-
-
-async def has_sharded_buckets(context: ShardContext, namespace: Namespace) -> bool:
-    """Whether a collection is a sharded time-series collection.
+async def sharded_time_series(context: ShardContext, namespace: Namespace) -> TimeSeriesFields | None:
+    """How the measurements of a sharded time-series collection are made into buckets; None if it is something else.
 
     Raises:
         CommandError: the catalog could not be read.
     """
     if namespace.is_time_series_buckets:
-        return False
-    catalog = await context.catalog()
-    return await catalog.read(read_routing(str(namespace.buckets))) is not None
+        return None
+    table = await (await context.catalog()).read(read_routing(str(namespace.buckets)))
+    return None if table is None else table.collection.time_series
+
+
+def change_of_buckets(fields: TimeSeriesFields, change: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a ``collMod`` of measurements, as those of one of their buckets.
+
+    Args:
+        fields: how measurements are made into buckets.
+        change: the fields of the request that say what to change.
+
+    Raises:
+        CommandError: NotImplemented, the granularity is to change; BadValue, it is not one; InvalidOptions, it is finer
+            than, or two steps from, the present one.
+    """
+    changed = dict(change)
+    if isinstance(options := change.get("timeseries"), Mapping):
+        _check_granularity(fields.granularity, options.get("granularity", fields.granularity))
+        del changed["timeseries"]
+    index = change.get("index")
+    if isinstance(index, Mapping) and isinstance(key := index.get("keyPattern"), Mapping):
+        changed["index"] = {**index, "keyPattern": fields.buckets_index_key(key)}
+    return changed
+
+
+def _check_granularity(present: str, wanted: str) -> None:
+    if wanted not in GRANULARITIES:
+        raise CommandError(
+            ErrorCode.BadValue,
+            f"Enumeration value '{wanted}' for field '_shardsvrCollMod.timeseries.granularity' is not a valid value.",
+        )
+    steps = GRANULARITIES.index(wanted) - GRANULARITIES.index(present)
+    if steps == 1:
+        raise CommandError(
+            ErrorCode.NotImplemented, "collMod of the granularity of a sharded time-series collection is not supported"
+        )
+    if steps:
+        raise CommandError(
+            ErrorCode.InvalidOptions,
+            "Invalid transition for timeseries.granularity. Can only transition from 'seconds' to 'minutes' or "
+            "'minutes' to 'hours'.",
+        )
 
 
 def _are_equal(one: TimeSeriesFields, other: TimeSeriesFields) -> bool:
