@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.retryable_writes import RetryingSession, increments, inserts, retrying_session
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
 from tests.local_cluster import Client, RunningCluster
@@ -100,6 +101,33 @@ def test_in_a_transaction(session: RetryingSession, ranged: Documents, name: str
     assert list(ranged.find()) == before
     session.compare_in_transaction({ending: 1, **TRANSACTION}, 2, db="admin")
     assert list(ranged.find().sort("_id")) == session.documents_on_mongod()
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_what_a_client_may_bypass(
+    session: RetryingSession, ranged: Documents, client: Client, is_in_transaction: bool
+) -> None:
+    """The deletion and the insertion bypass what the update may bypass, and nothing else."""
+    ranged.database.command("collMod", "ranged", validator={"n": {"$type": "int"}})
+    begun = {**TRANSACTION, "startTransaction": True} if is_in_transaction else {}
+    invalid = {**update({"$set": {"key": HIGH, "n": "x"}}), **begun}
+    unblocked: Document = {"mayBypassWriteBlocking": True}
+
+    def refusal(command: Document, number: int) -> int:
+        return int(session.run(command, number)["writeErrors"][0]["code"])
+
+    client.admin.command({"setUserWriteBlockMode": 1, "global": True})
+    try:
+        assert refusal(invalid, 2) == ErrorCode.UserWritesBlocked
+        assert refusal({**invalid, "bypassDocumentValidation": True}, 3) == ErrorCode.UserWritesBlocked
+        assert refusal({**invalid, **unblocked}, 4) == ErrorCode.DocumentValidationFailure
+        assert session.run({**invalid, **unblocked, "bypassDocumentValidation": True}, 5)["nModified"] == 1
+        if is_in_transaction:
+            commit = {"commitTransaction": 1, **TRANSACTION, **unblocked}
+            assert session.run(commit, 5, db="admin")["ok"] == 1.0
+    finally:
+        client.admin.command({"setUserWriteBlockMode": 1, "global": False})
+    assert list(ranged.find()) == [{"_id": 1, "key": HIGH, "n": "x", "a": [1, 2]}]
 
 
 def test_in_a_transaction_after_other_statements(session: RetryingSession, ranged: Documents) -> None:

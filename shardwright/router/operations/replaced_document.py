@@ -11,6 +11,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.transactions.session_fields import AUTOCOMMIT_ELEMENT
 from shardwright.router.writes.messages import message_with_versions
@@ -23,6 +24,7 @@ from shardwright.wire.request import Request
 
 _NO_HISTORY: Final = -1
 _BYPASS: Final = b"bypassDocumentValidation"
+_CARRIED: Final = (b"mayBypassWriteBlocking",)
 _SECOND_ID: Final = (
     "Failed to update document's shard key field. There is either an orphan for this document or _id for this "
     "collection is not globally unique."
@@ -97,7 +99,8 @@ async def _send(
 
     def part_with(routing: CollectionRouting) -> Operation:
         body = encode_document({**command(routing), "stmtIds": [_NO_HISTORY], "$db": operation.request.db})
-        frame = op_msg(append(body, AUTOCOMMIT_ELEMENT), request_id=operation.request.message.request_id)
+        carried = AUTOCOMMIT_ELEMENT + raw_elements(operation.request, _CARRIED)
+        frame = op_msg(append(body, carried), request_id=operation.request.message.request_id)
         return operation.part(Request(OpMsg(frame)))
 
     async def attempt(routing: CollectionRouting) -> ShardReply:
