@@ -45,7 +45,8 @@ class Cluster:
         except OperationFailure as failure:
             details = failure.details or {}
             return failure.code, details["errmsg"].rpartition(" :: caused by :: ")[2]
-        return [dict(sorted(answer.items())) for answer in reply["raw"].values()]
+        top = {field: value for field, value in reply.items() if field not in ("raw", "$clusterTime", "operationTime")}
+        return top, [dict(sorted(answer.items())) for answer in reply["raw"].values()]
 
     def code(self, db: str, command: dict[str, Any]) -> int | None:
         """The code of the error; None if there is none."""
@@ -156,8 +157,10 @@ def test_indexes_become_unique_alike(clusters: tuple[Cluster, Cluster]) -> None:
         each.admin.command("shardCollection", f"{DB}.unique", key={"a": 1})
         each.admin.command("split", f"{DB}.unique", middle={"a": 0})
         each.admin.command("moveChunk", f"{DB}.unique", find={"a": 5}, to=each.shards[1])
-        each.client[DB].command("collMod", "prepared", index={"name": "b_1", "prepareUnique": True})
         each.client[DB].unique.insert_many([{"a": 1, "b": 1}, {"a": -1, "b": 1}])
+
+    genuine, own = (each.modified("prepared", name="b_1", prepareUnique=True) for each in clusters)
+    assert own == genuine
 
     def same(name: str, **change: object) -> None:
         answers, indexes = [], []

@@ -50,12 +50,14 @@ class ModifyCollection(Coordinator):
         if self.phase is None:
             await check_expected_uuid(self.context.mongod, self.namespace, self._request.get("collectionUUID"))
         table = await self._read_routing()
+        shards = await (await self.context.catalog()).shards()
         if table is None:
             with self.point_of_no_return():
                 results = await self._send({self._me}, self._participant_command(perform_view_change=True))
-        else:
-            results = await self._modify_sharded(table)
-        shards = await (await self.context.catalog()).shards()
+            # As in MongoDB, what the only shard says is at the top, too.
+            changed = {name: value for name, value in results[self._me].items() if name != "ok"}
+            return {**changed, "raw": {shards[self._me].host: changed}}
+        results = await self._modify_sharded(table)
         return {"raw": {shards[shard_id].host: result for shard_id, result in sorted(results.items())}}
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
