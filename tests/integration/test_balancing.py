@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from bson.min_key import MinKey
+from bson.son import SON
 from pymongo import WriteConcern
 from pymongo.database import Database
 
-from tests.integration.sharded import LOWER, Document, shard_collection
+from tests.integration.sharded import LOWER, UPPER, Document, chunks, placement, shard_collection
 from tests.integration.waiting import eventually
 from tests.integration.workload import Workload
 from tests.local_cluster import Client, running_cluster
@@ -67,6 +70,26 @@ def balance_under_load(client: Client, database: Database[Document], megabytes: 
 
 def test_two_shards_become_even_under_load(client: Client, database: Database[Document]) -> None:
     balance_under_load(client, database, 7)
+
+
+def test_buckets_of_time_series_follow_their_zones(client: Client, database: Database[Document]) -> None:
+    options = {"timeField": "at", "metaField": "sensor"}
+    shard_collection(database, "series", SON([("sensor", 1), ("at", 1)]), timeseries=options)
+    buckets, admin = f"{database.name}.system.buckets.series", client.admin
+    database.series.insert_many([{"at": datetime(2024, 1, 1), "sensor": n % 10, "value": n} for n in range(40)])
+    admin.command("addShardToZone", UPPER, zone="some")
+    try:
+        admin.command("updateZoneKeyRange", buckets, min={"meta": 3}, max={"meta": 6}, zone="some")
+        status = admin.command("balancerCollectionStatus", buckets)
+        assert status["firstComplianceViolation"] == "zoneViolation"
+        with balancer_on(client):
+            eventually(lambda: is_even(client, buckets), within=EVEN_SECONDS_MAX, what="the buckets are in their zone")
+        assert [chunk["min"]["meta"] for chunk in chunks(client, buckets)] == [MinKey(), 3, 6]
+        assert placement(client, buckets) == [LOWER, UPPER, LOWER]
+        assert sorted(each["value"] for each in database.series.find()) == list(range(40))
+    finally:
+        admin.command("updateZoneKeyRange", buckets, min={"meta": 3}, max={"meta": 6}, zone=None)
+        admin.command("removeShardFromZone", UPPER, zone="some")
 
 
 @pytest.mark.exhaustive
