@@ -49,6 +49,7 @@ class FaultyMongod:
         writes: their number.
         fault: at which of them the connection is lost.
         before_write: called before the next write, once.
+        lost: the collection of the write at which it failed.
     """
 
     def __init__(self, mongod: Commands) -> None:
@@ -56,7 +57,7 @@ class FaultyMongod:
         self.writes = 0
         self.fault: Fault | None = None
         self.before_write: Callable[[], object] = _nothing
-        self.lost: object = None  # the collection of the write at which it failed
+        self.lost: object = None
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command unless the fault prevents it."""
