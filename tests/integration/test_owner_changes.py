@@ -110,7 +110,7 @@ def test_what_a_client_may_bypass(
     """The deletion and the insertion bypass what the update may bypass, and nothing else."""
     ranged.database.command("collMod", "ranged", validator={"n": {"$type": "int"}})
     begun = {**TRANSACTION, "startTransaction": True} if is_in_transaction else {}
-    invalid = {**update({"$set": {"key": HIGH, "n": "x"}}), **begun}
+    valid, invalid = ({**update({"$set": {"key": HIGH, "n": n}}), **begun} for n in (2, "x"))
     unblocked: Document = {"mayBypassWriteBlocking": True}
 
     def refusal(command: Document, number: int) -> int:
@@ -118,7 +118,7 @@ def test_what_a_client_may_bypass(
 
     client.admin.command({"setUserWriteBlockMode": 1, "global": True})
     try:
-        assert refusal(invalid, 2) == ErrorCode.UserWritesBlocked
+        assert refusal(valid, 2) == ErrorCode.UserWritesBlocked
         assert refusal({**invalid, "bypassDocumentValidation": True}, 3) == ErrorCode.UserWritesBlocked
         assert refusal({**invalid, **unblocked}, 4) == ErrorCode.DocumentValidationFailure
         assert session.run({**invalid, **unblocked, "bypassDocumentValidation": True}, 5)["nModified"] == 1
