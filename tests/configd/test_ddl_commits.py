@@ -169,7 +169,7 @@ def test_a_key_is_refined_once(catalog: CatalogUser) -> None:
 @pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.exhaustive)])
 def test_any_number_of_chunks_is_refined(catalog: CatalogUser, count: int) -> None:
     points = [LOW, *range(count - 1), HIGH]
-    sharded = catalog.shard_collection("ddl.many_refined", [(low, high, "a") for low, high in pairwise(points)])
+    sharded = catalog.shard_collection(f"ddl.refined_{count}", [(low, high, "a") for low, high in pairwise(points)])
     assert refine(catalog, sharded, {"x": 1, "y.z": 1, "w": "hashed"}) == {"ok": 1.0}
     added = {"y.z": LOW, "w": LOW}
     bounds = [({"x": low, **added}, {"x": high, **added}) for low, high in pairwise(points)]
