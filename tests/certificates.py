@@ -10,7 +10,12 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 ATTRIBUTES: Final = {
@@ -22,6 +27,17 @@ ATTRIBUTES: Final = {
     "OU": NameOID.ORGANIZATIONAL_UNIT_NAME,
     "emailAddress": NameOID.EMAIL_ADDRESS,
 }
+_SIGNS: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
@@ -52,6 +68,8 @@ class Authority:
             .not_valid_before(now - timedelta(days=1))
             .not_valid_after(now + timedelta(days=100))
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.path = directory / f"{name}.pem"
@@ -64,6 +82,7 @@ class Authority:
         *,
         hosts: Sequence[str] = LOCAL_HOSTS,
         days: tuple[int, int] = (-1, 100),
+        password: bytes | None = None,
     ) -> Issued:
         """A certificate with its key in ``file``.
 
@@ -71,6 +90,7 @@ class Authority:
             file: its name.
             subject: pairs of short names and values, the most general first.
             hosts: names and addresses that it is for.
+            password: with which the key is encrypted.
             days: the first and the last day on which it is valid, counted from today.
         """
         key = ec.generate_private_key(ec.SECP256R1())
@@ -80,12 +100,14 @@ class Authority:
             x509.CertificateBuilder(self._name, name, key.public_key(), x509.random_serial_number())
             .not_valid_before(now + timedelta(days=days[0]))
             .not_valid_after(now + timedelta(days=days[1]))
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False)
         certificate = builder.sign(self._key, hashes.SHA256())
         path = self._directory / file
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        encryption = NoEncryption() if password is None else BestAvailableEncryption(password)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
         path.write_bytes(certificate.public_bytes(Encoding.PEM) + private)
         return Issued(path, certificate)
 

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shardwright.deploy.access import write_once
 from shardwright.deploy.errors import DeployError
@@ -38,6 +38,17 @@ _SERVERS: Final = "servers"
 _CLIENTS: Final = "clients"
 """Another unit than that of the servers: who has a certificate of theirs may count as one of them."""
 _VALID: Final = timedelta(days=3650)
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 _CLOCK_DIFFERENCE_MAX: Final = timedelta(days=1)
 
 
@@ -121,13 +132,24 @@ class _Authority:
     def new(cls) -> "_Authority":
         key = _new_key()
         name = _name("authority", f"authority of {socket.gethostname()}"[:64])
-        builder = _builder(name, name, key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = (
+            _builder(name, name, key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
         return cls(key, builder.sign(key, hashes.SHA256()))
 
     def issue(self, unit: str, common_name: str, hosts: tuple[str, ...]) -> str:
-        """A new certificate with its key, PEM."""
+        """A new certificate with its key, PEM; of a server, which is also a client of others, if it has hosts."""
         key = _new_key()
-        builder = _builder(_name(unit, common_name), self.certificate.subject, key)
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
+        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = (
+            _builder(_name(unit, common_name), self.certificate.subject, key)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(issuer_key, critical=False)
+        )
         if hosts:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)

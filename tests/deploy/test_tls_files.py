@@ -1,5 +1,7 @@
 """The certificates of a local cluster."""
 
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE
 
@@ -19,6 +21,29 @@ def test_daemons_take_them(tmp_path: Path) -> None:
     tls = ProcessTls()
     tls.use(TlsSettings(TlsMode.REQUIRE, certificate_key_file=files.server_file, ca_file=files.ca_file))
     assert tls.organization == {("O", "shardwright"), ("OU", "servers")}
+
+
+def test_they_hold_up_to_strict_clients(tmp_path: Path) -> None:
+    """The default of Python 3.13: extensions have to be there and to agree."""
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca_file)
+    client = ssl.create_default_context(cafile=files.ca_file)
+    server.load_cert_chain(files.server_file)
+    client.load_cert_chain(files.client_file)
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context in (server, client):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(3):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert all(end.getpeercert() for end in ends)
 
 
 def test_files_are_private(tmp_path: Path) -> None:

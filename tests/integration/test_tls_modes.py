@@ -15,7 +15,6 @@ import pytest
 
 from shardwright.deploy.ports import PortReservation
 from shardwright.wire.message import op_msg
-from shardwright.wire.tls.settings import TlsMode
 from tests.certificates import Authority
 from tests.integration.waiting import eventually
 
@@ -90,6 +89,7 @@ def is_answered(parties: Parties, client: str, port: int) -> bool:
 
 
 def kebab(name: str) -> str:
+    """Our name of a mongod's option."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name.replace("CRL", "Crl"))
 
 
@@ -114,47 +114,7 @@ def test_who_is_answered(
     theirs = ["--tlsMode", mode if mode == "disabled" else f"{mode}TLS", *given]
     toy = [sys.executable, "-m", "tests.daemon.toy_daemon", "--tls-mode", mode, *ours]
     mongod = [mongod_binary, "--dbpath", str(tmp_path), "--nounixsocket", *theirs]
-    assert TlsMode(mode)
     with running(toy) as port, running(mongod) as mongod_port:
         answered = {client: is_answered(parties, client, port) for client in parties.clients}
         assert answered == {client: is_answered(parties, client, mongod_port) for client in parties.clients}
     assert any(answered.values())
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--tls-mode", "require"), "need tlsCertificateKeyFile or certificateSelector when TLS is enabled"),
-        (
-            ("--tls-ca-file", "CA"),
-            "need to enable TLS via the sslMode/tlsMode flag when using TLS configuration parameters",
-        ),
-        (("--tls-mode", "allow", "--tls-certificate-key-file", "SERVER"), "need tlsCAFile to recognise other servers"),
-        (
-            ("--tls-mode", "allow", "--tls-certificate-key-file", "SERVER", "--tls-crl-file", "CA"),
-            "need tlsCAFile with tlsCRLFile",
-        ),
-        (
-            ("--tls-mode", "allow", "--tls-certificate-key-file", "EXPIRED", "--tls-ca-file", "CA"),
-            "is expired or not yet valid.",
-        ),
-        (
-            ("--tls-mode", "allow", "--tls-certificate-key-file", "CA", "--tls-ca-file", "CA"),
-            "no certificate with its private key",
-        ),
-        (("--tls-disabled-protocols", "TLS1_5"), "Unrecognized disabledProtocols 'TLS1_5'"),
-    ],
-)
-def test_what_does_not_start(parties: Parties, options: tuple[str, ...], reason: str) -> None:
-    expired = parties.clients["expired"]
-    paths = {"CA": parties.authority.path, "SERVER": parties.server.path, "EXPIRED": expired}
-    words = [str(paths.get(word, word)) for word in options]
-    completed = subprocess.run(
-        [sys.executable, "-m", "tests.daemon.toy_daemon", "--port", "0", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert completed.returncode in (1, 2)
-    assert reason in completed.stderr
