@@ -90,8 +90,8 @@ class Authority:
             file: its name.
             subject: pairs of short names and values, the most general first.
             hosts: names and addresses that it is for.
-            password: with which the key is encrypted.
             days: the first and the last day on which it is valid, counted from today.
+            password: with which the key is encrypted.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(ATTRIBUTES[attribute], value) for attribute, value in subject])
