@@ -65,6 +65,6 @@ def _add_file(group: argparse._ArgumentGroup, name: str, description: str) -> No
 
 def _protocols(text: str) -> frozenset[str]:
     names = frozenset(text.split(",")) - {"none"}
-    for name in names - PROTOCOLS.keys():
+    for name in names.difference(PROTOCOLS):
         raise argparse.ArgumentTypeError(f"Unrecognized disabledProtocols '{name}'")
     return names

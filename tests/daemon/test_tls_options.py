@@ -1,6 +1,7 @@
 """The options for TLS: what a mongod refuses, with its words, and files that cannot be used."""
 
 import argparse
+import ssl
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def used(*words: str, secured_sockets: frozenset[str] = frozenset()) -> ProcessT
         (("--tls-mode", "require"), "need tlsCertificateKeyFile or certificateSelector when TLS is enabled"),
         (AUTHORITY, "need to enable TLS via the sslMode/tlsMode flag when using TLS configuration parameters"),
         (SERVER, "need tlsCAFile to recognise other servers"),
+        ((*SERVER, *AUTHORITY, "--tls-disabled-protocols", "TLS1_2,TLS1_3"), "all protocols are disabled"),
         ((*SERVER, "--tls-crl-file", "authority.pem"), "need tlsCAFile with tlsCRLFile"),
         ((*SERVER, "--tls-ca-file", "text.pem"), r"text\.pem: no certificates of authorities"),
         ((*SERVER, "--tls-ca-file", "none.pem"), r"none\.pem: no certificates of authorities: No such file"),
@@ -86,7 +88,17 @@ def test_unknown_protocols_are_refused(text: str) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_protocols_are_disabled() -> None:
-    tls = used(*SERVER, *AUTHORITY, "--tls-disabled-protocols", "TLS1_0,TLS1_2")
-    assert tls.settings.disabled_protocols == {"TLS1_0", "TLS1_2"}
-    assert not used(*SERVER, *AUTHORITY, "--tls-disabled-protocols", "none").settings.disabled_protocols
+@pytest.mark.parametrize(
+    ("text", "lowest", "highest"),
+    [
+        ("none", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.MAXIMUM_SUPPORTED),
+        ("TLS1_0,TLS1_1", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.MAXIMUM_SUPPORTED),
+        ("TLS1_0,TLS1_2", ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.MAXIMUM_SUPPORTED),
+        ("TLS1_3", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2),
+    ],
+)
+def test_protocols_are_disabled(text: str, lowest: ssl.TLSVersion, highest: ssl.TLSVersion) -> None:
+    tls = used("--tls-mode", "require", *SERVER[2:], *AUTHORITY, "--tls-disabled-protocols", text)
+    for context in (tls.accepting, tls.dialing, tls.dialing_locally):
+        assert context is not None
+        assert (context.minimum_version, context.maximum_version) == (lowest, highest)

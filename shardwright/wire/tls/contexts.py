@@ -6,13 +6,8 @@ from typing import Final
 
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
 
-PROTOCOLS: Final = {
-    "TLS1_0": ssl.Options(0),  # these two are always off: the library's contexts begin with TLS 1.2
-    "TLS1_1": ssl.Options(0),
-    "TLS1_2": ssl.OP_NO_TLSv1_2,
-    "TLS1_3": ssl.OP_NO_TLSv1_3,
-}
-"""The names of protocols in MongoDB's ``tlsDisabledProtocols``, and what turns each off."""
+PROTOCOLS: Final = ("TLS1_0", "TLS1_1", "TLS1_2", "TLS1_3")
+"""The names of protocols in MongoDB's ``tlsDisabledProtocols``. The first two are always off, by the library's default."""
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -59,8 +54,12 @@ def client_context(settings: TlsSettings, *, checks_host_name: bool) -> ssl.SSLC
 
 
 def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    for name in settings.disabled_protocols:
-        context.options |= PROTOCOLS[name]
+    if settings.disabled_protocols.issuperset(PROTOCOLS[2:]):
+        raise TlsConfigurationError("all protocols are disabled")
+    if "TLS1_2" in settings.disabled_protocols:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if "TLS1_3" in settings.disabled_protocols:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
 
 
 def _load_certificate(context: ssl.SSLContext, path: Path) -> None:
