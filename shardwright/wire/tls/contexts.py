@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
 
 PROTOCOLS: Final = ("TLS1_0", "TLS1_1", "TLS1_2", "TLS1_3")
-"""The names of protocols in MongoDB's ``tlsDisabledProtocols``. The first two are always off, by the library's default."""
+"""The protocols in MongoDB's ``tlsDisabledProtocols``. The first two are always off, by the library's default."""
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
