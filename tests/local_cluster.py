@@ -30,11 +30,17 @@ RESTART_SECONDS_MAX: Final = 60.0
 Client = MongoClient[dict[str, Any]]
 
 _of_all_clusters: list[str] = []
+_keys: dict[str, str] = {}
 
 
 def close_all_clusters() -> None:
     """Start every cluster with access control from now on; its clients log in as a part of the cluster."""
     _of_all_clusters.append("--auth")
+
+
+def key_for(address: str) -> str | None:
+    """The password of the cluster for a connection to one of its processes, if all clusters are closed."""
+    return _keys.get(address)
 
 
 def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
@@ -130,6 +136,17 @@ class RunningCluster:
         assert completed.returncode == 0, completed.stderr
 
     @property
+    def key_file(self) -> Path | None:
+        """The key of the cluster, if it is closed."""
+        access = self.document.get("auth")
+        return None if access is None else Path(access["keyFile"])
+
+    def register(self, address: str) -> None:
+        """Have connections to a process log in, if all clusters are closed (see `key_for`)."""
+        if _of_all_clusters and self.key_file is not None:
+            _keys[address] = self.key_file.read_text()
+
+    @property
     def local(self) -> LocalCluster:
         """The launcher's functions for this cluster."""
         return _local(self.directory)
@@ -166,6 +183,8 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
         completed = shardwright("up", *arguments)
         assert completed.returncode == 0, completed.stderr
         cluster = RunningCluster(directory, json.loads(completed.stdout))
+        for process in cluster.document["processes"]:
+            cluster.register(process["address"])
         # As MongoDB's own ShardingTest does: a test that wants the balancer starts it.
         with cluster.client() as client:
             client.admin.command("balancerStop")

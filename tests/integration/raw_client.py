@@ -1,4 +1,7 @@
-"""A TCP connection over which any bytes can be sent, and which can be closed at any moment."""
+"""A TCP connection over which any bytes can be sent, and which can be closed at any moment.
+
+On the clusters of `tests.second_run` it logs in as a part of the cluster.
+"""
 
 import socket
 from collections.abc import Iterator
@@ -7,6 +10,9 @@ from typing import Any
 
 import bson
 
+from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from tests.local_cluster import key_for
 from tests.wire.raw_connection import op_msg_frame
 
 SECONDS_MAX = 30.0
@@ -18,6 +24,9 @@ class RawClient:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), SECONDS_MAX)
+        key = key_for(address)
+        if key is not None:
+            self._log_in(key)
 
     def send(self, frame: bytes) -> None:
         """Send bytes."""
@@ -47,6 +56,24 @@ class RawClient:
             return self.socket.recv(1) == b""
         except ConnectionResetError:
             return True
+
+    def _log_in(self, key: str) -> None:
+        log_in = ClientConversation("__system", b"n" * 24)
+        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": log_in.first}
+        first = self._exchange({**start, "options": {"skipEmptyExchange": True}})
+        answer = log_in.read(first["payload"])
+        keys = ScramKeys.derive(Mechanism.SHA_256, key.encode(), answer.salt, answer.iterations)
+        proof = {"saslContinue": 1, "conversationId": 1, "payload": log_in.prove(answer, keys)}
+        assert self._exchange(proof)["done"]
+
+    def _exchange(self, step: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a step of the log-in; a server that is ending counts as one that is not there."""
+        self.send_command(step, db="local")
+        frame = self.receive()
+        reply: dict[str, Any] = bson.decode(frame[21:]) if frame else {}
+        if not reply.get("ok"):
+            raise ConnectionResetError(f"the log-in ended: {reply}")
+        return reply
 
     def _receive(self, count: int) -> bytes:
         received = b""

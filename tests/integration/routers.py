@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import bson
@@ -20,23 +20,29 @@ END_SECONDS_MAX = 30.0
 @contextmanager
 def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An additional router: its address and its process; stopped after the block."""
-    with router_of(f"config/{cluster.address('config.0.configd')}", *options) as started:
+    if cluster.key_file is not None:
+        options = (*options, "--key-file", str(cluster.key_file))
+    with router_of(f"config/{cluster.address('config.0.configd')}", *options, register=cluster.register) as started:
         yield started
 
 
 @contextmanager
-def router_of(config_servers: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def router_of(
+    config_servers: str, *options: str, register: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A router of a cluster that need not have been started by the launcher; as `extra_router`.
 
     Args:
         config_servers: ``set/host:port,…``.
         options: of the router.
+        register: is given its address.
     """
     with PortReservation() as ports:
         port = ports.hold_free()
     command = [sys.executable, "-m", "shardwright.router.main", "--configdb", config_servers]
     process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
     address = f"127.0.0.1:{port}"
+    register(address)
     try:
         eventually(lambda: worker_of(address), within=START_SECONDS_MAX, what="the router answers")
         yield address, process
