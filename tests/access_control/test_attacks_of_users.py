@@ -11,7 +11,8 @@ from bson import Binary, Int64, ObjectId, Timestamp
 from pymongo.errors import OperationFailure
 
 from tests.access_control.conftest import PlainMongod
-from tests.access_control.users import PASSWORD, raw_user, user_of
+from tests.access_control.users import PASSWORD, LogIn, raw_user, user_of
+from tests.integration.raw_client import raw_client
 from tests.local_cluster import Client, RunningCluster
 
 Command = dict[str, Any]
@@ -199,6 +200,22 @@ def test_nobody_takes_part_in_the_transaction_of_another(closed: RunningCluster)
                 assert refused["code"] in (13, 251, 50940), refused
         assert writer.command({"commitTransaction": 1, **within})["ok"]
         assert chief.command({"count": "goods", "query": {"a": 3001}}, db="shop")["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("lsid", "code"),
+    [
+        ({"id": Binary(uuid4().bytes, 4), "uid": Binary(b"x" * 32)}, 13),
+        ({"id": Binary(uuid4().bytes, 4), "txnUUID": Binary(uuid4().bytes, 4)}, 72),
+        ({"id": Binary(uuid4().bytes, 4), "txnUUID": Binary(uuid4().bytes, 4), "txnNumber": Int64(1)}, 72),
+    ],
+    ids=["of another user", "internal", "internal with a number"],
+)
+def test_sessions_that_only_servers_name(closed: RunningCluster, plain: PlainMongod, lsid: Command, code: int) -> None:
+    with raw_user(closed, "chief") as ours, raw_client(plain.address) as theirs:
+        LogIn(theirs, "chief").complete()
+        find = {"find": "goods", "limit": 1, "lsid": lsid}
+        assert ours.command(find, db="shop")["code"] == theirs.command(find, db="shop")["code"] == code
 
 
 def test_a_revoked_role_ends_the_batches_of_a_cursor(closed: RunningCluster, plain: PlainMongod) -> None:
