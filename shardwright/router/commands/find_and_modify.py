@@ -67,7 +67,7 @@ async def _modify(operation: Operation) -> Reply:
         if operation.transaction is not None:
             raise_if_refused(reply)
         refuse_or_move(operation, move_refused(1))
-    if CHANGED_OWNER not in reply.fields:
+    if not reply.has(CHANGED_OWNER):
         return reply.for_client(HIDDEN_FIELDS)
     await in_own_task()
     await insert_with_new_owner(operation, reply)

@@ -120,7 +120,7 @@ def _active_number(operation: Operation) -> int:
 
 def _answer(operation: Operation, reply: ShardReply | None, recovery_shard: str | None) -> Reply:
     """The answer to a commit, with the shard's write concern error, if there is one, and what drivers retry it for."""
-    if reply is None or b"writeConcernError" not in reply.fields:
+    if reply is None or not reply.has(b"writeConcernError"):
         # A session that goes on after a commit on one shard waits only for that: the shard has reached it already.
         operation_time = reply.operation_time if reply is not None and len(operation.targeted) == 1 else 0
         return operation.raw_reply(token_element(recovery_shard), operation_time=operation_time)

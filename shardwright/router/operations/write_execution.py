@@ -103,7 +103,7 @@ class _Execution:
             if not is_routing_refusal(error.code):
                 raise
             reply = ShardReply.failed(shard, error)
-        if self._may_change_owner and CHANGED_OWNER in reply.fields:
+        if self._may_change_owner and reply.has(CHANGED_OWNER):
             await in_own_task()
             return await self._with_new_owner(reply)
         if _can_pass(reply):
@@ -151,7 +151,7 @@ class _Execution:
         if not run.settled and not was_broadcast:
             _raise_if_refused_as_a_whole(replies)
         for reply in replies:
-            if self._may_change_owner and CHANGED_OWNER in reply.fields:
+            if self._may_change_owner and reply.has(CHANGED_OWNER):
                 await in_own_task()
                 await insert_with_new_owner(self._operation, reply)
             self._record(run, parts[reply.shard_id], reply)
@@ -335,9 +335,9 @@ def _can_pass(reply: ShardReply) -> bool:
     """Whether a shard's reply to the whole batch can be forwarded to the client."""
     if reply.error is not None:
         return not _is_for_router(reply.error.code)
-    if b"writeConcernError" in reply.fields:
+    if reply.has(b"writeConcernError"):
         return False
-    if b"writeErrors" not in reply.fields:
+    if not reply.has(b"writeErrors"):
         return True
     errors = WriteReply.read(reply.body, reply.fields).errors
     return not any(_is_for_router(each.code) or has_category(each.code, Category.NOT_PRIMARY) for each in errors)

@@ -13,6 +13,9 @@ from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, de
 
 _READ_ONLY: Final = b"readOnly"
 
+_SHORT_BYTES_MAX: Final = 4_096
+"""Up to this size, searching for a field's name takes less time than finding all fields."""
+
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
         b"$configTime",
@@ -115,6 +118,10 @@ class ShardReply:
                 raise RemoteProtocolError(f"reply of {self.shard_id}: {error}") from error
         return self._fields
 
+    def has(self, name: bytes) -> bool:
+        """Whether the reply has a top-level field: most replies do not even mention it, which is found out quickly."""
+        return (len(self.frame) > _SHORT_BYTES_MAX or name in self.frame) and name in self.fields
+
     @property
     def is_usual(self) -> bool:
         """Whether the reply ends like those of mongods, and so has no fields hidden from clients."""
@@ -185,8 +192,11 @@ class ShardReply:
         Args:
             hidden: the fields to remove.
         """
-        if self._usual_cluster_time and hidden is INTERNAL_REPLY_FIELDS:
-            return self.frame
+        if self._usual_cluster_time:
+            if hidden is INTERNAL_REPLY_FIELDS:
+                return self.frame
+            if len(self.frame) <= _SHORT_BYTES_MAX and not any(name in self.frame for name in hidden):
+                return self.frame
         found = [span for name, span in self.fields.items() if name in hidden]
         if not found:
             return self.frame

@@ -50,7 +50,7 @@ async def commit(sender: ShardSender, transaction: RouterTransaction, elements: 
             await in_own_task()
             await _abort_others(sender, transaction, error)
         raise
-    if reply is None or b"writeConcernError" not in reply.fields:
+    if reply is None or not reply.has(b"writeConcernError"):
         transaction.phase = Phase.COMMITTED
     return reply
 
@@ -108,7 +108,7 @@ async def _read_only(
     replies = await _commit_on(sender, transaction, plan.shards, elements)
     for reply in replies:
         reply.raise_for_error()
-    return next((reply for reply in replies if b"writeConcernError" in reply.fields), replies[0])
+    return next((reply for reply in replies if reply.has(b"writeConcernError")), replies[0])
 
 
 @may_run_in_reactor

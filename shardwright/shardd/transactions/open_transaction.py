@@ -1,9 +1,7 @@
 """One multi-document transaction that is open on this shard."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import trio
 
@@ -107,17 +105,21 @@ class OpenTransaction:
         """Return when it has been committed or aborted."""
         await self._ended.wait()
 
-    @contextmanager
-    def command_under_way(self) -> Iterator[None]:
-        """In the block, one of its commands is under way."""
+    def command_under_way(self) -> Self:
+        """A block in which one of its commands is under way; there may be several at a time."""
+        return self
+
+    def __enter__(self) -> None:
+        """Begin a command."""
         self._commands += 1
         self.quiet_since = None
-        try:
-            yield
-        finally:
-            self._commands -= 1
-            if not self._commands:
-                self.quiet_since = trio.current_time()
+
+    def __exit__(self, *_: object) -> None:
+        """End a command."""
+        self._commands -= 1
+        if not self._commands:
+            self.quiet_since = trio.current_time()
+            if self._quiet:
                 self._quiet.unpark_all()
 
     async def wait_quiet(self) -> None:

@@ -103,3 +103,15 @@ def test_a_reply_without_a_time_is_not_signed(document: dict[str, Any]) -> None:
 def test_without_keys_the_dummy_signature_remains() -> None:
     reply = frame(USUAL)
     assert signed(reply, TimeSigner()) is reply
+
+
+def test_fields_that_are_mentioned_in_a_value_only() -> None:
+    document = {"value": {"writeErrors": [], "electionId": 1}, "n": 1, **without("cursor")}
+    reply = ShardReply("shard0", "host:1", frame(document))
+    assert (reply.has(b"n"), reply.has(b"writeErrors"), reply.has(b"nModified")) == (True, False, False)
+    assert reply.for_client(frozenset({b"electionId"})) == reply.frame
+
+
+def test_a_field_that_is_hidden_is_removed_from_a_usual_reply() -> None:
+    reply = ShardReply("shard0", "host:1", frame({"n": 1, "electionId": 1, **without("cursor")}))
+    assert bson.decode(OpMsg(reply.for_client(frozenset({b"electionId"}))).body) == {"n": 1, **without("cursor")}
