@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from bson.binary import Binary
 
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.session_history.child_sessions import ChildTransaction, numbered_operations
@@ -95,6 +94,7 @@ class HistoryEntry(NamedTuple):
 class HistoryReader:
     """Reads entries for a migration.
 
+    A retry names its collection, so the name decides which statements are about it: resharding keeps it, and not the UUID.
     Statements about documents that are certainly outside the range are left out. That is known of inserts, which are
     logged with the whole document, and of all statements if the shard key consists of parts of ``_id``. Otherwise the
     oplog does not contain the shard key with which an update or delete found its document, and it may have changed.
@@ -172,8 +172,7 @@ class HistoryReader:
 
     def inherited_filter(self) -> dict[str, Any]:
         """A query for the statements received in earlier migrations that may concern this one."""
-        of_collection = {"nss": self.namespace, "ui": Binary(self.collection_uuid)}
-        return {"$or": [of_collection, {"_id.stmtId": INCOMPLETE_HISTORY}]}
+        return {"$or": [{"nss": self.namespace}, {"_id.stmtId": INCOMPLETE_HISTORY}]}
 
     def entries_filter(self) -> dict[str, Any]:
         """A query for the oplog entries of the collection's writes."""
@@ -181,15 +180,27 @@ class HistoryReader:
 
     def inherited(self, statement: ExecutedStatement) -> ExecutedStatement:
         """A statement received in an earlier migration, as the recipient is to store it."""
-        return statement
+        if statement.is_incomplete_history:
+            return statement
+        return statement._replace(collection_uuid=self.collection_uuid, key=self._present_key(statement))
 
     def concerns(self, statement: ExecutedStatement) -> bool:
         """Whether a statement received in an earlier migration may be retried on the recipient of this one."""
         if statement.is_incomplete_history:
             return True
-        if statement.namespace != self.namespace or statement.collection_uuid != self.collection_uuid:
+        if statement.namespace != self.namespace:
             return False
-        return statement.key is None or self._range.contains_key(self._pattern.key_bytes(statement.key))
+        key = self._present_key(statement)
+        return key is None or self._range.contains_key(self._pattern.key_bytes(key))
+
+    def _present_key(self, statement: ExecutedStatement) -> bytes | None:
+        """The shard key of a statement received in an earlier migration; None if the collection had another one then.
+
+        It was given the present one with another UUID, by resharding, or with more fields, by refining.
+        """
+        if statement.key is None or statement.collection_uuid != self.collection_uuid:
+            return None
+        return statement.key if self._pattern.is_shard_key(statement.key) else None
 
     def _statements(
         self,

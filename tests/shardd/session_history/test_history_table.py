@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from itertools import count
+from uuid import UUID
 
 import bson
 import pytest
@@ -189,5 +190,31 @@ def test_received_history_is_passed_to_the_next_owner(lone: LoneMongod) -> None:
             }.items()
         }
         assert found == {"inside": 1, "outside": 0, "unknown": 1, "lost": 1, "elsewhere": 0}
+
+    run(lone, test)
+
+
+@pytest.mark.parametrize(
+    ("was", "key"),
+    [
+        pytest.param(UUID(int=1), {"a": 15}, id="resharded"),
+        pytest.param(None, {"a": 0}, id="refined"),
+    ],
+)
+def test_received_history_outlives_a_change_of_the_key(
+    lone: LoneMongod, was: UUID | None, key: dict[str, int]
+) -> None:
+    """Where the documents of such statements are now is unknown, but their retries may come."""
+    session = Session()
+    namespace = Namespace(f"inherited{next(_databases)}", "c")
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        uuid = await collection_uuid(mongod, namespace)
+        (raw,) = executed(session, 1, 0, key=key["a"])
+        statement = ExecutedStatement.from_bson(raw)._replace(namespace=str(namespace))
+        await HistoryTable(mongod).absorb([statement._replace(collection_uuid=(was or uuid).bytes).to_bson()])
+        history = await donor_history(mongod, namespace, {"a": 0, "b": 0}, {"a": 10, "b": 0})
+        (told,) = of_session(await drained(history), session)
+        assert (told.collection_uuid, told.key) == (uuid.bytes, None)
 
     run(lone, test)
