@@ -261,3 +261,21 @@ def test_primary_shard_without_chunks(database: Database[Document], other_client
     elsewhere.insert_many(measurements(20, first=20))
     assert series.count_documents({}) == elsewhere.count_documents({}) == 40
     assert [each["name"] for each in elsewhere.list_indexes()] == ["meta_1"]
+
+
+@pytest.mark.parametrize("target", ["plain", "sharded"])
+def test_buckets_are_not_renamed(series: Documents, target: str) -> None:
+    """As mongod refuses it; the coordinator must find that out before its point of no return."""
+    database = series.database
+    database.plain.insert_one({})
+    shard_collection(database, "sharded", {"a": 1})
+    rename = {"renameCollection": f"{database.name}.system.buckets.series", "to": f"{database.name}.{target}"}
+    with pytest.raises(OperationFailure) as refused:
+        database.client.admin.command({**rename, "dropTarget": True}, maxTimeMS=30_000)
+    assert refused.value.details is not None
+    assert (refused.value.code, refused.value.details["errmsg"]) == (
+        20,
+        "Renaming system.buckets collections is not allowed",
+    )
+    series.insert_many(measurements(first=100))
+    assert series.count_documents({}) == 200

@@ -1,6 +1,7 @@
 """Resharding a collection that is in use: what clients see, and what is left behind."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from uuid import uuid4
@@ -183,6 +184,38 @@ def test_a_transaction_commits_while_writes_are_blocked(
     check_nothing_left(client, mongods, namespace)
 
 
+def test_an_index_that_waits_for_a_transaction(collection: Documents, mongods: list[Client]) -> None:
+    """Its creation was admitted before, and mongod begins it when the recipients could have read the indexes."""
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(10))
+    with ThreadPoolExecutor() as pool, client.start_session() as session:
+        with session.start_transaction():
+            for key in (0, LAST - 1):
+                collection.insert_one({"key": key, "other": key}, session=session)
+            created = pool.submit(collection.create_index, "text")
+            wait_under_way(mongods, "createIndexes")
+            resharded = pool.submit(client.admin.command, "reshardCollection", namespace, key={"other": 1})
+            eventually(
+                lambda: client.config.reshardingOperations.find_one({"state": "preparing-to-donate"}),
+                within=30,
+                what="donors are being asked",
+            )
+            assert not resharded.done()
+        assert created.result() == "text_1"
+        resharded.result()
+    assert {"key_1", "other_1", "text_1"} <= collection.index_information().keys()
+
+
+def wait_under_way(mongods: list[Client], command: str) -> None:
+    """Wait until every mongod executes a command."""
+
+    def are_busy() -> bool:
+        operations = [mongod.admin.aggregate([{"$currentOp": {}}]) for mongod in mongods]
+        return all(any(command in each.get("command", {}) for each in some) for some in operations)
+
+    eventually(are_busy, within=30, what=f"{command} is under way")
+
+
 def test_a_snapshot_from_before_it_is_not_read(collection: Documents) -> None:
     """At that time the assembled collection was not complete, and not under this name."""
     client, namespace = collection.database.client, collection.full_name
@@ -263,6 +296,17 @@ def test_chunks_by_sample_and_zone(collection: Documents) -> None:
         client.admin.command("removeShardFromZone", "shard1", zone="east")
     assert client.config.tags.count_documents({"ns": namespace}) == 0
     assert collection.count_documents({}) == 1_000
+
+
+@pytest.mark.parametrize(("count", "size"), [(100, 10), (4_500, 4_000)], ids=["small keys", "more than a reply holds"])
+def test_the_sample_leaves_no_cursor_open(collection: Documents, mongods: list[Client], count: int, size: int) -> None:
+    """It would keep the collection's ranges from being deleted until it times out."""
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many({"key": 0, "other": f"{n:0{size}}"} for n in range(count))
+    client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=count // 10)
+    for mongod in mongods:
+        idle = mongod.admin.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"type": "idleCursor"}}])
+        assert [each["cursor"] for each in idle if each["ns"] == namespace] == []
 
 
 def test_change_streams_go_on(collection: Documents) -> None:

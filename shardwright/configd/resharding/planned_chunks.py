@@ -99,9 +99,13 @@ async def _sample(primary: Primary, operation: ReshardingOperation, count: int) 
         size = min(share, _SAMPLES_PER_SHARD_MAX)
         fields = {each.name.decode(): 1 for each in pattern.fields}
         pipeline = [{"$sample": {"size": size}}, {"$project": {"_id": 0, **fields}}]
-        find = {"aggregate": namespace.collection, "pipeline": pipeline, "cursor": {"batchSize": size}}
-        reply = await ask(donor, find)
-        keys.extend(pattern.extract_from_document(encode_document(each)) for each in reply["cursor"]["firstBatch"])
+        # The batch may have one more than the sample, so that the cursor ends with it, unless the keys are too large.
+        # An open one would keep the ranges of the collection from being deleted.
+        aggregate = {"aggregate": namespace.collection, "pipeline": pipeline, "cursor": {"batchSize": size + 1}}
+        cursor = (await ask(donor, aggregate))["cursor"]
+        if cursor["id"]:
+            await ask(donor, {"killCursors": namespace.collection, "cursors": [cursor["id"]]})
+        keys.extend(pattern.extract_from_document(encode_document(each)) for each in cursor["firstBatch"])
 
     async def ask(donor: str, command: Mapping[str, Any]) -> dict[str, Any]:
         return await primary.shards.command(await primary.catalog.shard(donor), namespace.db, command)

@@ -41,7 +41,7 @@ class NamespaceState:
         accepted: raw ``shardVersion`` values that are known to match; most operations need only a comparison of bytes.
         critical_section: the one that is on, if any.
         generation: incremented whenever the metadata is forgotten, which shows whether a refresh began before that.
-        operations: the generation in which new operations are counted, since the last `wait_earlier_operations`.
+        operations: the generation in which new operations are counted, since the last wait for those under way.
         orphans: hides documents that other shards own from operations; None if there cannot be any.
         last_arrival: when a range last arrived from another shard, by the monotonic clock.
         last_deletion: when a range deletion last ended, by the monotonic clock.
@@ -186,12 +186,14 @@ class NamespaceState:
 
     async def wait_earlier_operations(self) -> None:
         """Return when all operations that are now under way have ended, regardless of those that begin meanwhile."""
-        if not self.operations.is_over:
-            self._earlier_operations.append(self.operations)
-            self.operations = OperationGeneration()
-        for earlier in tuple(self._earlier_operations):
+        for earlier in self._begin_generation():
             await earlier.wait_over()
         self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
+
+    async def wait_present_writes(self) -> None:
+        """Return when all writes that are now under way have ended, regardless of those that begin meanwhile."""
+        for earlier in self._begin_generation():
+            await earlier.wait_writes_over()
 
     async def wait_earlier_writes(self) -> None:
         """Return when no writes are left among the operations that `wait_earlier_operations` last waited for."""
@@ -202,6 +204,13 @@ class NamespaceState:
         """Have reads repeated that are still under way among those that `wait_earlier_operations` last waited for."""
         for earlier in self._earlier_operations:
             earlier.is_superseded = True
+
+    def _begin_generation(self) -> Sequence[OperationGeneration]:
+        """Count new operations apart from those under way; returns what counts these."""
+        if not self.operations.is_over:
+            self._earlier_operations.append(self.operations)
+            self.operations = OperationGeneration()
+        return tuple(self._earlier_operations)
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Enter a critical section as `enter_section` does, and wait until no write is under way."""

@@ -48,10 +48,14 @@ class ReshardingDonor:
     async def describe(self) -> dict[str, Any]:
         """The size of what this shard has, and a time before which nothing needs to be fetched.
 
+        No index changes after that. One that is created or dropped by a command from before may have to wait in mongod
+        for an open transaction, and would be missed by the recipients, which copy the indexes next.
+
         Raises:
             CommandError: CollectionUUIDMismatch, the collection is not the one to be resharded; mongod refuses.
         """
         namespace = self.part.participation.namespace
+        await self._context.namespace(str(namespace)).wait_present_writes()
         local = await describe(self._context.mongod, namespace)
         if local is None or local.uuid != self.part.participation.source_uuid:
             raise CommandError(ErrorCode.CollectionUUIDMismatch, f"The donor does not have the collection {namespace}")

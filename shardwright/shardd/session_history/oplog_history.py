@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.session_history.child_sessions import ChildTransaction, numbered_operations
 from shardwright.shardd.session_history.statement import (
@@ -94,7 +93,7 @@ class HistoryEntry(NamedTuple):
 class HistoryReader:
     """Reads entries for a migration.
 
-    A retry names its collection, so the name decides which statements are about it: resharding keeps it, and not the UUID.
+    A retry names its collection, so the name decides which statements are about it. Resharding keeps it, not the UUID.
     Statements about documents that are certainly outside the range are left out. That is known of inserts, which are
     logged with the whole document, and of all statements if the shard key consists of parts of ``_id``. Otherwise the
     oplog does not contain the shard key with which an update or delete found its document, and it may have changed.

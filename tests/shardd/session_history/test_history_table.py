@@ -201,9 +201,7 @@ def test_received_history_is_passed_to_the_next_owner(lone: LoneMongod) -> None:
         pytest.param(None, {"a": 0}, id="refined"),
     ],
 )
-def test_received_history_outlives_a_change_of_the_key(
-    lone: LoneMongod, was: UUID | None, key: dict[str, int]
-) -> None:
+def test_received_history_outlives_a_change_of_the_key(lone: LoneMongod, was: UUID | None, key: dict[str, int]) -> None:
     """Where the documents of such statements are now is unknown, but their retries may come."""
     session = Session()
     namespace = Namespace(f"inherited{next(_databases)}", "c")

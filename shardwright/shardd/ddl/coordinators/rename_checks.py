@@ -30,7 +30,8 @@ async def check_rename(
 
     Raises:
         CommandError: CommandFailed, the databases have different primary shards, or differ though a collection is
-            sharded; NamespaceNotFound; NamespaceExists; CommandNotSupportedOnView; InvalidNamespace.
+            sharded; NamespaceNotFound; NamespaceExists; CommandNotSupportedOnView; InvalidNamespace; IllegalOperation,
+            the collection holds the buckets of a time-series collection.
     """
     if target.db != source.db:
         await _check_databases(context, target, sharded=source_table or target_table)
@@ -40,6 +41,8 @@ async def check_rename(
         )
     if source_table is None and target_table is None:
         return await _check_zones(context, target, target_table)
+    if source.is_time_series_buckets:
+        raise CommandError(ErrorCode.IllegalOperation, "Renaming system.buckets collections is not allowed")
     if source_table is not None:
         target.check_shardable()
     local, replaced = [await describe(context.mongod, each) for each in (source, target)]
