@@ -1,9 +1,13 @@
 """Commands that change the bounds of chunks: ``split``, ``mergeChunks``."""
 
+from collections.abc import Awaitable, Callable
+
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.split_vector import split_vector
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
 from shardwright.sharding.arguments import named_in_full
@@ -18,28 +22,27 @@ from shardwright.wire.request import Request
 @command("split", admin_only=True)
 async def split(operation: Operation) -> Reply:
     """Splits a chunk at a given key, or in the middle of its documents."""
-    request = operation.request
-    table = await fresh_table(operation)
-    query, bounds, middle = _split_arguments(request)
-    if middle is not None:
-        chunk, split_key = chunk_of_middle(table, middle)
-    else:
-        chunk = chunk_of_query(table, query) if query is not None else chunk_of_bounds(table, bounds or [])
-        split_key = await _median_key(operation, table, chunk)
-    splitting = {
-        "splitChunk": str(table.namespace),
-        "from": chunk.shard,
-        "keyPattern": raw_document(table.key_pattern.document),
-        "epoch": table.collection.epoch,
-        "timestamp": table.collection.timestamp,
-        "min": raw_document(chunk.min),
-        "max": raw_document(chunk.max),
-        "splitKeys": [raw_document(split_key)],
-    }
-    try:
+
+    async def attempt(table: RoutingTable) -> None:
+        query, bounds, middle = _split_arguments(operation.request)
+        if middle is not None:
+            chunk, split_key = chunk_of_middle(table, middle)
+        else:
+            chunk = chunk_of_query(table, query) if query is not None else chunk_of_bounds(table, bounds or [])
+            split_key = await _median_key(operation, table, chunk)
+        splitting = {
+            "splitChunk": str(table.namespace),
+            "from": chunk.shard,
+            "keyPattern": raw_document(table.key_pattern.document),
+            "epoch": table.collection.epoch,
+            "timestamp": table.collection.timestamp,
+            "min": raw_document(chunk.min),
+            "max": raw_document(chunk.max),
+            "splitKeys": [raw_document(split_key)],
+        }
         await operation.context.sender.command(chunk.shard, "admin", splitting, may_repeat=True)
-    finally:
-        operation.context.routing.forget_collection(str(table.namespace))
+
+    await _change_chunks(operation, attempt)
     return {}
 
 
@@ -55,20 +58,34 @@ async def merge_chunks(operation: Operation) -> Reply:
     for bound, name in zip(bounds, ("min", "max"), strict=True):
         if bound == EMPTY_DOCUMENT:
             raise PlainError(f"no {name} key specified")
-    table = await fresh_table(operation)
-    low, high = checked_bounds(table, bounds)
-    owner = table.shard_for_key(table.key_pattern.key_bytes(low))
-    merging = {
-        "mergeChunks": str(table.namespace),
-        "bounds": [raw_document(low), raw_document(high)],
-        "epoch": table.collection.epoch,
-        "timestamp": table.collection.timestamp,
-    }
-    try:
+
+    async def attempt(table: RoutingTable) -> None:
+        low, high = checked_bounds(table, bounds)
+        owner = table.shard_for_key(table.key_pattern.key_bytes(low))
+        merging = {
+            "mergeChunks": str(table.namespace),
+            "bounds": [raw_document(low), raw_document(high)],
+            "epoch": table.collection.epoch,
+            "timestamp": table.collection.timestamp,
+        }
         await operation.context.sender.command(owner, "admin", merging, may_repeat=True)
-    finally:
-        operation.context.routing.forget_collection(str(table.namespace))
+
+    await _change_chunks(operation, attempt)
     return {}
+
+
+async def _change_chunks(operation: Operation, attempt: Callable[[RoutingTable], Awaitable[None]]) -> None:
+    """Change chunks by the present routing table, and again if the collection has been given another epoch meanwhile.
+
+    Raises:
+        CommandError: see `fresh_table`; what ``attempt`` raises; StaleEpoch, in each of many attempts.
+    """
+    namespace, routing = str(named_in_full(operation.request)), operation.context.routing
+    routing.forget_collection(namespace)
+    try:
+        await with_routing(operation, namespace, lambda found: attempt(_sharded(found)))
+    finally:
+        routing.forget_collection(namespace)
 
 
 async def fresh_table(operation: Operation) -> RoutingTable:
@@ -79,9 +96,12 @@ async def fresh_table(operation: Operation) -> RoutingTable:
     """
     namespace = str(named_in_full(operation.request))
     operation.context.routing.forget_collection(namespace)
-    routing = await operation.context.routing.collection(namespace)
+    return _sharded(await operation.context.routing.collection(namespace))
+
+
+def _sharded(routing: CollectionRouting) -> RoutingTable:
     if routing.table is None:
-        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
+        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {routing.namespace} is not sharded.")
     return routing.table
 
 

@@ -171,6 +171,7 @@ class ShardSender:
         """Run a command given as a dict on a shard's primary; returns the decoded reply.
 
         Raises:
+            StaleRoutingError: the shard refused the versions in it.
             CommandError: it failed, or the shard could not be reached.
         """
         elements = {**command, **self.clock.gossip(), "$db": db}
