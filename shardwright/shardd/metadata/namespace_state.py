@@ -148,7 +148,8 @@ class NamespaceState:
     def is_idle(self) -> bool:
         """Whether nothing is lost if the state is recreated: all it can know is that the namespace is not sharded."""
         is_quiet = not self.writers and self.operations.is_over and not self._earlier_operations
-        return is_quiet and self.table is None and self.critical_section is None and not self._range_deletions
+        is_at_rest = self.critical_section is None and not self.is_resharding and not self._range_deletions
+        return is_quiet and is_at_rest and self.table is None
 
     # Operations under way
 

@@ -168,3 +168,29 @@ def test_critical_sections_for_different_reasons_come_one_after_the_other() -> N
         assert sections == [state.critical_section]
 
     trio.run(main)
+
+
+def test_only_what_can_be_recreated_is_idle() -> None:
+    state = NamespaceState("d.c", "me")
+    assert state.is_idle
+    state.is_resharding = True  # nothing else tells that its indexes must not change
+    assert not state.is_idle
+
+
+def test_writes_under_way_are_waited_for_and_later_ones_are_not() -> None:
+    async def main() -> None:
+        state = NamespaceState("d.c", "me")
+        state.enter(is_write=False)
+        state.enter(is_write=True)
+        earlier = state.operations
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(state.wait_present_writes)
+            await wait_all_tasks_blocked()
+            state.enter(is_write=True)
+            assert len(nursery.child_tasks) == 1
+            state.exit(earlier, is_write=True)
+            await wait_all_tasks_blocked()
+            assert not nursery.child_tasks
+        assert state.writers == 1
+
+    trio.run(main)
