@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
+from shardwright.sharding.meant_sessions import ALL_SESSIONS, MeantSessions
 from shardwright.sharding.operation_session import read_uuid
-from shardwright.sharding.session_cache import SessionId
+from shardwright.sharding.session_cache import NO_USER, SessionId, digest_of_user
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
@@ -32,11 +33,17 @@ _USER_FIELDS: Final = {b"user": STRING, b"db": STRING}
 _Fields = Mapping[bytes, Span]
 
 
-def sessions(request: Request) -> set[SessionId]:
+def sessions(request: Request, owner: bytes = NO_USER, *, may_name_others: bool = True) -> frozenset[SessionId]:
     """The sessions in the array that is the command's argument.
 
+    Args:
+        request: the command.
+        owner: whose they are if they do not say so: the digest of the user who sends the command.
+        may_name_others: whether that user may name sessions of others.
+
     Raises:
-        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field.
+        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field; Unauthorized, it is
+            another user's.
     """
     name = request.name
     # The names of MongoDB's definitions of these commands, and of the elements of the array.
@@ -48,11 +55,14 @@ def sessions(request: Request) -> set[SessionId]:
     found = _objects(request, array, elements)
     for fields in found:
         _check_fields(fields, _SESSION_FIELDS, elements)
-    return {_session(request.body, fields, elements) for fields in found}
+    named = frozenset(_session(request.body, fields, elements, owner) for fields in found)
+    if not may_name_others and any(session.uid != owner for session in named):
+        raise CommandError(ErrorCode.Unauthorized, "Unauthorized to set user digest in LogicalSessionId")
+    return named
 
 
-def users(request: Request) -> int:
-    """How many users the argument of ``killAllSessions`` names.
+def users(request: Request) -> MeantSessions:
+    """The sessions of the users that the argument of ``killAllSessions`` names; all sessions if it names none.
 
     Raises:
         CommandError: TypeMismatch, 40414 or 40415.
@@ -63,11 +73,12 @@ def users(request: Request) -> int:
         _check_fields(fields, _USER_FIELDS, path)
         for name in _USER_FIELDS:
             _required(fields, name, path)
-    return len(found)
+    names = (tuple(decode_value(request.body, fields[name]) for name in (b"user", b"db")) for fields in found)
+    return MeantSessions.of_users(digest_of_user(*each) for each in names) if found else ALL_SESSIONS
 
 
-def patterns(request: Request) -> set[SessionId] | None:
-    """The sessions that the patterns of ``killAllSessionsByPattern`` name; None if they may match others.
+def patterns(request: Request) -> MeantSessions:
+    """The sessions that the patterns of ``killAllSessionsByPattern`` match; all sessions if there is no pattern.
 
     Raises:
         CommandError: TypeMismatch, 40414 or 40415.
@@ -75,6 +86,7 @@ def patterns(request: Request) -> set[SessionId] | None:
     path = f"KillAllSessionsByPatternCmd.{request.name}"
     found = _objects(request, path, path)
     named: set[SessionId] = set()
+    owners: set[bytes] = set()
     for fields in found:
         _check_fields(fields, _PATTERN_FIELDS, path)
         if b"lsid" in fields:
@@ -82,7 +94,11 @@ def patterns(request: Request) -> set[SessionId] | None:
             _check_fields(session, _SESSION_FIELDS, f"{path}.lsid")
             named.add(_session(request.body, session, f"{path}.lsid"))
             _required(session, b"uid", f"{path}.lsid")
-    return named if found and all(b"lsid" in fields for fields in found) else None
+        elif b"uid" in fields:
+            owners.add(bytes(decode_value(request.body, fields[b"uid"])))
+    if all(b"lsid" in fields or b"uid" in fields for fields in found) and found:
+        return MeantSessions(frozenset(named), frozenset(owners))
+    return ALL_SESSIONS
 
 
 def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Span]]:
@@ -119,7 +135,7 @@ def _required(fields: _Fields, name: bytes, path: str) -> Span:
     return fields[name]
 
 
-def _session(body: bytes, fields: _Fields, path: str) -> SessionId:
+def _session(body: bytes, fields: _Fields, path: str, owner: bytes = NO_USER) -> SessionId:
     identifier = read_uuid(body, _required(fields, b"id", path), f"{path}.id")
     uid = fields.get(b"uid")
-    return SessionId(identifier) if uid is None else SessionId(identifier, bytes(decode_value(body, uid)))
+    return SessionId(identifier, owner) if uid is None else SessionId(identifier, bytes(decode_value(body, uid)))

@@ -7,6 +7,7 @@ the uses of their sessions and write them every five minutes, each session once.
 from base64 import b64encode
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -31,6 +32,14 @@ NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934c
 """The SHA-256 of nothing: the ``uid`` of sessions without authentication."""
 
 
+_UUID_BYTES: Final = 16
+
+
+def digest_of_user(user: str, db: str) -> bytes:
+    """The ``uid`` of a user's sessions."""
+    return sha256(f"{user}@{db}".encode()).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class SessionId:
     """The ``_id`` of a session.
@@ -52,6 +61,11 @@ class SessionId:
         """
         identifier, uid = check_lsid(lsid, index(lsid))
         return cls(identifier, uid or NO_USER)
+
+    @classmethod
+    def of_key(cls, key: bytes) -> Self:
+        """The session of which `key` is the key."""
+        return cls(key[:_UUID_BYTES], key[_UUID_BYTES:])
 
     def __str__(self) -> str:
         """As MongoDB shows a session in messages."""

@@ -5,16 +5,21 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
+from bson.binary import Binary
 from pymongo.errors import OperationFailure, PyMongoError
 
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.ports import PortReservation
 from tests.local_cluster import Client, RunningCluster, running_cluster
+
+CURSOR_NOT_FOUND: Final = 43
 
 PASSWORD: Final = "pencil"
 USERS: Final[dict[str, list[Any]]] = {
@@ -92,6 +97,8 @@ def verdict(client: Client, db: str, command: dict[str, Any]) -> str:
     return "allowed"
 
 
+SOME_ID: Final = Binary.from_uuid(UUID(int=7))
+
 COMMANDS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("shop", {"find": "goods"}),
     ("shop", {"find": "goods", "filter": {}, "batchSize": 1}),
@@ -135,6 +142,12 @@ COMMANDS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("shop", {"buildInfo": 1}),
     ("shop", {"listDatabases": 1}),
     ("shop", {"endSessions": []}),
+    ("shop", {"endSessions": [{"id": SOME_ID}]}),
+    ("shop", {"refreshSessions": [{"id": SOME_ID, "uid": bytes(32)}]}),
+    ("admin", {"killSessions": []}),
+    ("admin", {"killSessions": [{"id": SOME_ID, "uid": bytes(32)}]}),
+    ("admin", {"killAllSessions": [{"user": "nobody", "db": "admin"}]}),
+    ("admin", {"killAllSessionsByPattern": [{"uid": bytes(32)}]}),
     ("shop", {"nosuch": 1}),
 ]
 
@@ -192,6 +205,54 @@ def test_a_session_of_another_user_is_another_session(closed: RunningCluster) ->
             mine = other.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
             assert mine == [{"user": "writer", "db": "admin"}]
         assert one.shop.goods.count_documents({"a": {"$in": [900, -900]}}) == 2
+
+
+def test_only_its_user_ends_a_session(closed: RunningCluster) -> None:
+    """Whoever knows the id of a session has one of the same id, and no other."""
+    with (
+        user_of(closed, "reader") as reader,
+        user_of(closed, "writer") as writer,
+        closed.direct("shard0.0.mongod") as mongod,
+        reader.start_session() as session,
+    ):
+        found = reader.shop.goods.find(batch_size=2, session=session)
+        next(found)
+        ended = [dict(session.session_id)]
+        for command in ("endSessions", "killSessions"):
+            writer.admin.command(command, ended)
+            next(found)
+        with pytest.raises(OperationFailure, match="Unauthorized to set user digest in LogicalSessionId"):
+            writer.admin.command("endSessions", [{**ended[0], "uid": digest_of("reader")}])
+        writer.admin.command("killSessions", [])
+        next(found)
+        assert digest_of("reader") in users_with_cursors(mongod)
+        reader.admin.command("killSessions", [])
+        with pytest.raises(OperationFailure) as killed:
+            list(found)
+        assert killed.value.code == CURSOR_NOT_FOUND
+        assert digest_of("reader") not in users_with_cursors(mongod)
+
+
+def digest_of(user: str) -> bytes:
+    """What stands for a user in the ids of sessions."""
+    return sha256(f"{user}@admin".encode()).digest()
+
+
+def users_with_cursors(mongod: Client) -> set[bytes]:
+    """The users who have idle cursors in sessions, by their digests."""
+    stage = {"$currentOp": {"allUsers": True, "idleCursors": True}}
+    shown = mongod.admin.aggregate([stage, {"$match": {"type": "idleCursor", "lsid": {"$exists": True}}}])
+    return {each["lsid"]["uid"] for each in shown}
+
+
+def test_a_refresh_reaches_the_sessions_of_the_user(closed: RunningCluster) -> None:
+    """Here and on the shards, which are told by the cluster."""
+    with user_of(closed, "reader") as reader, closed.direct("shard0.0.mongod") as mongod:
+        begun = reader.admin.command("startSession")["id"]["id"]
+        reader.admin.command("refreshSessions", [{"id": begun}])
+        for server, stage in ((reader, {}), (mongod, {"allUsers": True})):
+            listed = server.admin.aggregate([{"$listLocalSessions": stage}, {"$match": {"_id.id": begun}}])
+            assert [each["_id"] for each in listed] == [{"id": begun, "uid": digest_of("reader")}]
 
 
 def test_a_dropped_user_is_logged_out_at_once(closed: RunningCluster) -> None:

@@ -215,6 +215,12 @@ def _metadata_needs(request: Request) -> Needs:
     return [Need("listShards", CLUSTER) if request.db == "admin" else Need("validate", Resource(request.db))]
 
 
+def _kill_by_pattern_needs(request: Request) -> Needs:
+    yield Need("killAnySession", CLUSTER)
+    if any({"users", "roles"} & pattern.keys() for pattern in _documents(request.get(b"killAllSessionsByPattern"))):
+        yield Need("impersonate", CLUSTER)
+
+
 def _databases_of_roles(request: Request) -> list[str]:
     given: list[Any] = []
     for name in (b"roles", b"grantedRoles"):
@@ -264,7 +270,7 @@ _OF_EVERYBODY: Final = (
     *("abortTransaction", "commitTransaction", "endSessions", "refreshSessions", "startSession", "logout"),
     *("availableQueryOptions", "getMore", "killCursors", "reapLogicalSessionCacheNow", "refreshLogicalSessionCacheNow"),
     *("_hashBSONElement", "echo", "testDeprecation", "testDeprecationInVersion2", "testRemoval", "testVersion2"),
-    "testVersions1And2",
+    *("testVersions1And2", "killSessions"),
 )
 _DISTURBING: Final = ("clearLog", "configureFailPoint", "logMessage", "waitForFailPoint")
 """Test commands that disturb others. MongoDB lets everybody run them, even before a log-in."""
@@ -314,9 +320,8 @@ TABLE: Final[dict[str, Row]] = {
     ],
     "currentOp": on_cluster("inprog"),
     "killOp": on_cluster("killop"),
-    "killSessions": on_cluster("killAnySession"),
     "killAllSessions": on_cluster("killAnySession"),
-    "killAllSessionsByPattern": on_cluster("killAnySession", "impersonate"),
+    "killAllSessionsByPattern": _kill_by_pattern_needs,
     "enableSharding": on_named_database("enableSharding"),
     "movePrimary": on_named_database("moveChunk"),
     "shardCollection": on_full_name("enableSharding"),

@@ -3,17 +3,22 @@
 The router notes which sessions are used, and writes them to ``config.system.sessions`` (`router.sessions`). Each mongod
 that an operation of a session reached knows the session too, so commands that keep sessions alive, or end them, are
 forwarded to all shards. Where a router has several processes, a session may have been used in all of them.
+
+A session belongs to its user. Shards and other processes get these commands from the cluster itself, so what is sent to
+them says whose sessions are meant.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from time import time
 from typing import Any, Final
 from uuid import uuid4
 
 import bson
 import trio
-from bson.binary import Binary
+from bson.binary import UUID_SUBTYPE, Binary
 
+from shardwright.daemon.privileges import CLUSTER
+from shardwright.router.access.needs import Need
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
@@ -24,7 +29,8 @@ from shardwright.router.replies.worst_error import raise_worst
 from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
 from shardwright.router.transactions.abort import abort_implicitly
 from shardwright.sharding import session_arguments
-from shardwright.sharding.session_cache import SessionId
+from shardwright.sharding.meant_sessions import ALL_SESSIONS, MeantSessions
+from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
@@ -33,33 +39,36 @@ from shardwright.wire.message import op_msg
 _TELLING_SECONDS_MAX: Final = 1.0
 
 _OF_CLIENT: Final = frozenset({"lsid", "$clusterTime"})
+_TO_NAME_OTHERS: Final = Need("impersonate", CLUSTER)
 
 
 @command("startSession")
 async def start_session(operation: Operation) -> Reply:
     """Begins a logical session."""
-    lsid = {"id": Binary.from_uuid(uuid4())}
-    operation.context.sessions.use(bson.encode(lsid), time())
-    return {"id": lsid, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
+    session = SessionId(uuid4().bytes, operation.user or NO_USER)
+    operation.context.sessions.use(bson.encode(session.to_document()), time())
+    return {"id": {"id": Binary(session.id, UUID_SUBTYPE)}, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
 
 
 @command("refreshSessions", api_versions=("1",), arguments=())
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
-    for session in session_arguments.sessions(operation.request):
+    refreshed = _named_sessions(operation)
+    for session in refreshed:
         operation.context.sessions.use(bson.encode(session.to_document()), time())
-    await _tell_all_shards(operation)
+    await _tell_all_shards(operation, _command_about(operation, refreshed))
     return {}
 
 
 @command("endSessions", api_versions=("1",), arguments=())
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
-    ended = session_arguments.sessions(operation.request)
+    ended = _named_sessions(operation)
     operation.context.sessions.end(ended)
-    operation.context.cursors.kill_sessions({session.id for session in ended})
-    if not await _tell_siblings(operation):
-        await _tell_all_shards(operation)
+    operation.context.cursors.kill_sessions({session.key for session in ended})
+    told = _command_about(operation, ended)
+    if not await _tell_siblings(operation, told):
+        await _tell_all_shards(operation, told)
     return {}
 
 
@@ -67,23 +76,27 @@ async def end_sessions(operation: Operation) -> Reply:
 async def refresh_logical_session_cache_now(operation: Operation) -> Reply:
     """Writes the sessions that are known here to ``config.system.sessions`` now; the shards write theirs as well."""
     await refresh_sessions_of_router(operation.context)
-    if not await _tell_siblings(operation):
-        await _on_all_shards(operation)
+    told = _command(operation)
+    if not await _tell_siblings(operation, told):
+        await _on_all_shards(operation, told)
     return {}
 
 
 @command("killSessions")
 async def kill_sessions(operation: Operation) -> Reply:
-    """Ends sessions together with the operations that run in them; with none named, all sessions."""
-    await _kill(operation, session_arguments.sessions(operation.request) or None)
+    """Ends sessions of the user with the operations that run in them; with none named, all that the user has."""
+    named = _named_sessions(operation)
+    if named:
+        await _kill(operation, MeantSessions(named))
+    else:
+        await _kill(operation, MeantSessions.of_users([operation.user]) if operation.user else ALL_SESSIONS)
     return {}
 
 
 @command("killAllSessions")
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
-    # No session belongs to a user, since nobody is authenticated.
-    await _kill(operation, () if session_arguments.users(operation.request) else None)
+    await _kill(operation, session_arguments.users(operation.request))
     return {}
 
 
@@ -94,57 +107,71 @@ async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     return {}
 
 
-async def _kill(operation: Operation, sessions: Collection[SessionId] | None) -> None:
-    """End the transactions and cursors of some sessions here, and all that runs in them on the shards.
+def _named_sessions(operation: Operation) -> frozenset[SessionId]:
+    """The sessions in the argument; those without a ``uid`` are the user's own.
 
-    Args:
-        operation: the command.
-        sessions: the sessions; None for all.
+    Raises:
+        CommandError: it is malformed; Unauthorized, it names another user's session.
+    """
+    access = operation.context.access
+    may_name_others = access is None or access.allows(operation.client, _TO_NAME_OTHERS)
+    return session_arguments.sessions(operation.request, operation.user or NO_USER, may_name_others=may_name_others)
+
+
+async def _kill(operation: Operation, sessions: MeantSessions) -> None:
+    """End the transactions and cursors of some sessions here, and all that runs in them on the shards.
 
     Raises:
         CommandError: a shard failed.
     """
     table = operation.context.transactions
-    for transaction in table.open_in(None if sessions is None else {session.key for session in sessions}):
+    for transaction in table.open_in(sessions):
         table.statistics.aborts[code_name(ErrorCode.Interrupted)] += 1
         await abort_implicitly(operation.context.sender, transaction)
-    if sessions is None:
+    if sessions.all_of_them:
         operation.context.cursors.kill_all()
     else:
-        operation.context.cursors.kill_sessions({session.id for session in sessions})
-    if not await _tell_siblings(operation):
-        await _on_all_shards(operation)
+        operation.context.cursors.kill_sessions(sessions)
+    told = {"killAllSessionsByPattern": sessions.patterns()} if operation.user else _command(operation)
+    if not await _tell_siblings(operation, told):
+        await _on_all_shards(operation, told)
 
 
-async def _tell_siblings(operation: Operation) -> bool:
-    """Have the other processes of this router do the same; returns whether one of them sent this request."""
-    return await tell_siblings(operation.context, operation.request, _command(operation)) is None
+async def _tell_siblings(operation: Operation, told: dict[str, Any]) -> bool:
+    """Send a command to the other processes of this router; returns whether one of them sent this request."""
+    return await tell_siblings(operation.context, operation.request, told) is None
 
 
-async def _on_all_shards(operation: Operation) -> None:
-    """Forward the request to the primaries of all shards.
+async def _on_all_shards(operation: Operation, told: dict[str, Any]) -> None:
+    """Send a command to the primaries of all shards.
 
     Raises:
         CommandError: a shard failed.
     """
-    raise_worst(await _replies_of_all_shards(operation))
+    raise_worst(await _replies_of_all_shards(operation, told))
 
 
-async def _tell_all_shards(operation: Operation) -> None:
-    """Forward the request to the shards that can be reached now.
+async def _tell_all_shards(operation: Operation, told: dict[str, Any]) -> None:
+    """Send a command to the shards that can be reached now.
 
     A client that closes its connections must not wait for a shard that is gone, and gets no error from a genuine router
     either: a shard that could not be reached ends the session when it expires there.
     """
     with trio.move_on_after(_TELLING_SECONDS_MAX):
-        await _replies_of_all_shards(operation)
+        await _replies_of_all_shards(operation, told)
 
 
-async def _replies_of_all_shards(operation: Operation) -> list[ShardReply]:
-    body = bson.encode(_command(operation))
+async def _replies_of_all_shards(operation: Operation, told: dict[str, Any]) -> list[ShardReply]:
+    body = bson.encode({**told, "$db": operation.request.db})
     shards = await operation.context.shards.all_ids()
     frames = {shard: op_msg(body, request_id=next_request_id()) for shard in shards}
     return await scatter(operation, frames, may_repeat=True)
+
+
+def _command_about(operation: Operation, sessions: Iterable[SessionId]) -> dict[str, Any]:
+    """The client's command with the owners of the sessions in its argument."""
+    named = [session.to_document() for session in sessions]
+    return {**_command(operation), **({operation.request.name: named} if operation.user else {})}
 
 
 def _command(operation: Operation) -> dict[str, Any]:

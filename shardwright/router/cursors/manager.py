@@ -6,7 +6,7 @@ it is exhausted, fails, is killed, or has been idle for too long, or sooner if o
 nobody waits for that.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
@@ -177,12 +177,13 @@ class CursorManager:
         return True
 
     def sessions(self) -> set[bytes]:
-        """The sessions that have cursors, by the 16 bytes of their ids."""
-        return {entry.owner.session for entry in self._cursors.values() if entry.owner.session is not None}
+        """The sessions that have cursors (`SessionId.key`)."""
+        return {key for entry in self._cursors.values() if (key := entry.owner.session_key) is not None}
 
-    def kill_sessions(self, sessions: Collection[bytes]) -> int:
-        """End all cursors of some sessions, given by the 16 bytes of their ids; returns how many there were."""
-        found = [entry.id for entry in self._cursors.values() if entry.owner.session in sessions]
+    def kill_sessions(self, sessions: Container[bytes]) -> int:
+        """End all cursors of some sessions (`SessionId.key`); returns how many there were."""
+        keys = ((entry.id, entry.owner.session_key) for entry in self._cursors.values())
+        found = [cursor_id for cursor_id, key in keys if key is not None and key in sessions]
         return sum(self.kill(cursor_id) for cursor_id in found)
 
     def end_transaction(self, owner: CursorOwner) -> None:

@@ -33,6 +33,11 @@ class CursorOwner:
     user: bytes = b""
     admitted: Request | None = field(default=None, compare=False)
 
+    @property
+    def session_key(self) -> bytes | None:
+        """Identifies the session (`SessionId.key`): the same UUID may be used by several users."""
+        return None if self.session is None else self.session + (self.user or NO_USER)
+
     @classmethod
     def of(cls, request: Request, user: bytes = b"") -> "CursorOwner":
         """The session and the transaction of a request.
@@ -50,8 +55,10 @@ class CursorOwner:
             return cls(user=user) if user else NOBODY
         fields = index(lsid)
         identifier, uid = fields.get(b"id"), fields.get(b"uid")
-        if user and uid is not None and uid[0] == BINARY:
-            user = lsid[uid[2] + 5 : uid[3]]
+        if uid is not None and uid[0] == BINARY:
+            named = lsid[uid[2] + 5 : uid[3]]
+            if user or named != NO_USER:
+                user = named
         session = lsid[identifier[2] + 5 : identifier[3]] if identifier and identifier[0] == BINARY else lsid
         # A txnNumber without autocommit belongs to a retryable write, which opens no cursor.
         transaction = request.get(b"txnNumber") if b"autocommit" in request.fields else None

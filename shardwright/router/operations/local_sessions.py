@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, Final
 
 import bson
@@ -13,7 +12,7 @@ from shardwright.router.operations.scatter import forwarded, send_to_one
 from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
-from shardwright.sharding.session_cache import SessionCache
+from shardwright.sharding.session_cache import SessionCache, digest_of_user
 from shardwright.wire.rawbson import decode_document
 
 LIST_LOCAL_SESSIONS: Final = "$listLocalSessions"
@@ -45,7 +44,7 @@ async def _check(operation: Operation, stage: bytes, shard: str) -> None:
 
 def _listed(cache: SessionCache, specification: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The documents of the sessions, of certain users if the stage names some."""
-    users = {sha256(f"{each['user']}@{each['db']}".encode()).digest() for each in specification.get("users", ())}
+    users = {digest_of_user(each["user"], each["db"]) for each in specification.get("users", ())}
     return [
         {"_id": session.to_document(), "lastUse": datetime.fromtimestamp(last_use, UTC)}
         for session, last_use in cache.sessions().items()

@@ -11,8 +11,6 @@ from typing import Any, Final, TypeVar
 
 import bson
 import trio
-from bson.binary import UUID_SUBTYPE, Binary
-from bson.max_key import MaxKey
 
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.operation import Operation
@@ -23,7 +21,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.cursor_reply import first_batch
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.router.writes.kind import WriteKind
-from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges
+from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges, SessionId
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
@@ -66,7 +64,7 @@ async def refresh_sessions(context: RouterContext) -> None:
         context.sessions.put_back(changes)
         raise
     cursors = context.cursors
-    used, ended = ({session.id for session in sessions} for sessions in (changes.used, changes.ended))
+    used, ended = ({session.key for session in sessions} for sessions in (changes.used, changes.ended))
     killed = cursors.kill_sessions(ended | await _missing(context, cursors.sessions() - used - ended))
     context.session_jobs.record(
         time(), monotonic() - started, refreshed=len(changes.used), ended=len(changes.ended), cursors_closed=killed
@@ -121,16 +119,13 @@ async def _run(context: RouterContext, kind: WriteKind, statements: Iterable[dic
 async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[bytes]:
     """The sessions that are not in the collection, because another server has ended them or they have expired.
 
-    Cursors know the UUIDs of their sessions only, whatever the ``uid`` is.
-
     Raises:
         CommandError: it could not be read.
     """
     missing = set(sessions)
     for batch in _batches(sessions):
-        ids = [{"id": Binary(session, UUID_SUBTYPE)} for session in batch]
-        ranges = [{"_id": {"$gte": each, "$lt": {**each, "uid": MaxKey()}}} for each in ids]
-        find = {"find": COLLECTION, "filter": {"$or": ranges}, "projection": {"_id": 1}, "batchSize": 2 * _BATCH}
+        ids = [SessionId.of_key(session).to_document() for session in batch]
+        find = {"find": COLLECTION, "filter": {"_id": {"$in": ids}}, "projection": {"_id": 1}, "batchSize": _BATCH + 1}
         missing -= set(await _found(_operation(context, {**find, "singleBatch": True})))
     return missing
 
@@ -153,7 +148,7 @@ async def _found(operation: Operation) -> list[bytes]:
 
 def _sessions_in(frame: bytes) -> Iterator[bytes]:
     for document in map(decode_document, first_batch(frame)):
-        yield bytes(document["_id"]["id"])
+        yield bytes(document["_id"]["id"]) + bytes(document["_id"]["uid"])
 
 
 def _operation(context: RouterContext, command: dict[str, Any]) -> Operation:

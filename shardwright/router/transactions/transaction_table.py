@@ -1,6 +1,6 @@
 """The sessions that have run transactions here, each with its last one."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -140,8 +140,8 @@ class TransactionTable:
         """All of them, by id."""
         return self._sessions
 
-    def open_in(self, sessions: Collection[bytes] | None) -> list[RouterTransaction]:
-        """The open transactions of some sessions, given by their ids, or of all."""
+    def open_in(self, sessions: Container[bytes] | None) -> list[RouterTransaction]:
+        """The open transactions of some sessions (`SessionId.key`), or of all."""
         return [
             session.transaction
             for session_id, session in self._sessions.items()

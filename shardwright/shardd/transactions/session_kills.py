@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.sharding import session_arguments
-from shardwright.sharding.session_cache import SessionId
+from shardwright.sharding.meant_sessions import ALL_SESSIONS, MeantSessions
 from shardwright.wire.rawbson import decode_value, index
 from shardwright.wire.request import Request
 
@@ -17,16 +17,19 @@ def is_killed_by(request: Request) -> Callable[[bytes], bool]:
     Args:
         request: one of `KILLS`, which mongod has executed.
     """
-    if request.name == "killSessions":
-        named = session_arguments.sessions(request) or None
-    elif request.name == "killAllSessionsByPattern":
-        named = session_arguments.patterns(request)
-    else:
-        # No session belongs to a user, since nobody is authenticated.
-        named = set() if session_arguments.users(request) else None
-    return lambda session: named is None or _session_of(session) in named
+    meant = _meant_by(request)
+    return lambda session: _key_of(session) in meant
 
 
-def _session_of(session: bytes) -> SessionId:
+def _meant_by(request: Request) -> MeantSessions:
+    if request.name == "killAllSessionsByPattern":
+        return session_arguments.patterns(request)
+    if request.name == "killAllSessions":
+        return session_arguments.users(request)
+    named = session_arguments.sessions(request)
+    return MeantSessions(named) if named else ALL_SESSIONS
+
+
+def _key_of(session: bytes) -> bytes:
     fields = index(session)
-    return SessionId(*(bytes(decode_value(session, fields[name])) for name in (b"id", b"uid")))
+    return b"".join(bytes(decode_value(session, fields[name])) for name in (b"id", b"uid"))

@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.cursors.session import NOBODY, CursorOwner
+from shardwright.router.cursors.session import NO_USER, NOBODY, CursorOwner
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.message import OpMsg
@@ -242,15 +242,18 @@ def test_a_cursor_that_is_being_read_does_not_time_out() -> None:
 def test_cursors_end_with_their_session() -> None:
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         one, two = CursorOwner(b"1" * 16), CursorOwner(b"2" * 16)
+        anothers = CursorOwner(b"1" * 16, user=b"u" * 32)
         manager.open(FakeCursor(sender, 1), one)
         manager.open(FakeCursor(sender, 2), one)
         kept = manager.open(FakeCursor(sender, 3), two)
-        assert manager.kill_sessions({b"1" * 16}) == 2
+        manager.open(FakeCursor(sender, 4), anothers)
+        assert manager.kill_sessions({b"1" * 16 + NO_USER}) == 2
+        assert manager.kill_sessions({b"1" * 16 + b"u" * 32}) == 1
         with manager.checked_out(kept, "test.c", two):
             pass
         assert manager.kill_all() == 1
         await wait_all_tasks_blocked()
-        assert sorted(cursor_id for _, cursor_id in sender.killed) == [1, 2, 3]
+        assert sorted(cursor_id for _, cursor_id in sender.killed) == [1, 2, 3, 4]
 
     with_manager(body)
 
