@@ -14,6 +14,7 @@ from shardwright.daemon.tls_options import add_tls_options
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import CommandError
 from shardwright.wire.host_and_port import PORT_MAX, HostAndPort
+from shardwright.wire.transport.newcomers import NewcomerLimits
 from shardwright.wire.transport.timeouts import TIMEOUTS
 from shardwright.wire.transport.unread_total import UnreadBounds
 
@@ -124,6 +125,7 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     )
     add_unread_options(parser)
     add_timeout_options(parser)
+    add_newcomer_options(parser)
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info", help="(default: %(default)s)")
     parser.add_argument(
         "--log-file", type=Path, metavar="PATH", help="append the log to this file (default: standard error)"
@@ -240,6 +242,50 @@ def unread_bounds(parsed: argparse.Namespace) -> UnreadBounds:
     """The limits in the options."""
     return UnreadBounds(
         parsed.unread_reply_mb << 20, parsed.unread_reply_mb_per_client << 20, float(parsed.unread_reply_seconds)
+    )
+
+
+def add_newcomer_options(parser: argparse.ArgumentParser) -> None:
+    """Add the limits of `wire.transport.newcomers`."""
+    default = NewcomerLimits()
+    parser.add_argument(
+        "--log-in-seconds",
+        type=argument(parse_seconds),
+        default=default.log_in_seconds,
+        metavar="SECONDS",
+        help="with a key file: how long a client may take for its first request, and to log in (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--idle-seconds-before-log-in",
+        type=argument(parse_seconds),
+        default=default.idle_seconds,
+        metavar="SECONDS",
+        help="with a key file: how long a client that does not log in, such as a monitor of a driver, may be silent "
+        "(default: %(default)g)",
+    )
+    parser.add_argument(
+        "--message-bytes-before-log-in",
+        type=argument(_parse_count),
+        default=default.message_bytes,
+        metavar="BYTES",
+        help="with a key file: the longest message of a client that has not logged in (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--failed-log-ins",
+        type=argument(_parse_count),
+        default=default.failures,
+        metavar="N",
+        help="with a key file: a connection is closed with its Nth failed log-in (default: %(default)s)",
+    )
+
+
+def newcomer_limits(parsed: argparse.Namespace) -> NewcomerLimits:
+    """The limits in the options."""
+    return NewcomerLimits(
+        parsed.log_in_seconds,
+        parsed.idle_seconds_before_log_in,
+        parsed.message_bytes_before_log_in,
+        parsed.failed_log_ins,
     )
 
 

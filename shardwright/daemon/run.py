@@ -17,7 +17,7 @@ from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.key_file import read_key_file
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.options import check_exposure, known_address, unread_bounds, use_timeouts
+from shardwright.daemon.options import check_exposure, known_address, newcomer_limits, unread_bounds, use_timeouts
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
 from shardwright.daemon.tls_options import tls_settings
 from shardwright.wire.host_and_port import HostAndPort
@@ -26,6 +26,7 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
+from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.server import Handler, Server
 from shardwright.wire.transport.unread import UNREAD_REPLIES
@@ -248,7 +249,9 @@ async def _live(
     REACTOR.start()
     async with trio.open_nursery() as nursery:
         daemon = await start(nursery)
-        server = Server(daemon, connections_max=arguments.max_connections or connections_allowed())
+        connections_max = arguments.max_connections or connections_allowed()
+        newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_KEYS.keys else None
+        server = Server(daemon, connections_max=connections_max, newcomers=newcomers)
         daemon.serving(server)
         if metrics_listeners:
             nursery.start_soon(serve_http, HealthServer(daemon.metrics, daemon.not_ready_reason), metrics_listeners)

@@ -142,7 +142,7 @@ class Dispatcher:
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected; nobody has logged in yet."""
         if self._context.access is not None:
-            client.login = Login()
+            client.login = Login(client.log_in_changed)
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""

@@ -71,11 +71,15 @@ class FrameReader:
 
     Feed it received bytes, then take frames until there is none. `bytes_missing` says how much of a partial frame has
     not arrived, so that a transport can read a long message in few calls.
+
+    Attributes:
+        bytes_max: the longest frame.
     """
 
-    __slots__ = ("_available", "_frame_bytes", "_is_header_known", "_pieces")
+    __slots__ = ("_available", "_frame_bytes", "_is_header_known", "_pieces", "bytes_max")
 
     def __init__(self) -> None:
+        self.bytes_max = MESSAGE_BYTES_MAX
         # Joined only when a frame is complete, so that a long one is copied once.
         self._pieces: list[bytes] = []
         self._available = 0
@@ -96,7 +100,7 @@ class FrameReader:
         """The next whole frame, or None while it is incomplete.
 
         Raises:
-            RemoteProtocolError: the length prefix is impossible, or the message is of no known kind; of a long one this
+            RemoteProtocolError: the length prefix is impossible or more than `bytes_max`, or the message is of no known kind; of a long one this
                 is found out at its beginning, so that nobody waits for the rest of what is no message.
         """
         available = self._available
@@ -104,6 +108,8 @@ class FrameReader:
             if available < 4:
                 return None
             self._frame_bytes = frame_length(self._joined())
+            if self._frame_bytes > self.bytes_max:
+                raise RemoteProtocolError(f"message length {self._frame_bytes} is more than {self.bytes_max}")
         length = self._frame_bytes
         if available < length:
             if not self._is_header_known and available >= HEADER_BYTES:

@@ -71,7 +71,7 @@ class SidecarAccess:
         """
         info = await _status(upstream)
         users = [UserName(each["user"], each["db"]) for each in info["authenticatedUsers"]]
-        upstream.user = users[0] if users else None
+        upstream.note_user(users[0] if users else None)
 
     def is_internal(self, upstream: Upstream) -> bool:
         """Whether a client is a part of the cluster."""

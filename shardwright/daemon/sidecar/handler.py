@@ -115,6 +115,8 @@ class SidecarHandler(ABC):
         else:
             reply = await self.dispatch(client, upstream, admitted)
         if may_log_in(request):
+            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+                client.log_in_failed()
             await access.learn_user(upstream)
         return reply
 

@@ -129,6 +129,12 @@ class Upstream:
         connection = self._connection or await self._open()
         return await connection.command(db, command)
 
+    def note_user(self, user: "UserName | None") -> None:
+        """Note who is logged in, as the mongod says."""
+        if user != self.user:
+            self.user = user
+            self._client.log_in_changed(is_logged_in=user is not None)
+
     def close(self) -> None:
         """Close the connection; mongod ends its operations as if the client itself had disconnected."""
         if self._connection is not None:

@@ -113,7 +113,7 @@ class AccessControl:
             return None
         user = await self.users.find(login.user)
         if user is None:
-            login.user = None
+            login.end()
         return user
 
 

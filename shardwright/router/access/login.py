@@ -4,6 +4,7 @@ As in MongoDB a connection has one user. A new conversation ends an old one, and
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.authorized_user import AuthorizedUser
@@ -29,16 +30,25 @@ class Conversation:
     skips_empty_exchange: bool
 
 
+class LogInListener(Protocol):
+    """Is told that somebody has logged in or out."""
+
+    def __call__(self, *, is_logged_in: bool) -> None:
+        """It has happened."""
+
+
 @dataclass(slots=True)
 class Login:
     """The state of a connection.
 
     Attributes:
+        changed: is told of changes.
         user: who has logged in.
         conversation: see above.
         admitted: as whom the last request was admitted, with the privileges of that moment.
     """
 
+    changed: LogInListener
     user: UserName | None = None
     conversation: Conversation | None = None
     admitted: AuthorizedUser | None = None
@@ -62,6 +72,12 @@ class Login:
                 f"Each client connection may only be authenticated once. Previously authenticated as: {shown}",
             )
         self.user = user
+        self.changed(is_logged_in=True)
+
+    def end(self) -> None:
+        """The user has logged out, or is no longer one."""
+        self.user = None
+        self.changed(is_logged_in=False)
 
     def take_conversation(self) -> Conversation:
         """The conversation, which ends unless it is put back.

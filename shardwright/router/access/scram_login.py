@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.router.access.failed_log_ins import FailedLogIns
 from shardwright.router.access.login import CONVERSATION_ID, Conversation, Login, authentication_failed
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
@@ -41,6 +42,7 @@ class ScramLogin:
     def __init__(self, users: UserCache, keys: ClusterKeys) -> None:
         self._users = users
         self._keys = keys
+        self._failed = FailedLogIns()
         self._system_salt = secrets.token_bytes(Mechanism.SHA_256.salt_bytes)
         self._system_credentials: list[Credentials] = []
 
@@ -104,12 +106,17 @@ class ScramLogin:
                 raise authentication_failed()
             login.complete(conversation.user)
             return b"", True
+        user, address = conversation.user, addresses[0]
+        if not user.is_internal:
+            await trio.sleep(self._failed.delay_seconds(user, address))
         try:
             proof = conversation.steps.finish(payload)
         except ScramError as error:
-            log_failure(conversation.user, str(error))
+            self._failed.note(user, address)
+            log_failure(user, str(error))
             raise authentication_failed() from error
-        await self._check_restrictions(conversation.user, addresses)
+        self._failed.forget(user, address)
+        await self._check_restrictions(user, addresses)
         if not conversation.skips_empty_exchange:
             conversation.steps = None
             login.conversation = conversation

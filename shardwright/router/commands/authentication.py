@@ -62,7 +62,12 @@ async def sasl_continue(operation: Operation) -> Reply:
     if conversation_id is None:
         raise missing_field("saslContinue.conversationId")
     payload, is_text = _payload(arguments)
-    answer, done = await access.scram.go_on(login, conversation_id, payload, addresses_of(operation.client))
+    try:
+        answer, done = await access.scram.go_on(login, conversation_id, payload, addresses_of(operation.client))
+    except CommandError as error:
+        if error.code == ErrorCode.AuthenticationFailed:
+            operation.client.log_in_failed()
+        raise
     return _reply(answer, done=done, is_text=is_text)
 
 
@@ -102,7 +107,7 @@ async def logout(operation: Operation) -> Reply:
     """Logs the user of the database out."""
     _, login = access_and_login(operation)
     if login.user is not None and login.user.db == operation.request.db:
-        login.user = None
+        login.end()
     return {}
 
 

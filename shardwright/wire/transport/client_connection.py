@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardwright.wire.errors import CommandError
     from shardwright.wire.request import Request
     from shardwright.wire.tls.subject_names import Subject
+    from shardwright.wire.transport.newcomers import Newcomers
 
 _connection_ids = count(1)
 
@@ -26,6 +27,8 @@ class ClientConnection:
         certificate_subject: the name in the certificate with which it has connected; None if there is none.
         metadata: the ``client`` document of its handshake.
         compressors: the compressors negotiated by hello.
+        failed_log_ins: how often a log-in has failed.
+        is_newcomer: whether it has to log in and has not.
         is_interruptible: whether the running operation may be cancelled when the client disconnects.
         is_disconnected: whether the client has closed its side.
         is_answered_verbatim: whether the reply to the running request is sent exactly as the handler returns it,
@@ -33,6 +36,7 @@ class ClientConnection:
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
         interruption: the error with which the running operation was interrupted.
+        newcomers: the clients that have not logged in; None without access control.
         loop: what runs the connection's requests, once it is served.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
@@ -42,6 +46,7 @@ class ClientConnection:
     __slots__ = (
         "certificate_subject",
         "compressors",
+        "failed_log_ins",
         "id",
         "interruption",
         "is_answered_verbatim",
@@ -49,9 +54,11 @@ class ClientConnection:
         "is_disconnected",
         "is_finished",
         "is_interruptible",
+        "is_newcomer",
         "login",
         "loop",
         "metadata",
+        "newcomers",
         "peer",
         "reserved_bytes",
         "scope",
@@ -67,6 +74,9 @@ class ClientConnection:
         self.certificate_subject: Subject | None = None
         self.metadata: dict[str, Any] | None = None
         self.compressors: tuple[str, ...] = ()
+        self.failed_log_ins = 0
+        self.newcomers: Newcomers | None = None
+        self.is_newcomer = False
         self.is_answered_verbatim = False
         self.is_busy = False
         self.is_interruptible = False
@@ -91,6 +101,20 @@ class ClientConnection:
         self.is_disconnected = True
         if self.is_interruptible:
             self.scope.cancel()
+
+    def log_in_changed(self, *, is_logged_in: bool) -> None:
+        """Note that the client has logged in or out."""
+        if self.newcomers is None:
+            return
+        if is_logged_in:
+            self.newcomers.remove(self)
+        else:
+            self.newcomers.add(self, has_asked=True)
+
+    def log_in_failed(self) -> None:
+        """Note that a log-in has failed; after too many, the connection is closed."""
+        if self.newcomers is not None:
+            self.newcomers.has_failed(self)
 
     def interrupt_operation(self, error: "CommandError") -> None:
         """Cancel the running operation, which must have been found by a task, and answer it with an error."""

@@ -10,6 +10,9 @@ import trio
 
 from shardwright.wire import compression
 from shardwright.wire.compression import Compressor
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.frames import HEADER_BYTES
+from shardwright.wire.limits import MESSAGE_BYTES_MAX
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 LONG_MESSAGE_BYTES: Final = 1 << 18
@@ -31,9 +34,17 @@ async def compress(frame: bytes, compressor: Compressor) -> bytes:
 
 
 @may_run_in_reactor
-async def decompress(frame: bytes) -> tuple[bytes, Compressor]:
-    """See `wire.compression.decompress`."""
-    if compression.announced_bytes(frame) < LONG_MESSAGE_BYTES:
+async def decompress(frame: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[bytes, Compressor]:
+    """See `wire.compression.decompress`.
+
+    Args:
+        frame: the frame.
+        bytes_max: the longest frame that may be inside.
+    """
+    announced = compression.announced_bytes(frame)
+    if announced + HEADER_BYTES > bytes_max:
+        raise RemoteProtocolError(f"a compressed message of {announced} bytes, more than a message may have")
+    if announced < LONG_MESSAGE_BYTES:
         return compression.decompress(frame)
     await in_own_task()
     return await trio.to_thread.run_sync(compression.decompress, frame, limiter=_threads)

@@ -33,6 +33,7 @@ from shardwright.wire.transport import packing
 from shardwright.wire.transport.arrivals import greet, needs_greeting
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.disconnects import DisconnectWatcher
+from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.refusals import RefusalLog
 from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from shardwright.wire.transport.reservations import SERVED_CLIENT
@@ -84,10 +85,18 @@ class Server:
         handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
         frame_error: makes the reply with an error that the handler did not answer, given the id of the request; a
             daemon that adds fields to its replies replaces it.
+        newcomers: the clients that have not logged in; None if they need not.
     """
 
-    def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        newcomers: Newcomers | None = None,
+    ) -> None:
         self._handler = handler
+        self.newcomers = newcomers
         self.connections_max = connections_max
         self._watcher = DisconnectWatcher()
         self._accepting = trio.CancelScope()
@@ -119,6 +128,8 @@ class Server:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)
                 nursery.start_soon(self._refusals.run)
+                if self.newcomers is not None:
+                    nursery.start_soon(self.newcomers.run)
                 task_status.started()
                 with self._accepting:
                     async with trio.open_nursery() as acceptors:
@@ -202,6 +213,8 @@ class Server:
 
     async def _serve_client(self, client: ClientConnection) -> None:
         self.clients.add(client)
+        if self.newcomers is not None:
+            self.newcomers.add(client)
         self._handler.connection_opened(client)
         SERVED_CLIENT.set(client)
         self._watcher.watch(client.stream.socket, client.on_disconnect)
@@ -235,6 +248,8 @@ class Server:
             client.stream.close()
             UNREAD_REPLIES.reservations.release(client)
             self.clients.discard(client)
+            if self.newcomers is not None:
+                self.newcomers.remove(client)
             self._handler.connection_closed(client)
             if self.is_draining and not self.clients:
                 self._clients_gone.set()
@@ -291,7 +306,7 @@ class Server:
                 return self._refused(frame, error)
             return await self._answer_op_msg(client, message)
         if opcode == OP_COMPRESSED:
-            inner, compressor = await packing.decompress(frame)
+            inner, compressor = await packing.decompress(frame, client.stream.message_bytes_max)
             if compressor.name.lower() not in client.compressors:
                 raise RemoteProtocolError(f"a message compressed with {compressor.name}, which was not negotiated")
             reply = await self._answer(client, inner)
@@ -307,6 +322,8 @@ class Server:
             request = Request(message)
             command = request.name
             client.unanswered = None if message.flags & MORE_TO_COME else request
+            if client.is_newcomer and client.newcomers is not None:
+                client.newcomers.heard(client, request)
             reply = await self._handler.handle(client, request)
         except CommandError as error:
             reply = self.frame_error(message.request_id, error)

@@ -81,6 +81,20 @@ class FrameStream:
         """The socket, for code that watches it; only this object may read from and write to it."""
         return self._plain
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether nothing of another frame has been received."""
+        return self._reader.is_between_frames
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The longest frame that may be received."""
+        return self._reader.bytes_max
+
+    def limit_messages(self, bytes_max: int) -> None:
+        """Refuse longer frames from now on, before they have arrived."""
+        self._reader.bytes_max = bytes_max
+
     @may_run_in_reactor
     async def receive(self) -> bytes | None:
         """The next frame; None if the peer has closed the connection between two frames.
@@ -99,7 +113,7 @@ class FrameStream:
                 return await self._receive_rest()
             if not data:
                 return None
-            if is_whole_frame(data):
+            if is_whole_frame(data) and len(data) <= reader.bytes_max:
                 self._readiness.has_news |= len(data) == _READ_BYTES
                 return data
             reader.feed(data)

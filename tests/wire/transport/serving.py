@@ -12,6 +12,7 @@ from shardwright.wire.frames import FrameReader
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.request_loop import in_own_task
 from shardwright.wire.transport.server import Server
@@ -103,10 +104,12 @@ def listen(port: int = 0) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(answer: Answer, *, connections_max: int = 100, port: int = 0) -> AsyncIterator[Serving]:
+async def serving(
+    answer: Answer, *, connections_max: int = 100, port: int = 0, newcomers: Newcomers | None = None
+) -> AsyncIterator[Serving]:
     """Run a server during the block."""
     handler = RecordingHandler(answer)
-    server = Server(handler, connections_max=connections_max)
+    server = Server(handler, connections_max=connections_max, newcomers=newcomers)
     listener = listen(port)
     port = listener.getsockname()[1]
     if starts_reactor:
