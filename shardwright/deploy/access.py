@@ -4,6 +4,7 @@
 
     DIR/auth/key         by which the processes recognise each other, and the launcher
     DIR/auth/password    of the first user
+    DIR/auth/rotation.json    how far a rotation of the key has come, while there is one
 
 Both are for their owner alone. The launcher logs in with the key, so that a changed password does not lock it out.
 """
@@ -11,7 +12,7 @@ Both are for their owner alone. The launcher logs in with the key, so that a cha
 import base64
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,8 @@ _KEY_BYTES: Final = 756
 """As MongoDB recommends: 1008 characters, with at most 1024 allowed."""
 _PASSWORD_BYTES: Final = 24
 _USER_EXISTS: Final = 51003
+_ITEM: Final = "- "
+"""What begins each item of a list in YAML."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Access:
         """The file with the password of the first user."""
         return self.directory / "password"
 
+    @property
+    def rotation_file(self) -> Path:
+        """The file with the progress of a rotation of the key (`deploy.key_rotation`)."""
+        return self.directory / "rotation.json"
+
     def create(self) -> None:
         """Make the files that do not exist yet.
 
@@ -54,7 +62,7 @@ class Access:
         """
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
-            write_once(self.key_file, base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode())
+            write_once(self.key_file, new_key())
             write_once(self.password_file, secrets.token_urlsafe(_PASSWORD_BYTES))
         except OSError as error:
             raise DeployError(f"cannot create the secrets in {self.directory}: {error.strerror}") from error
@@ -65,11 +73,34 @@ class Access:
         Raises:
             DeployError: the key file cannot be read.
         """
+        # During a rotation every process knows the old key, which is the last one.
+        key = self.keys()[-1]
+        return {"username": "__system", "password": key, "authSource": "local", "authMechanism": "SCRAM-SHA-256"}
+
+    def keys(self) -> list[str]:
+        """The keys in the key file: one, or during a rotation the new one and the old one.
+
+        Raises:
+            DeployError: the key file cannot be read.
+        """
         try:
-            key = self.key_file.read_text(encoding="ascii").strip()
+            lines = self.key_file.read_text(encoding="ascii").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise DeployError(f"cannot read the key file {self.key_file}: {error}") from error
-        return {"username": "__system", "password": key, "authSource": "local", "authMechanism": "SCRAM-SHA-256"}
+        items = [line.removeprefix(_ITEM) for line in lines if line.startswith(_ITEM)]
+        return items or ["".join(lines).strip()]
+
+    def write_keys(self, keys: Sequence[str]) -> None:
+        """Replace the keys, for processes that start from now on.
+
+        Raises:
+            DeployError: the file cannot be written; the old one is kept.
+        """
+        text = keys[0] if len(keys) == 1 else "".join(f"{_ITEM}{key}\n" for key in keys)
+        try:
+            _write(self.key_file, text)
+        except OSError as error:
+            raise DeployError(f"cannot write the key file {self.key_file}: {error.strerror}") from error
 
     def create_first_user(self, client: MongoClient[dict[str, Any]]) -> None:
         """Create the first user, unless it exists.
@@ -103,10 +134,19 @@ NO_LOG_IN: Final[Mapping[str, Any]] = {}
 """The options of a client without access control."""
 
 
+def new_key() -> str:
+    """A random key."""
+    return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
 def write_once(path: Path, text: str) -> None:
-    """Write a file that is private from the moment it exists, unless it exists; whole, even after a crash."""
-    if path.exists():
-        return
+    """As `_write`, unless the file exists."""
+    if not path.exists():
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is private from the moment it exists, and whole even after a crash."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -124,6 +124,11 @@ def _restart(options: argparse.Namespace) -> int:
     return 0
 
 
+def _rotate_key(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).rotate_key(options.timeout)
+    return 0
+
+
 def _add_shard(options: argparse.Namespace) -> int:
     LocalCluster(options.dir, Steps()).add_shard(options.members, options.timeout)
     return 0
@@ -269,6 +274,11 @@ def argument_parser() -> argparse.ArgumentParser:
     restart = command("restart", _restart, "Stop one process, start it again and wait until it is ready.")
     restart.add_argument("name", help="as `status` shows it, for example router.0")
     _add_timeout(restart)
+
+    rotate_key = command(
+        "rotate-key", _rotate_key, "Give a running cluster with access control another key, one process at a time."
+    )
+    _add_timeout(rotate_key)
 
     add_shard = command("add-shard", _add_shard, "Start another shard and add it to the running cluster.")
     add_shard.add_argument(

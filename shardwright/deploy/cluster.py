@@ -15,6 +15,7 @@ from shardwright.deploy.balancing import balancer, explanation
 from shardwright.deploy.consistency import inconsistencies
 from shardwright.deploy.daemon_options import check_options
 from shardwright.deploy.errors import DeployError
+from shardwright.deploy.key_rotation import rotate_key
 from shardwright.deploy.layout import ClusterState, DamagedStateError, Layout, remove_sockets
 from shardwright.deploy.migrations import migrations_under_way
 from shardwright.deploy.mongod import find_mongod
@@ -98,6 +99,20 @@ class LocalCluster:
         plan = state.topology.named(name)
         with self._layout.lock(), self._steps.step(f"restarting {name}"):
             self._supervisor(state).restart(plan, time.monotonic() + timeout)
+
+    def rotate_key(self, timeout: float) -> None:
+        """Give the running cluster another key, process by process. If this is interrupted, it can be repeated.
+
+        Args:
+            timeout: seconds that each process may take to be ready again.
+
+        Raises:
+            DeployError: see `deploy.key_rotation.rotate_key`.
+        """
+        state = self._layout.require()
+        with self._layout.lock():
+            rotate_key(self._layout, state, self._supervisor(state), self._steps, timeout)
+        self._steps.say("the cluster has a new key")
 
     def add_shard(self, members: int | None, timeout: float) -> None:
         """Start another shard and add it to the running cluster.

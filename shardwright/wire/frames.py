@@ -100,8 +100,9 @@ class FrameReader:
         """The next whole frame, or None while it is incomplete.
 
         Raises:
-            RemoteProtocolError: the length prefix is impossible or more than `bytes_max`, or the message is of no known kind; of a long one this
-                is found out at its beginning, so that nobody waits for the rest of what is no message.
+            RemoteProtocolError: the length prefix is impossible or more than `bytes_max`, or the message is of no known
+                kind; of a long one this is found out at its beginning, so that nobody waits for the rest of what is no
+                message.
         """
         available = self._available
         if not self._frame_bytes:
