@@ -20,6 +20,7 @@ from shardwright.router.operations.local_operations import KINDS, namespace_show
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.sharding.command_text import shown_body
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
@@ -33,6 +34,7 @@ from shardwright.wire.rawbson import (
     encode_document,
     encode_elements,
     from_elements,
+    index,
     raw_document,
 )
 from shardwright.wire.request import Request
@@ -178,12 +180,12 @@ def _recorded(operation: Operation, outcome: str, seconds: float) -> bytes:
 
 
 def _command(request: Request) -> bytes:
-    """The body of a request without what exceeds the limit for it."""
-    body = request.body
+    """The body of a request without its secrets, and without what exceeds the limit for it."""
+    body = shown_body(request)
     if len(body) <= _COMMAND_BYTES_MAX:
         return body
     kept, room = [], _COMMAND_BYTES_MAX
-    for _, start, _, end in request.fields.values():
+    for _, start, _, end in index(body).values():
         if end - start <= room:
             kept.append(body[start:end])
             room -= end - start

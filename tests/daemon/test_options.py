@@ -119,6 +119,10 @@ def test_daemon_options_have_defaults() -> None:
         "shutdown_seconds": None,
         "hello_seconds": 20.0,
         "selection_seconds": 20.0,
+        "log_in_seconds": 30.0,
+        "idle_seconds_before_log_in": 600.0,
+        "message_bytes_before_log_in": 16_384,
+        "failed_log_ins": 3,
     }
 
 

@@ -22,6 +22,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.operations.shown_transactions import idle_sessions, shown_transaction
 from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.command_text import shown_body
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document
@@ -97,7 +98,7 @@ def _operation(context: RouterContext, client: ClientConnection, wanted: Current
         "microsecs_running": Int64(microseconds),
         "op": KINDS.get(request.name, "command"),
         "ns": namespace_shown(request),
-        "command": _command(request.body, wanted),
+        "command": _command(shown_body(request), wanted),
         "numYields": 0,
     }
     entry = context.cursors.find(request.get(b"getMore")) if request.name == "getMore" else None

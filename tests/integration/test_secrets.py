@@ -1,0 +1,218 @@
+"""No secret of a run is shown anywhere, and the key of a cluster is replaced while clients work.
+
+Everything is logged that can be: all levels, and operations however fast they are.
+"""
+
+import hashlib
+import json
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from bson.binary import Binary
+from pymongo.errors import OperationFailure
+
+from shardwright.deploy.access import Access
+from shardwright.deploy.key_rotation import Rotation, Stage
+from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from tests.integration.health import http_get
+from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.waiting import eventually
+from tests.integration.workload import running_workload
+from tests.local_cluster import Client, RunningCluster, running_cluster
+
+LOUD: Final = [
+    word
+    for role in ("router", "shardd", "configd")
+    for option in ("log-level=debug", "slow-ms=0")
+    for word in (f"--{role}-option", option)
+]
+PASSWORDS: Final = {
+    name: f"{name}-{secrets.token_hex(8)}"
+    for name in ("first", "changed", "exists", "unknown-role", "forbidden", "guessed", "stopped", "wanted")
+}
+CREDENTIALS: Final = ("storedKey", "serverKey")
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """A closed cluster that logs everything."""
+    with running_cluster(tmp_path_factory.mktemp("loud"), "--auth", "--shards", "1", *LOUD) as cluster:
+        yield cluster
+
+
+def test_no_secret_is_shown(loud: RunningCluster) -> None:
+    proofs: list[bytes] = []
+    with loud.client() as root:
+        root.shop.command("profile", 0, slowms=0, filter={"op": "command"})
+        with loud.direct("shard0.0.mongod") as mongod:
+            mongod.admin.command("profile", 0, slowms=0)
+        manage_users(loud, root)
+        with raw_client(loud.address("router.0")) as raw:
+            proofs += [converse(raw, PASSWORDS["guessed"]), converse(raw, PASSWORDS["changed"])]
+        shown = [json.dumps(in_progress_while_stopped(loud, root), default=str)]
+        shown += [str(each) for each in answers(loud, root)]
+        hidden = list(secrets_of(loud, root, proofs))
+    shown += [http_get(address, "/metrics")[1] for address in loud.metrics.values()]
+    shown += [json.dumps(loud.status()), json.dumps(loud.document)]
+    for process in loud.document["processes"]:
+        shown += [(Path("/proc") / str(process["pid"]) / name).read_text() for name in ("cmdline", "environ")]
+    for log in (loud.directory / "logs").iterdir():
+        shown.append(log.read_text(errors="replace"))
+    assert any("Slow operation" in each and "createUser" in each for each in shown), "nothing is logged"
+    assert [(name, excerpt(text, secret)) for name, secret in hidden for text in shown if secret in text] == []
+
+
+def excerpt(text: str, secret: str) -> str:
+    """Where a secret stands."""
+    at = text.index(secret)
+    return text[max(0, at - 200) : at + 100]
+
+
+def manage_users(cluster: RunningCluster, root: Client) -> None:
+    """Create and change users, and fail to."""
+    root.shop.command("createUser", "clerk", pwd=PASSWORDS["first"], roles=["read"])
+    root.shop.command("updateUser", "clerk", pwd=PASSWORDS["changed"])
+    failing: list[dict[str, Any]] = [
+        {"createUser": "clerk", "pwd": PASSWORDS["exists"], "roles": []},
+        {"createUser": "other", "pwd": PASSWORDS["unknown-role"], "roles": ["none"]},
+        {"updateUser": "nobody", "pwd": PASSWORDS["unknown-role"]},
+    ]
+    for command in failing:
+        with pytest.raises(OperationFailure):
+            root.shop.command(command)
+    log_in = {"username": "clerk", "password": PASSWORDS["changed"], "authSource": "shop"}
+    with cluster.direct("router.0", **log_in) as clerk, pytest.raises(OperationFailure) as refusal:
+        clerk.shop.command("createUser", "x", pwd=PASSWORDS["forbidden"], roles=[])
+    assert 'pwd: "xxx"' in str(refusal.value)
+    with (
+        suppress(OperationFailure),
+        cluster.direct("router.0", **{**log_in, "password": PASSWORDS["guessed"]}) as guest,
+    ):
+        guest.admin.command("ping")
+
+
+def converse(raw: RawClient, password: str) -> bytes:
+    """Log in as clerk; returns the client's last message."""
+    conversation = ClientConversation("clerk", secrets.token_urlsafe(18).encode())
+    start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(conversation.first)}
+    answer = raw.command(start, db="shop")
+    reply = conversation.read(answer["payload"])
+    keys = ScramKeys.derive(Mechanism.SHA_256, password.encode(), reply.salt, reply.iterations)
+    proof = conversation.prove(reply, keys)
+    raw.command({"saslContinue": 1, "conversationId": answer["conversationId"], "payload": Binary(proof)}, db="shop")
+    return proof
+
+
+def in_progress_while_stopped(cluster: RunningCluster, root: Client) -> list[dict[str, Any]]:
+    """What ``$currentOp`` shows of a router whose config servers do not answer a createUser."""
+    stage = {"$currentOp": {"allUsers": True, "localOps": True}}
+    with raw_client(cluster.address("router.0")) as raw:
+        converse_as_system(cluster, raw)
+        cluster.kill("config.0.mongod", "STOP")
+        try:
+            raw.send_command({"createUser": "late", "pwd": PASSWORDS["stopped"], "roles": []}, db="shop")
+
+            def creating() -> list[dict[str, Any]]:
+                shown = list(root.admin.aggregate([stage]))
+                return shown if any("createUser" in each.get("command", {}) for each in shown) else []
+
+            return eventually(creating, what="the router creates a user")
+        finally:
+            cluster.kill("config.0.mongod", "CONT")
+            raw.receive_reply()
+
+
+def converse_as_system(cluster: RunningCluster, raw: RawClient) -> None:
+    key = Path(cluster.document["auth"]["keyFile"]).read_text()
+    conversation = ClientConversation("__system", secrets.token_urlsafe(18).encode())
+    options = {"skipEmptyExchange": True}
+    start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(conversation.first), "options": options}
+    reply = conversation.read(raw.command(start, db="local")["payload"])
+    keys = ScramKeys.derive(Mechanism.SHA_256, key.encode(), reply.salt, reply.iterations)
+    proof = Binary(conversation.prove(reply, keys))
+    assert raw.command({"saslContinue": 1, "conversationId": 1, "payload": proof}, db="local")["done"]
+
+
+def answers(cluster: RunningCluster, root: Client) -> Iterator[Any]:
+    """What the processes tell of themselves."""
+    for name in ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod", "config.0.mongod"):
+        with cluster.direct(name) as client:
+            for command in ({"getLog": "global"}, {"getCmdLineOpts": 1}, {"serverStatus": 1}):
+                yield client.admin.command(command)
+    yield root.admin.command("currentOp", allUsers=True)
+
+
+def secrets_of(cluster: RunningCluster, root: Client, proofs: list[bytes]) -> Iterator[tuple[str, str]]:
+    """All secrets by name, in each form in which they could be written."""
+    files = cluster.document["auth"]
+    yield from ((name, Path(files[name]).read_text()) for name in ("keyFile", "passwordFile"))
+    yield from PASSWORDS.items()
+    yield "SHA-1 digest", hashlib.md5(f"clerk:mongo:{PASSWORDS['changed']}".encode()).hexdigest()
+    yield from (("proof", each.rpartition(b",p=")[2].decode()) for each in proofs)
+    yield from (("payload", b64encode(each).decode()[:-4]) for each in proofs)
+    clerk = root.shop.command("usersInfo", "clerk", showCredentials=True)["users"][0]
+    for mechanism, stored in clerk["credentials"].items():
+        for name in CREDENTIALS:
+            yield f"{name} of {mechanism}", stored[name]
+            yield f"{name} of {mechanism}", b64decode(stored[name]).hex()
+    stored = clerk["credentials"]["SCRAM-SHA-256"]
+    salted = hashlib.pbkdf2_hmac(
+        "sha256", PASSWORDS["changed"].encode(), b64decode(stored["salt"]), stored["iterationCount"]
+    )
+    yield from (("salted password", each) for each in (salted.hex(), b64encode(salted).decode()))
+
+
+def clerk_of(cluster: RunningCluster) -> Client:
+    """A client of the routers that knows no key."""
+    with cluster.client() as root:
+        root.shop.command("createUser", "writer", pwd=PASSWORDS["first"], roles=["readWrite"])
+    return cluster.client(username="writer", password=PASSWORDS["first"], authSource="shop", authMechanism="DEFAULT")
+
+
+def keys_of(cluster: RunningCluster) -> list[str]:
+    """The keys in its key file."""
+    return Access(Path(cluster.document["auth"]["keyFile"]).parent).keys()
+
+
+def test_the_key_is_replaced_while_clients_work(loud: RunningCluster) -> None:
+    """Every process has been restarted, and not one operation has failed."""
+    key_file = Path(loud.document["auth"]["keyFile"])
+    (old,) = keys_of(loud)
+    pids = {process["name"]: loud.pid(process["name"]) for process in loud.document["processes"]}
+    rotation = key_file.parent / "rotation.json"
+    with clerk_of(loud) as client, running_workload(client.shop.moved, writers=2) as workload:
+        workload.wait_for_progress()
+        loud.run("rotate-key")
+        workload.wait_for_progress()
+    assert workload.errors == []
+    assert not rotation.exists()
+    (new,) = keys_of(loud)
+    assert new != old
+    assert all(loud.pid(name) != pid for name, pid in pids.items())
+    with loud.client() as client:
+        workload.check(list(client.shop.moved.find()))
+        with pytest.raises(OperationFailure, match="Authentication failed"):
+            loud.client(password=old).admin.command("hostInfo")
+    assert (key_file.stat().st_mode & 0o777) == 0o600
+    shown = "".join(log.read_text(errors="replace") for log in (loud.directory / "logs").iterdir())
+    assert old not in shown
+    assert new not in shown
+
+
+def test_an_interrupted_rotation_goes_on(loud: RunningCluster) -> None:
+    """It begins where it was interrupted: here before the last process has read the new key."""
+    key_file = Path(loud.document["auth"]["keyFile"])
+    (old,) = keys_of(loud)
+    processes = [process["name"] for process in loud.document["processes"]]
+    last = processes[-1]
+    Rotation(Stage.NEW, [name for name in processes if name != last]).save(key_file.parent / "rotation.json")
+    before = {name: loud.pid(name) for name in processes}
+    loud.run("rotate-key")
+    assert [name for name in processes if loud.pid(name) != before[name]] == [last]
+    assert keys_of(loud) == [old]
