@@ -32,14 +32,16 @@ class LogFile:
     Args:
         path: the file, which is opened at once.
         rotation: what `rotate` does.
+        mode: of a new file.
 
     Raises:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path, rotation: LogRotation = LogRotation.RENAME) -> None:
+    def __init__(self, path: Path, rotation: LogRotation = LogRotation.RENAME, mode: int = _MODE) -> None:
         self._path = path.absolute()
         self._rotation = rotation
+        self._mode = mode
         self._descriptor = self._open()
 
     def write(self, text: str) -> None:
@@ -107,7 +109,7 @@ class LogFile:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
 
 
 def _is_same_file(first: int, second: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
+from shardwright.daemon.audit_log import add_audit_options, open_audit_log
 from shardwright.daemon.logs import reopen_logs, rotate_logs
 from shardwright.daemon.options import (
     add_daemon_options,
@@ -15,12 +16,13 @@ from shardwright.daemon.options import (
     parse_replica_set,
     parse_seconds,
 )
-from shardwright.daemon.run import run_daemon
+from shardwright.daemon.run import explain_start_error, run_daemon
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import parse_parameter
 from shardwright.router.processes.workers import add_worker_options, run_workers, worker_sockets
 from shardwright.router.service import RouterService
 
+NAME = "shardwright-router"
 DEFAULT_PORT = 27017
 CONFIG_SERVER_PORT = 27019
 
@@ -28,13 +30,20 @@ CONFIG_SERVER_PORT = 27019
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a router until it is asked to stop; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parsed = argument_parser().parse_args(given)
+    parser = argument_parser()
+    parsed = parser.parse_args(given)
+    try:
+        audit = open_audit_log(parsed)
+    except ValueError as error:
+        parser.error(str(error))
+    except OSError as error:
+        return explain_start_error(NAME, error)
     if parsed.workers > 1 and parsed.worker_index is None:
         return run_workers(parsed, given)
     options = RouterOptions(
         config_servers=parsed.configdb,
         address=known_address(parsed),
-        arguments=("shardwright-router", *given),
+        arguments=(NAME, *given),
         worker_index=parsed.worker_index or 0,
         worker_sockets=worker_sockets(parsed),
         supervisor=parsed.worker_supervisor,
@@ -42,10 +51,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         shutdown_seconds=parsed.shutdown_seconds,
         config_seconds=parsed.config_seconds,
         parameters=dict(parsed.parameters),
+        audit=audit,
     )
     is_worker = parsed.worker_index is not None
     return run_daemon(
-        "shardwright-router",
+        NAME,
         parsed,
         partial(RouterService.start, options),
         reuse_port=parsed.workers > 1,
@@ -57,9 +67,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line, as argparse reads it."""
-    parser = argparse.ArgumentParser(
-        prog="shardwright-router", description="The router of a sharded cluster: what clients connect to."
-    )
+    parser = argparse.ArgumentParser(prog=NAME, description="The router of a sharded cluster: what clients connect to.")
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     parser.add_argument(
         "--configdb",
@@ -76,5 +84,6 @@ def argument_parser() -> argparse.ArgumentParser:
         help="how long the config servers have to answer a read of the catalog (default: %(default)g)",
     )
     add_parameter_option(parser, parse_parameter, "start with this server parameter, for example enableTestCommands=1")
+    add_audit_options(parser)
     add_worker_options(parser)
     return parser

@@ -14,6 +14,7 @@ from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.router.access.login import Login
 from shardwright.router.applied_default_concerns import with_default_concerns
+from shardwright.router.audit import RouterAudit
 from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.context.router_context import RouterContext
@@ -55,6 +56,8 @@ class Dispatcher:
     def __init__(self, context: RouterContext) -> None:
         self._context = context
         self.slow_log = SlowLog(context)
+        log = context.options.audit
+        self._audit = None if log is None else RouterAudit(log, context.access)
         self._commands = enabled_commands(test_commands=context.parameters["enableTestCommands"])
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
@@ -70,7 +73,7 @@ class Dispatcher:
         context = self._context
         client.state = operation = Operation(context, client, request)
         entry = self._commands.get(request.name)
-        outcome = OK
+        outcome, code = OK, 0
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
@@ -122,16 +125,18 @@ class Dispatcher:
         except Exception as failure:
             error = error_of_request(failure, request)
             if error is None:
-                outcome = outcome_of_failure(failure, client)
+                outcome, code = outcome_of_failure(failure, client), ErrorCode.InternalError
                 raise
-            outcome = error.code_name
+            outcome, code = error.code_name, error.code
             _label(operation, error)
             return _framed(operation, error.reply())
         except BaseException as failure:
-            outcome = outcome_of_failure(failure, client)
+            outcome, code = outcome_of_failure(failure, client), ErrorCode.Interrupted
             raise
         finally:
             client.state = None
+            if self._audit is not None and entry is not None:
+                self._audit.note(operation, entry.name, code)
             seconds = perf_counter() - operation.started
             if operation.retries:
                 self._stale_version_retries.add(operation.retries)
@@ -146,6 +151,8 @@ class Dispatcher:
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""
+        if self._audit is not None:
+            self._audit.note_gone(client)
 
 
 def _checked_max_time_ms(entry: Command, request: Request) -> int:

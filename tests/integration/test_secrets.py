@@ -36,13 +36,18 @@ PASSWORDS: Final = {
     name: f"{name}-{secrets.token_hex(8)}"
     for name in ("first", "changed", "exists", "unknown-role", "forbidden", "guessed", "stopped", "wanted")
 }
+AUDIT: Final = "audit.json"
+AUDITED: Final = json.dumps({"users.user": {"$ne": "__system"}, "atype": {"$ne": "dropDatabase"}})
 CREDENTIALS: Final = ("storedKey", "serverKey")
 
 
 @pytest.fixture(scope="module")
 def loud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """A closed cluster that logs everything."""
-    with running_cluster(tmp_path_factory.mktemp("loud"), "--auth", "--shards", "1", *LOUD) as cluster:
+    directory = tmp_path_factory.mktemp("loud")
+    audit = ("audit-destination=file", f"audit-path={directory / 'logs' / AUDIT}", f"audit-filter={AUDITED}")
+    options = [word for option in audit for word in ("--router-option", option)]
+    with running_cluster(directory, "--auth", "--shards", "1", *LOUD, *options) as cluster:
         yield cluster
 
 
@@ -173,6 +178,66 @@ def clerk_of(cluster: RunningCluster) -> Client:
     with cluster.client() as root:
         root.shop.command("createUser", "writer", pwd=PASSWORDS["first"], roles=["readWrite"])
     return cluster.client(username="writer", password=PASSWORDS["first"], authSource="shop", authMechanism="DEFAULT")
+
+
+def test_the_audit_log_tells_who_did_what(loud: RunningCluster) -> None:
+    path = loud.directory / "logs" / AUDIT
+    assert path.stat().st_mode & 0o777 == 0o600
+    read = len(path.read_text().splitlines())
+    password = Path(loud.document["auth"]["passwordFile"]).read_text()
+    with loud.direct("router.0", username="root", password=password) as root:
+        root.audited.command("create", "plain")
+        root.audited.plain.create_index("a", name="by_a")
+        root.admin.command("enableSharding", "audited")
+        root.admin.command("shardCollection", "audited.split", key={"k": 1})
+        root.admin.command("refineCollectionShardKey", "audited.split", key={"k": 1, "l": 1})
+        root.audited.plain.rename("renamed")
+        root.audited.renamed.drop()
+        root.audited.command("createUser", "reader", pwd=PASSWORDS["wanted"], roles=["read"])
+        log_in = {"username": "reader", "password": "wrong", "authSource": "audited"}
+        with loud.direct("router.0", **log_in) as guest, pytest.raises(OperationFailure):
+            guest.audited.command("ping")
+        log_in["password"] = PASSWORDS["wanted"]
+        with loud.direct("router.0", **log_in) as reader, pytest.raises(OperationFailure):
+            reader.audited.command("insert", "plain", documents=[{"a": 1}])
+        root.audited.command("updateUser", "reader", pwd=PASSWORDS["exists"])
+        with pytest.raises(OperationFailure):
+            root.audited.command("createUser", "reader", pwd=PASSWORDS["exists"], roles=["read"])
+        root.audited.command("dropUser", "reader")
+        root.drop_database("audited")
+    events = [json.loads(line) for line in path.read_text().splitlines()[read:]]
+    told = [(each["atype"], each["result"], each["users"], each["param"]) for each in events]
+    assert {tuple(each) for each in events} == {EVENT_FIELDS}
+    assert all(each["remote"]["ip"] == each["local"]["ip"] == "127.0.0.1" for each in events)
+    root_user, reader_user = [{"user": "root", "db": "admin"}], [{"user": "reader", "db": "audited"}]
+    mechanism = {"mechanism": "SCRAM-SHA-256"}
+    expected = [
+        ("authenticate", 0, root_user, {**root_user[0], **mechanism}),
+        ("createCollection", 0, root_user, {"ns": "audited.plain"}),
+        ("enableSharding", 0, root_user, {"ns": "audited"}),
+        ("shardCollection", 0, root_user, {"ns": "audited.split", "key": {"k": 1}, "options": {"unique": False}}),
+        ("refineCollectionShardKey", 0, root_user, {"ns": "audited.split", "key": {"k": 1, "l": 1}}),
+        ("renameCollection", 0, root_user, {"old": "audited.plain", "new": "audited.renamed"}),
+        ("dropCollection", 0, root_user, {"ns": "audited.renamed"}),
+        ("createUser", 0, root_user, {**reader_user[0], "roles": ["read"]}),
+        ("authenticate", 18, [], {**reader_user[0], **mechanism}),
+        ("authenticate", 0, reader_user, {**reader_user[0], **mechanism}),
+        ("updateUser", 0, root_user, {**reader_user[0], "passwordChanged": True}),
+        ("createUser", 51003, root_user, {**reader_user[0], "roles": ["read"]}),
+        ("dropUser", 0, root_user, reader_user[0]),
+    ]
+    assert [each for each in expected if each not in told] == []
+    (index,) = [param for kind, _, _, param in told if kind == "createIndex"]
+    assert (index["ns"], index["indexName"], index["indexSpec"]["key"]) == ("audited.plain", "by_a", {"a": 1})
+    (refused,) = [event for event in events if event["atype"] == "authCheck"]
+    assert (refused["param"]["command"], refused["param"]["ns"]) == ("insert", "audited.plain")
+    assert (refused["result"], refused["roles"]) == (13, [{"role": "read", "db": "audited"}])
+    assert "dropDatabase" not in {kind for kind, _, _, _ in told}
+    (gone,) = [param for kind, _, users, param in told if kind == "logout" and users == reader_user]
+    assert gone == {"reason": "Client has disconnected", "initialUsers": reader_user, "updatedUsers": []}
+
+
+EVENT_FIELDS: Final = ("atype", "ts", "uuid", "local", "remote", "users", "roles", "param", "result")
 
 
 def keys_of(cluster: RunningCluster) -> list[str]:

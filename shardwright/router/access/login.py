@@ -46,12 +46,16 @@ class Login:
         user: who has logged in.
         conversation: see above.
         admitted: as whom the last request was admitted, with the privileges of that moment.
+        attempt: who has begun to log in, and by which mechanism, for the audit log.
+        previous: who has logged out, for the audit log.
     """
 
     changed: LogInListener
     user: UserName | None = None
     conversation: Conversation | None = None
     admitted: AuthorizedUser | None = None
+    attempt: tuple[UserName, str] | None = None
+    previous: UserName | None = None
 
     def complete(self, user: UserName) -> None:
         """A user has proven to know the password.
@@ -76,7 +80,7 @@ class Login:
 
     def end(self) -> None:
         """The user has logged out, or is no longer one."""
-        self.user = None
+        self.previous, self.user = self.user, None
         self.changed(is_logged_in=False)
 
     def take_conversation(self) -> Conversation:

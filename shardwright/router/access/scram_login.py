@@ -76,6 +76,7 @@ class ScramLogin:
         except ScramError as error:
             raise authentication_failed() from error
         name = UserName(first.user, db)
+        login.attempt = name, mechanism_name
         if is_speculative and mechanism.value not in (await self.mechanisms_of(name) or ()):
             raise authentication_failed()
         credentials = await self._credentials_of(name, mechanism)

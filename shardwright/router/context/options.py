@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardwright.daemon.audit_log import AuditLog
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.transport.pool import PoolOptions
 
@@ -23,6 +24,7 @@ class RouterOptions:
             ``mongosShutdownTimeoutMillisForSignaledShutdown``.
         config_seconds: how long a read of the catalog may take.
         parameters: server parameters with the values that they have from the start, as text.
+        audit: the audit log; None if nothing is audited.
         pool: bounds of the connection pools to shards.
     """
 
@@ -36,4 +38,5 @@ class RouterOptions:
     shutdown_seconds: float | None = None
     config_seconds: float = 30.0
     parameters: Mapping[str, str] = field(default_factory=dict)
+    audit: AuditLog | None = None
     pool: PoolOptions = field(default_factory=PoolOptions)
