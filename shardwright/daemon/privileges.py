@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 ANY_ACTION: Final = "anyAction"
 
-_KEPT_APART: Final = frozenset({"local", "config"})
+KEPT_APART: Final = frozenset({"local", "config"})
 """Databases to which privileges on all databases do not extend."""
 
 _BUCKETS: Final = "system.buckets."
@@ -40,13 +40,13 @@ class Resource:
             yield from self._patterns_of_buckets(collection.removeprefix(_BUCKETS))
         yield _pattern(db=self.db, collection=collection)
         if self.collection is None:
-            if self.db not in _KEPT_APART:
+            if self.db not in KEPT_APART:
                 yield _pattern(db="", collection="")
             return
         yield _pattern(db="", collection=collection)
         if not self._is_special(collection):
             yield _pattern(db=self.db, collection="")
-            if self.db not in _KEPT_APART:
+            if self.db not in KEPT_APART:
                 yield _pattern(db="", collection="")
 
     def _is_special(self, collection: str) -> bool:
@@ -88,6 +88,10 @@ class Privileges:
             if actions is not None and (action in actions or ANY_ACTION in actions):
                 return True
         return False
+
+    def resources(self) -> Iterable[Mapping[str, Any]]:
+        """The resources on which they allow anything, as privileges name them."""
+        return (dict(pattern) for pattern, actions in self._actions.items() if actions)
 
 
 def _pattern(**fields: str | bool) -> frozenset[tuple[str, Any]]:

@@ -30,6 +30,7 @@ USERS: Final[dict[str, list[Any]]] = {
     "watcher": [{"role": "clusterMonitor", "db": "admin"}],
     "everyone": [{"role": "readWriteAnyDatabase", "db": "admin"}],
     "chief": [{"role": "root", "db": "admin"}],
+    "picky": ["of-goods"],
     "nothing": [],
 }
 
@@ -42,6 +43,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]
         root.admin.command("enableSharding", "shop")
         root.admin.command("shardCollection", "shop.goods", key={"a": 1})
         root.shop.goods.insert_many([{"a": number} for number in range(200)])
+        root.shop.create_collection("hidden")
         yield cluster
 
 
@@ -67,6 +69,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, mongod_binary: str) -> Itera
         with connected("root") as root:
             create_users(root)
             root.shop.goods.insert_many([{"a": number} for number in range(200)])
+            root.shop.create_collection("hidden")
         yield connected
     finally:
         process.terminate()
@@ -74,6 +77,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory, mongod_binary: str) -> Itera
 
 
 def create_users(root: Client) -> None:
+    goods = {"resource": {"db": "shop", "collection": "goods"}, "actions": ["find"]}
+    root.admin.command("createRole", "of-goods", privileges=[goods], roles=[])
     for user, roles in USERS.items():
         root.admin.command("createUser", user, pwd=PASSWORD, roles=roles)
 
@@ -141,6 +146,11 @@ COMMANDS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("shop", {"ping": 1}),
     ("shop", {"buildInfo": 1}),
     ("shop", {"listDatabases": 1}),
+    *[("admin", {"listDatabases": 1, **each}) for each in ({}, {"authorizedDatabases": True})],
+    ("admin", {"listDatabases": 1, "authorizedDatabases": False}),
+    ("shop", {"listCollections": 1}),
+    ("shop", {"listCollections": 1, "nameOnly": True, "authorizedCollections": True}),
+    ("other", {"listCollections": 1, "nameOnly": True, "authorizedCollections": True}),
     ("shop", {"endSessions": []}),
     ("shop", {"endSessions": [{"id": SOME_ID}]}),
     ("shop", {"refreshSessions": [{"id": SOME_ID, "uid": bytes(32)}]}),
@@ -205,6 +215,22 @@ def test_a_session_of_another_user_is_another_session(closed: RunningCluster) ->
             mine = other.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
             assert mine == [{"user": "writer", "db": "admin"}]
         assert one.shop.goods.count_documents({"a": {"$in": [900, -900]}}) == 2
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_lists_show_what_a_mongod_shows(closed: RunningCluster, plain: Callable[..., Client], user: str) -> None:
+    """Databases and collections on which the user may do anything."""
+    shown = []
+    for client in (user_of(closed, user), plain(user)):
+        with client as connected:
+            databases = connected.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)["databases"]
+            names = {each["name"] for each in databases} - {"local"}
+            query = {"name": {"$in": ["goods", "hidden"]}}
+            own = {"listCollections": 1, "nameOnly": True, "authorizedCollections": True, "filter": query}
+            with suppress(OperationFailure):
+                names |= {each["name"] for each in connected.shop.command(own)["cursor"]["firstBatch"]}
+            shown.append(names)
+    assert shown[0] == shown[1]
 
 
 def test_only_its_user_ends_a_session(closed: RunningCluster) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.privileges import Privileges
 from shardwright.daemon.user_names import with_owner_of_session
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
@@ -94,8 +95,12 @@ class AccessControl:
 
     def allows(self, client: ClientConnection, need: Need) -> bool:
         """Whether the privileges of a client that was admitted include an action."""
+        return need.is_met(self.privileges_of(client))
+
+    def privileges_of(self, client: ClientConnection) -> Privileges:
+        """The privileges of a client that was admitted."""
         user: AuthorizedUser | None = client.login.admitted
-        return user is not None and need.is_met(user.privileges)
+        return Privileges({}) if user is None else user.privileges
 
     def may_still_run(self, client: ClientConnection, request: Request) -> bool:
         """Whether the user of a client may run a request that was admitted before.

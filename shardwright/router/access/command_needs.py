@@ -10,6 +10,7 @@ from shardwright.daemon.privileges import ANY, ANY_ACTION, CLUSTER, Resource
 from shardwright.router.access.needs import (
     AllOf,
     AnyOf,
+    Anything,
     Need,
     Needs,
     OfThoseWho,
@@ -140,6 +141,13 @@ def _file_needs(request: Request) -> Needs:
     return [Need("find", Resource(request.db, f"{request.get(b'root', 'fs')}.chunks"))]
 
 
+def _list_collections_needs(request: Request) -> Needs:
+    every = Need("listCollections", Resource(request.db))
+    if request.get(b"nameOnly") is True and request.get(b"authorizedCollections") is True:
+        return [AnyOf((every, Anything(request.db)))]
+    return [every]
+
+
 def _profile_needs(request: Request) -> Needs:
     if request.get(b"profile") == -1 and not {b"slowms", b"sampleRate", b"filter"} & request.fields.keys():
         return [
@@ -256,7 +264,7 @@ _SAME_ON_CLUSTER: Final = (
     *("connPoolStats", "connPoolSync", "dropConnections", "fsync", "getCmdLineOpts", "getLog", "getParameter"),
     *("setParameter", "hostInfo", "logRotate", "rotateCertificates", "serverStatus", "getDefaultRWConcern"),
     *("setDefaultRWConcern", "getClusterParameter", "setClusterParameter", "setFeatureCompatibilityVersion"),
-    *("setUserWriteBlockMode", "appendOplogNote", "invalidateUserCache", "listDatabases"),
+    *("setUserWriteBlockMode", "appendOplogNote", "invalidateUserCache"),
     *("replSetGetStatus", "setFreeMonitoring"),
 )
 _SAME_ON_COLLECTION: Final = (
@@ -270,7 +278,7 @@ _OF_EVERYBODY: Final = (
     *("abortTransaction", "commitTransaction", "endSessions", "refreshSessions", "startSession", "logout"),
     *("availableQueryOptions", "getMore", "killCursors", "reapLogicalSessionCacheNow", "refreshLogicalSessionCacheNow"),
     *("_hashBSONElement", "echo", "testDeprecation", "testDeprecationInVersion2", "testRemoval", "testVersion2"),
-    *("testVersions1And2", "killSessions"),
+    *("testVersions1And2", "killSessions", "listDatabases"),
 )
 _DISTURBING: Final = ("clearLog", "configureFailPoint", "logMessage", "waitForFailPoint")
 """Test commands that disturb others. MongoDB lets everybody run them, even before a log-in."""
@@ -303,7 +311,7 @@ TABLE: Final[dict[str, Row]] = {
     "setIndexCommitQuorum": on_collection("createIndex"),
     "dropIndexes": on_collection("dropIndex"),
     "renameCollection": _rename_needs,
-    "listCollections": on_database("listCollections"),
+    "listCollections": _list_collections_needs,
     "planCacheClear": on_collection("planCacheWrite"),
     "planCacheClearFilters": on_collection("planCacheIndexFilter"),
     "planCacheListFilters": on_collection("planCacheIndexFilter"),

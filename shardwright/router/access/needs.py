@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
+from shardwright.router.access.visible import may_see_database
 from shardwright.wire.request import Request
 
 
@@ -18,6 +19,17 @@ class Need:
     def is_met(self, privileges: Privileges) -> bool:
         """Whether privileges allow the action."""
         return privileges.allow(self.action, self.resource)
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any action on anything in a database."""
+
+    db: str
+
+    def is_met(self, privileges: Privileges) -> bool:
+        """Whether privileges allow something there."""
+        return may_see_database(privileges, self.db)
 
 
 class Requirement(Protocol):

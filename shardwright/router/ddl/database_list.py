@@ -1,6 +1,6 @@
 """``listDatabases`` of a cluster from those of all shards and the config servers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import bson
@@ -14,7 +14,10 @@ _MEGABYTE: Final = 1024 * 1024
 
 
 def merge_database_lists(
-    lists: Mapping[str, Sequence[Mapping[str, Any]]], *, names_only: bool = False
+    lists: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    names_only: bool = False,
+    is_visible: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, Any]:
     """The databases of a cluster in alphabetical order, with their sizes in all and on each shard.
 
@@ -24,12 +27,13 @@ def merge_database_lists(
     Args:
         lists: ``databases`` of each shard's reply, filtered there if the client asks for that, by shard id.
         names_only: sizes are not asked for.
+        is_visible: whether the client may see a database.
     """
     sizes: dict[str, dict[str, int]] = {}
     for shard, databases in lists.items():
         for database in databases:
             name = database["name"]
-            if _is_shown(name, on_config_servers=shard == CONFIG_SHARD):
+            if _is_shown(name, on_config_servers=shard == CONFIG_SHARD) and is_visible(name):
                 sizes.setdefault(name, {})[shard] = int(database.get("sizeOnDisk", 0))
     if names_only:
         return {"databases": [{"name": name} for name in sorted(sizes)]}
