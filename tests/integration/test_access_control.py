@@ -116,6 +116,11 @@ COMMANDS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("shop", {"aggregate": "goods", "pipeline": [{"$indexStats": {}}], "cursor": {}}),
     ("shop", {"aggregate": "goods", "pipeline": [{"$unionWith": "system.users"}, {"$limit": 1}], "cursor": {}}),
     ("admin", {"aggregate": 1, "pipeline": [{"$currentOp": {"allUsers": True}}], "cursor": {}}),
+    *[
+        (db, {"aggregate": source, "pipeline": [{stage: argument}], "cursor": {}})
+        for db, source, stage in (("admin", 1, "$listLocalSessions"), ("config", "system.sessions", "$listSessions"))
+        for argument in ({}, {"allUsers": True}, {"users": [{"user": "nobody", "db": "admin"}]})
+    ],
     ("shop", {"insert": "goods", "documents": [{"a": 500}]}),
     ("shop", {"update": "goods", "updates": [{"q": {"a": 500}, "u": {"$set": {"b": 1}}}]}),
     ("shop", {"delete": "goods", "deletes": [{"q": {"a": 500}, "limit": 0}]}),

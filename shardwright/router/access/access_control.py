@@ -16,6 +16,7 @@ from shardwright.router.access.internal_fields import has_internal_fields, refus
 from shardwright.router.access.localhost_exception import LocalhostException
 from shardwright.router.access.login import Login
 from shardwright.router.access.needs import Need
+from shardwright.router.access.own_sessions import with_own_sessions
 from shardwright.router.access.scram_login import ScramLogin
 from shardwright.router.access.user_cache import UserCache
 from shardwright.sharding.command_text import command_text
@@ -91,6 +92,8 @@ class AccessControl:
             raise not_authorized(request)
         if has_internal_fields(request):
             raise refusal_of_internal_fields(request) or not_authorized(request)
+        if name == "aggregate":
+            request = with_own_sessions(request, user.name)
         return with_owner_of_session(request, user.name, user.write_block_element if may_write else b"")
 
     def allows(self, client: ClientConnection, need: Need) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from shardwright.daemon.privileges import ANY, CLUSTER, Resource
 from shardwright.router.access.needs import Need, Needs
+from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
@@ -67,8 +68,9 @@ def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[st
         yield Need("find", Resource(db))
     elif first == "$currentOp":
         yield Need("inprog", CLUSTER)  # the user's own operations are not told apart
-    elif first in ("$listLocalSessions", "$listSessions"):
-        yield Need("listSessions", CLUSTER)  # nor are sessions
+    elif first in LISTS_OF_SESSIONS:
+        if not isinstance(argument, Mapping) or argument.get("users") or argument.get("allUsers"):
+            yield Need("listSessions", CLUSTER)
     elif first == "$shardedDataDistribution":
         yield Need("shardedDataDistribution", CLUSTER)
     else:
@@ -90,9 +92,7 @@ def _stage_needs(db: str, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Nee
 
 
 def _is_source(name: str) -> bool:
-    return name in _FIRST_ONLY or name in (
-        *("$currentOp", "$listLocalSessions", "$listSessions", "$shardedDataDistribution"),
-    )
+    return name in _FIRST_ONLY or name in (*("$currentOp", *LISTS_OF_SESSIONS, "$shardedDataDistribution"),)
 
 
 def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
@@ -104,6 +104,8 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
     source, inner = argument.get(key), _stages(argument.get("pipeline"))
     if isinstance(source, Mapping):
         db, source = str(source.get("db", db)), source.get("coll")
+    if inner and _split(inner[0])[0] in LISTS_OF_SESSIONS:
+        yield Need("listSessions", CLUSTER)  # there the user is not named
     yield from _source_needs(db, source if isinstance(source, str) else None, inner)
     yield from _stage_needs(db, inner)
 

@@ -40,6 +40,7 @@ _TELLING_SECONDS_MAX: Final = 1.0
 
 _OF_CLIENT: Final = frozenset({"lsid", "$clusterTime"})
 _TO_NAME_OTHERS: Final = Need("impersonate", CLUSTER)
+_TO_KILL_OTHERS: Final = Need("killAnySession", CLUSTER)
 
 
 @command("startSession")
@@ -114,7 +115,8 @@ def _named_sessions(operation: Operation) -> frozenset[SessionId]:
         CommandError: it is malformed; Unauthorized, it names another user's session.
     """
     access = operation.context.access
-    may_name_others = access is None or access.allows(operation.client, _TO_NAME_OTHERS)
+    enough = (_TO_NAME_OTHERS, _TO_KILL_OTHERS) if operation.request.name == "killSessions" else (_TO_NAME_OTHERS,)
+    may_name_others = access is None or any(access.allows(operation.client, need) for need in enough)
     return session_arguments.sessions(operation.request, operation.user or NO_USER, may_name_others=may_name_others)
 
 

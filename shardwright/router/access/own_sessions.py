@@ -1,0 +1,44 @@
+"""``$listSessions`` and ``$listLocalSessions`` list the user's own sessions if they name nobody. Pure.
+
+Shards are asked by the cluster, so the router names the user there.
+"""
+
+from typing import Final
+
+from shardwright.daemon.user_names import UserName
+from shardwright.wire.rawbson import (
+    ARRAY,
+    append,
+    array_of_documents,
+    decode_document,
+    element,
+    encode_document,
+    without,
+)
+from shardwright.wire.request import Request
+
+LISTS_OF_SESSIONS: Final = ("$listLocalSessions", "$listSessions")
+"""The stages."""
+
+_PIPELINE: Final = b"pipeline"
+_MARK: Final = b"Sessions"
+
+
+def with_own_sessions(request: Request, user: UserName) -> Request:
+    """The request with the user's name in the stage that it begins with, if that lists the sessions of nobody else.
+
+    Args:
+        request: an ``aggregate``.
+        user: who sends it.
+    """
+    span = request.fields.get(_PIPELINE)
+    if span is None or span[0] != ARRAY or _MARK not in request.body:
+        return request
+    stages = request.documents(_PIPELINE)
+    first = decode_document(stages[0]) if stages else {}
+    name = next(iter(first), "")
+    if name not in LISTS_OF_SESSIONS or first[name] != {}:
+        return request
+    own = encode_document({name: {"users": [user.to_document()]}})
+    pipeline = element(_PIPELINE, ARRAY, array_of_documents([own, *stages[1:]]))
+    return request.with_body(append(without(request.body, {_PIPELINE}), pipeline))
