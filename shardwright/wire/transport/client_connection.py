@@ -1,7 +1,7 @@
 """One client of a server: its connection, and the state of the request that it is waiting for."""
 
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -13,9 +13,21 @@ if TYPE_CHECKING:
     from shardwright.wire.errors import CommandError
     from shardwright.wire.request import Request
     from shardwright.wire.tls.subject_names import Subject
-    from shardwright.wire.transport.newcomers import Newcomers
 
 _connection_ids = count(1)
+
+
+class LogIns(Protocol):
+    """What is told of the log-ins of clients (`wire.transport.newcomers.Newcomers`)."""
+
+    def add(self, client: "ClientConnection", *, has_asked: bool) -> None:
+        """A client is not logged in any longer."""
+
+    def remove(self, client: "ClientConnection") -> None:
+        """A client has logged in."""
+
+    def has_failed(self, client: "ClientConnection") -> None:
+        """A log-in has failed."""
 
 
 class ClientConnection:
@@ -36,7 +48,7 @@ class ClientConnection:
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
         interruption: the error with which the running operation was interrupted.
-        newcomers: the clients that have not logged in; None without access control.
+        log_ins: is told of its log-ins; None without access control.
         loop: what runs the connection's requests, once it is served.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
@@ -55,10 +67,10 @@ class ClientConnection:
         "is_finished",
         "is_interruptible",
         "is_newcomer",
+        "log_ins",
         "login",
         "loop",
         "metadata",
-        "newcomers",
         "peer",
         "reserved_bytes",
         "scope",
@@ -75,7 +87,7 @@ class ClientConnection:
         self.metadata: dict[str, Any] | None = None
         self.compressors: tuple[str, ...] = ()
         self.failed_log_ins = 0
-        self.newcomers: Newcomers | None = None
+        self.log_ins: LogIns | None = None
         self.is_newcomer = False
         self.is_answered_verbatim = False
         self.is_busy = False
@@ -104,17 +116,17 @@ class ClientConnection:
 
     def log_in_changed(self, *, is_logged_in: bool) -> None:
         """Note that the client has logged in or out."""
-        if self.newcomers is None:
+        if self.log_ins is None:
             return
         if is_logged_in:
-            self.newcomers.remove(self)
+            self.log_ins.remove(self)
         else:
-            self.newcomers.add(self, has_asked=True)
+            self.log_ins.add(self, has_asked=True)
 
     def log_in_failed(self) -> None:
         """Note that a log-in has failed; after too many, the connection is closed."""
-        if self.newcomers is not None:
-            self.newcomers.has_failed(self)
+        if self.log_ins is not None:
+            self.log_ins.has_failed(self)
 
     def interrupt_operation(self, error: "CommandError") -> None:
         """Cancel the running operation, which must have been found by a task, and answer it with an error."""

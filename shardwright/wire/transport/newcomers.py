@@ -18,10 +18,10 @@ import trio
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
     from shardwright.wire.request import Request
-    from shardwright.wire.transport.client_connection import ClientConnection
 
 logger = get_logger("wire.newcomers")
 
@@ -88,26 +88,26 @@ class Newcomers:
         """How many there are."""
         return len(self._clients)
 
-    def add(self, client: "ClientConnection", *, has_asked: bool = False) -> None:
+    def add(self, client: ClientConnection, *, has_asked: bool = False) -> None:
         """A client has connected, or its user is no longer logged in.
 
         Args:
             client: the client.
             has_asked: whether it has sent a request before.
         """
-        client.newcomers, client.is_newcomer = self, True
+        client.log_ins, client.is_newcomer = self, True
         client.stream.limit_messages(self._limits.message_bytes)
         self._clients[client] = _Progress(self._clock(), has_asked)
         if len(self._clients) > self._count_max:
             self._make_room()
 
-    def remove(self, client: "ClientConnection") -> None:
+    def remove(self, client: ClientConnection) -> None:
         """A client has logged in or has gone."""
         if self._clients.pop(client, None) is not None:
             client.is_newcomer = False
             client.stream.limit_messages(MESSAGE_BYTES_MAX)
 
-    def heard(self, client: "ClientConnection", request: "Request") -> None:
+    def heard(self, client: ClientConnection, request: "Request") -> None:
         """A client has sent a request."""
         progress = self._clients[client]
         progress.heard_at, progress.has_asked = self._clock(), True
@@ -115,7 +115,7 @@ class Newcomers:
         if progress.began_at is None and _begins_log_in(request):
             progress.began_at = progress.heard_at
 
-    def has_failed(self, client: "ClientConnection") -> None:
+    def has_failed(self, client: ClientConnection) -> None:
         """A log-in has failed; after too many, the reply that says so is the last."""
         client.failed_log_ins += 1
         if client.failed_log_ins >= self._limits.failures:
@@ -139,7 +139,7 @@ class Newcomers:
             )
             self._logged = self.closed
 
-    def _due(self, client: "ClientConnection", progress: _Progress) -> float:
+    def _due(self, client: ClientConnection, progress: _Progress) -> float:
         """Until when a client has to log in or to ask again."""
         if progress.began_at is not None:
             return progress.began_at + self._limits.log_in_seconds
@@ -151,7 +151,7 @@ class Newcomers:
         if silent is not None:
             self._close(silent)
 
-    def _close(self, client: "ClientConnection") -> None:
+    def _close(self, client: ClientConnection) -> None:
         self.closed += 1
         self.remove(client)
         client.scope.cancel()

@@ -322,8 +322,8 @@ class Server:
             request = Request(message)
             command = request.name
             client.unanswered = None if message.flags & MORE_TO_COME else request
-            if client.is_newcomer and client.newcomers is not None:
-                client.newcomers.heard(client, request)
+            if client.is_newcomer and self.newcomers is not None:
+                self.newcomers.heard(client, request)
             reply = await self._handler.handle(client, request)
         except CommandError as error:
             reply = self.frame_error(message.request_id, error)
