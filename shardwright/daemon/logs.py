@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.log_file import LogFile, LogRotation
 from shardwright.daemon.recent_log import RecentLog
+from shardwright.daemon.redaction import REDACTION
 from shardwright.wire.logger import get_logger
 
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -40,17 +41,17 @@ class JSONFormatter(logging.Formatter):
             "t": timestamp(record.created),
             "level": record.levelname.lower(),
             "component": record.name,
-            "msg": record.getMessage(),
+            "msg": REDACTION.message(record.getMessage(), is_own="fields" in vars(record)),
         }
         attributes = vars(record)
         fields = dict(attributes.get("fields", {}))
         fields.update(
             (name, value) for name, value in attributes.items() if name not in _RECORD_ATTRIBUTES and name != "fields"
         )
-        for name, value in fields.items():
+        for name, value in REDACTION.fields(fields).items():
             line.setdefault(name, value)
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = REDACTION.traceback(record.exc_info[1], self.formatException(record.exc_info))
         return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
 
 

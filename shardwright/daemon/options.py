@@ -138,6 +138,9 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         help="what logRotate and SIGUSR1 do with the log file (default: %(default)s)",
     )
     parser.add_argument(
+        "--redact-client-log-data", action="store_true", help="write no data of clients into the log (default: off)"
+    )
+    parser.add_argument(
         "--slow-ms",
         type=argument(_parse_milliseconds),
         default=SLOW_MS,

@@ -18,6 +18,7 @@ from shardwright.daemon.key_file import read_key_file
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.options import check_exposure, known_address, newcomer_limits, unread_bounds, use_timeouts
+from shardwright.daemon.redaction import REDACTION
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
 from shardwright.daemon.tls_options import tls_settings
 from shardwright.wire.host_and_port import HostAndPort
@@ -103,6 +104,7 @@ def run_daemon(
         LOCAL_SOCKETS.use(arguments.unix_socket_directory)
         if not reuse_port:
             unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
+    REDACTION.is_on = arguments.redact_client_log_data
     try:
         configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
         log_uncaught_exceptions()

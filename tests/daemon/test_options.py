@@ -113,6 +113,7 @@ def test_daemon_options_have_defaults() -> None:
         "log_file": None,
         "log_rotate": LogRotation.RENAME,
         "slow_ms": 100,
+        "redact_client_log_data": False,
         "unread_reply_mb": 256,
         "unread_reply_mb_per_client": 32,
         "unread_reply_seconds": 10,

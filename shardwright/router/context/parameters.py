@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from shardwright.daemon.logs import set_level
 from shardwright.daemon.parameter_text import parse_boolean
+from shardwright.daemon.redaction import REDACTION
 from shardwright.router.context.log_verbosity import changed_verbosity, default_verbosity, finest_verbosity
 from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
@@ -42,6 +43,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 _LEVEL: Final = "logLevel"
 _COMPONENTS: Final = "logComponentVerbosity"
+_REDACT: Final = "redactClientLogData"
 _REQUIRE_API_VERSION: Final = "requireApiVersion"
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
@@ -51,6 +53,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
     "enableTestCommands": Parameter(False, parse=parse_boolean),
     _REQUIRE_API_VERSION: Parameter(False, bool, parse=parse_boolean),
+    _REDACT: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
@@ -101,6 +104,7 @@ class Parameters:
     def __init__(self, at_start: Mapping[str, str]) -> None:
         self._values = {name: parameter.default for name, parameter in PARAMETERS.items()}
         self._values[_COMPONENTS] = default_verbosity()
+        self._values[_REDACT] = REDACTION.is_on
         self.requires_api_version = False
         for name, text in at_start.items():
             self._keep(name, _parsed(name, text))
@@ -129,6 +133,8 @@ class Parameters:
         self._values[name] = value
         if name == _REQUIRE_API_VERSION:
             self.requires_api_version = value
+        if name == _REDACT:
+            REDACTION.is_on = value
         if name == _LEVEL:
             self._values[_COMPONENTS] = {**self._values[_COMPONENTS], "verbosity": value}
         elif name == _COMPONENTS:
