@@ -1,0 +1,57 @@
+"""What users may do about themselves without the privileges that it takes about others. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from shardwright.daemon.privileges import Resource
+from shardwright.daemon.user_names import UserName
+from shardwright.router.access.authorized_user import AuthorizedUser
+from shardwright.router.access.needs import Need
+from shardwright.wire.request import Request
+
+_CHANGES: Final[Mapping[bytes, str]] = {b"pwd": "changeOwnPassword", b"customData": "changeOwnCustomData"}
+_OTHER_FIELDS: Final = frozenset({b"roles", b"mechanisms", b"authenticationRestrictions"})
+
+
+def is_about_oneself(user: AuthorizedUser, name: str, request: Request) -> bool:
+    """Whether a user may run a command because it is about that user alone.
+
+    Args:
+        user: who sends it.
+        name: the command, without aliases.
+        request: the command.
+    """
+    if name == "usersInfo":
+        return all(_named(each, request.db, "user") == _pair(user.name) for each in _asked(request))
+    if name == "rolesInfo":
+        return all(user.has_role(*_named(each, request.db, "role")) for each in _asked(request))
+    if name == "updateUser":
+        return _named(request.get(b"updateUser"), request.db, "user") == _pair(user.name) and _may_change(user, request)
+    return False
+
+
+def _may_change(user: AuthorizedUser, request: Request) -> bool:
+    """Whether a user may change what a request changes of that user."""
+    actions = [action for name, action in _CHANGES.items() if name in request.fields]
+    if not actions or not _OTHER_FIELDS.isdisjoint(request.fields):
+        return False
+    return all(Need(action, Resource(request.db)).is_met(user.privileges) for action in actions)
+
+
+def _asked(request: Request) -> Iterable[Any]:
+    """What a question names; somebody who has no name if it names all."""
+    asked = request.get(request.name.encode())
+    return asked if isinstance(asked, list) and asked else [asked]
+
+
+def _named(value: Any, db: str, field: str) -> tuple[str, str]:  # noqa: ANN401 - whatever a client sent
+    """The name and the database of a user or a role; empty if it is none."""
+    if isinstance(value, str):
+        return value, db
+    if isinstance(value, Mapping) and value.keys() == {field, "db"}:
+        return str(value[field]), str(value["db"])
+    return "", ""
+
+
+def _pair(name: UserName) -> tuple[str, str]:
+    return name.user, name.db
