@@ -144,6 +144,8 @@ def _restart(state: ClusterState, supervisor: Supervisor, plan: ProcessPlan, dea
         wait_primary(str(plan.replica_set), members, deadline)
         for member in members:
             _wait_member(member, deadline)
+        sidecars = topology.of_role(Role.CONFIGD, Role.SHARDD)
+        supervisor.wait_ready([each for each in sidecars if topology.mongod_behind(each) == plan], deadline)
     elif plan.role is not Role.ROUTER:
         addresses = next(each for each in topology.daemon_sets(plan.role) if plan.address in each)
         wait_members_known(addresses, deadline)
