@@ -40,6 +40,7 @@ class RouterAudit:
     def __init__(self, log: AuditLog, access: AccessControl | None) -> None:
         self._log = log
         self._access = access
+        self._own_addresses: dict[int, dict[str, Any]] = {}
 
     def note(self, operation: Operation, name: str, code: int) -> None:
         """Write the events of an operation that has ended.
@@ -56,20 +57,25 @@ class RouterAudit:
         for kind, parameters in events:
             self._log.write(kind, parameters, code, self._participants(operation.client))
 
+    def note_arrived(self, client: ClientConnection) -> None:
+        """Note to which address a client has connected, which its closed socket will not tell."""
+        own = client.stream.socket.getsockname()
+        self._own_addresses[client.id] = {"ip": own[0], "port": own[1]} if isinstance(own, tuple) else {"unix": own}
+
     def note_gone(self, client: ClientConnection) -> None:
         """Write that a client has gone without logging out."""
         login: Login | None = client.login
         if login is not None and login.user is not None:
             self._log.write("logout", _logout(login.user, "Client has disconnected"), 0, self._participants(client))
+        del self._own_addresses[client.id]
 
     def _participants(self, client: ClientConnection) -> dict[str, Any]:
         login: Login | None = client.login
         name = None if login is None else login.user
         user = None if name is None or self._access is None else self._access.users.fresh(name)
         roles = [] if user is None else [{"role": each["role"], "db": each["db"]} for each in user.role_documents]
-        own = client.stream.socket.getsockname()
         return {
-            "local": {"ip": own[0], "port": own[1]} if isinstance(own, tuple) else {"unix": own},
+            "local": self._own_addresses[client.id],
             "remote": _address(client.peer),
             "users": [] if name is None else [name.to_document()],
             "roles": roles,

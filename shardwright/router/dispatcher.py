@@ -148,6 +148,8 @@ class Dispatcher:
         """A client has connected; nobody has logged in yet."""
         if self._context.access is not None:
             client.login = Login(client.log_in_changed)
+        if self._audit is not None:
+            self._audit.note_arrived(client)
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""
