@@ -42,7 +42,7 @@ class Login:
     """The state of a connection.
 
     Attributes:
-        changed: is told of changes.
+        changed: is told of changes, if anybody is.
         user: who has logged in.
         conversation: see above.
         admitted: as whom the last request was admitted, with the privileges of that moment.
@@ -50,7 +50,7 @@ class Login:
         previous: who has logged out, for the audit log.
     """
 
-    changed: LogInListener
+    changed: LogInListener | None = None
     user: UserName | None = None
     conversation: Conversation | None = None
     admitted: AuthorizedUser | None = None
@@ -76,12 +76,14 @@ class Login:
                 f"Each client connection may only be authenticated once. Previously authenticated as: {shown}",
             )
         self.user = user
-        self.changed(is_logged_in=True)
+        if self.changed is not None:
+            self.changed(is_logged_in=True)
 
     def end(self) -> None:
         """The user has logged out, or is no longer one."""
         self.previous, self.user = self.user, None
-        self.changed(is_logged_in=False)
+        if self.changed is not None:
+            self.changed(is_logged_in=False)
 
     def take_conversation(self) -> Conversation:
         """The conversation, which ends unless it is put back.
