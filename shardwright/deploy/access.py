@@ -2,11 +2,11 @@
 
 ::
 
-    DIR/auth/key         by which the processes recognise each other, and the launcher
-    DIR/auth/password    of the first user
+    DIR/auth/key              by which the processes recognise each other, and the launcher
+    DIR/auth/password         of the first user
     DIR/auth/rotation.json    how far a rotation of the key has come, while there is one
 
-Both are for their owner alone. The launcher logs in with the key, so that a changed password does not lock it out.
+All are for their owner alone. The launcher logs in with the key, so that a changed password does not lock it out.
 """
 
 import base64
@@ -63,7 +63,7 @@ class Access:
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             write_once(self.key_file, new_key())
-            write_once(self.password_file, secrets.token_urlsafe(_PASSWORD_BYTES))
+            write_once(self.password_file, secrets.token_hex(_PASSWORD_BYTES))
         except OSError as error:
             raise DeployError(f"cannot create the secrets in {self.directory}: {error.strerror}") from error
 

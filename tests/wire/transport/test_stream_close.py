@@ -1,13 +1,14 @@
 """A closed stream keeps nothing of what it has received, though it may itself be kept until a garbage collection."""
 
 import socket
+import struct
 import tracemalloc
 
 import pytest
 import trio
 import trio.testing
 
-from shardwright.wire.frames import FrameReader
+from shardwright.wire.frames import OP_MSG, FrameReader
 from shardwright.wire.transport.stream import FrameStream
 
 FRAME_BYTES = 16 << 20
@@ -25,7 +26,8 @@ def test_a_message_cut_off_by_the_close_is_let_go() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
-            await peer.send_all(FRAME_BYTES.to_bytes(4, "little") + bytes(PART_BYTES))
+            header = struct.pack("<iiii", FRAME_BYTES, 1, 0, OP_MSG)
+            await peer.send_all(header + bytes(PART_BYTES))
             await trio.testing.wait_all_tasks_blocked()
             assert tracemalloc.get_traced_memory()[0] > PART_BYTES
             stream.backlog = memoryview(bytes(PART_BYTES))
