@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from shardwright.wire.error_codes import ErrorCode
 from tests.configd.balancing import SizedShard
 from tests.configd.catalog_user import GOSSIP, MAJORITY, CatalogUser
 from tests.configd.fake_shard import FakeShard, fake_shards, serving
+from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Set, replica_set
 
 
@@ -98,9 +100,7 @@ def test_the_next_primary_goes_on_balancing(trio_set: Set) -> None:
         donor.sizes["failover.uneven"] = 1 << 30
         moved = donor.held["_shardsvrMoveRange"] = threading.Event()
         client.admin.command({"_configsvrBalancerStart": 1})
-        for member in trio_set.members:
-            with member.mongod_client() as mongod, suppress(OperationFailure):  # on the primary
-                mongod.admin.command({"replSetFreeze": 0})  # those that have stepped down may be elected again
+        thaw(trio_set)
         try:
             wait_for_requests(donor, 1)
             with suppress(AutoReconnect):
@@ -114,6 +114,52 @@ def test_the_next_primary_goes_on_balancing(trio_set: Set) -> None:
         assert [value for name, value in first.items() if name not in gossip] == [
             value for name, value in second.items() if name not in gossip
         ]
+
+
+def test_a_version_that_was_half_set_is_set_by_the_next_primary(trio_set: Set) -> None:
+    version = "setFeatureCompatibilityVersion"
+    with (
+        fake_shards("g", "h") as shards,
+        trio_set.client(retryWrites=False) as client,
+        trio_set.client(retryWrites=False) as other,
+        ThreadPoolExecutor() as callers,
+    ):
+        slow, catalog = shards["g"], CatalogUser(client)
+        client.config.shards.delete_many({})  # of other tests
+        for shard in shards.values():
+            run_on_new_primary(catalog, {"_configsvrAddShard": shard.connection_string})
+        for shard in shards.values():
+            shard.commands.clear()  # the versions that they had to take over
+        thaw(trio_set)
+        answered = slow.held[version] = threading.Event()
+        try:
+            interrupted = callers.submit(catalog.run, {version: "5.0"})
+            with slow.arrived:
+                assert slow.arrived.wait_for(lambda: slow.received(version), 30)
+            with suppress(AutoReconnect):
+                other.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
+            assert isinstance(interrupted.exception(30), AutoReconnect)
+        finally:
+            answered.set()
+        # The request that is repeated is another one: the last word counts on all servers.
+        run_on_new_primary(CatalogUser(other), {version: "6.0"})
+        assert [shard.received(version)[-1][version] for shard in shards.values()] == ["6.0", "6.0"]
+        for member in trio_set.members:
+            with member.mongod_client() as mongod:
+                eventually(partial(has_version, mongod, "6.0"), what="all members have the version")
+
+
+def has_version(mongod: MongoClient[dict[str, Any]], version: str) -> bool:
+    """Whether this is the feature compatibility version of a mongod, and no change is under way."""
+    found = mongod.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]
+    return bool(found == {"version": version})
+
+
+def thaw(config_set: Set) -> None:
+    """Let members that have stepped down be elected again."""
+    for member in config_set.members:
+        with member.mongod_client() as mongod, suppress(OperationFailure):  # on the primary
+            mongod.admin.command({"replSetFreeze": 0})
 
 
 def wait_for_requests(shard: FakeShard, count: int) -> None:
