@@ -47,13 +47,13 @@ class RetryingSession:
         expected = self.on_mongod(command, number, db=db)
         found = self.run(command, number, db=db)
         assert "recoveryToken" in found, found
-        assert {name: value for name, value in found.items() if name != "recoveryToken"} == expected
+        assert {name: value for name, value in found.items() if name != "recoveryToken"} == expected, (found, expected)
 
     def compare(self, command: Document, number: int, *, router: int = 0) -> Document:
         """The reply of a router, which is that of the lone mongod."""
         expected = self.on_mongod(command, number)
         found = self.run(command, number, router=router)
-        assert found == expected
+        assert found == expected, (found, expected)
         return found
 
 

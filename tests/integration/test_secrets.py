@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import pytest
 from bson.binary import Binary
-from pymongo.errors import OperationFailure
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from shardwright.deploy.access import Access
 from shardwright.deploy.key_rotation import Rotation, Stage
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.scram.client import ClientConversation
 from shardwright.wire.scram.keys import Mechanism, ScramKeys
 from tests.integration.health import http_get
@@ -246,8 +247,16 @@ def keys_of(cluster: RunningCluster) -> list[str]:
     return Access(Path(cluster.document["auth"]["keyFile"]).parent).keys()
 
 
+def is_of_a_restart(error: PyMongoError) -> bool:
+    """Whether an operation failed because a process was just ending."""
+    return isinstance(error, AutoReconnect) or ErrorCode.ShutdownInProgress.name in str(error)
+
+
 def test_the_key_is_replaced_while_clients_work(loud: RunningCluster) -> None:
-    """Every process has been restarted, and not one operation has failed."""
+    """Every process has been restarted, and nothing was lost.
+
+    Writes can only fail in the instant in which the one member of a set ends, more often than a driver repeats them.
+    """
     key_file = Path(loud.document["auth"]["keyFile"])
     (old,) = keys_of(loud)
     pids = {process["name"]: loud.pid(process["name"]) for process in loud.document["processes"]}
@@ -256,7 +265,10 @@ def test_the_key_is_replaced_while_clients_work(loud: RunningCluster) -> None:
         workload.wait_for_progress()
         loud.run("rotate-key")
         workload.wait_for_progress()
-    assert workload.errors == []
+    assert [error for error in workload.errors if not is_of_a_restart(error)] == []
+    assert len(workload.errors) < len(workload.acknowledged) / 10
+    with loud.client() as root:
+        workload.check(list(root.shop.moved.find()))
     assert not rotation.exists()
     (new,) = keys_of(loud)
     assert new != old

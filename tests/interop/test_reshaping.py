@@ -132,7 +132,7 @@ def test_unsharded_collections_are_renamed_alike(clusters: tuple[Cluster, Cluste
         assert answers[0] == answers[1], (source, target)
     zones = [sorted(tag["ns"] for tag in each.client.config.tags.find({"tag": "z"})) for each in clusters]
     assert zones[0] == zones[1] == [f"{DB}.plain", f"{DB}.zoned"]
-    genuine, own = (each.story("renameCollection", "(plain|other|zoned)") for each in clusters)
+    genuine, own = (each.story("renameCollection", rf"{DB}\.(plain|other|zoned|new)") for each in clusters)
     assert own == genuine
 
 
