@@ -3,8 +3,7 @@
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import Shard
 from shardwright.sharding.clock import VectorClock
-from shardwright.wire.discovery.application_errors import is_state_change
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.pool import Asked
 from shardwright.wire.transport.receivers import Receiver
@@ -56,14 +55,14 @@ class PendingReply:
 
     @may_run_in_reactor
     async def receive_unless_lost(self) -> ShardReply | None:
-        """The reply; None if the member is gone or ending or not primary, so that the request may be sent again."""
+        """The reply; None if the member is gone or is no longer primary, so that the request may be sent again."""
         try:
             reply = await self.receive()
         except CommandError as error:
             if not isinstance(error.__cause__, BackendError):
                 raise
             return None
-        if reply.error is not None and is_state_change(reply.error.code):
+        if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
             self._shard.client.on_failure(self._address, reply.error)
             return None
         return reply

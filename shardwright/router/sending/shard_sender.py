@@ -11,7 +11,7 @@ from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.sending.pending_reply import PendingReply, unreachable
 from shardwright.sharding.clock import VectorClock, with_cluster_time
 from shardwright.sharding.time_signer import TimeSigner
-from shardwright.wire.discovery.application_errors import is_state_change
+from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
@@ -70,7 +70,7 @@ class ShardSender:
         """Send a request to a member of a shard and read its reply.
 
         A request that cannot have been executed, or that `may_repeat`, is sent again after an error that means that
-        a host is gone, is shutting down, or is no longer primary, up to three times in all.
+        a host is gone or is no longer primary, up to three times in all.
 
         Args:
             shard_id: the shard.
@@ -98,7 +98,7 @@ class ShardSender:
                     continue
                 raise unreachable(shard_id, error) from error
             reply.tell(self.clock)
-            if reply.error is not None and is_state_change(reply.error.code):
+            if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
                 client.on_failure(address, reply.error)
                 if attempts_left and may_repeat:
                     continue

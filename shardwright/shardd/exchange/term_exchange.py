@@ -19,13 +19,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import bson
-import trio
 
 from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.term_scope import working_for
 from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.exchange.ending_mongod import SECONDS_MAX, is_retryable_write, tells_of_shutdown
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.sharding_fields import without_sharding_fields
 from shardwright.wire.error_codes import Category, has_category
@@ -85,12 +83,7 @@ class TermExchange:
         flags = request.message.flags
         if self._must_report_term:
             reply = await self.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
-            if reply is None:
-                return None
-            reply = self._acknowledged(reply)
-            if tells_of_shutdown(reply) and is_retryable_write(request):
-                await self._wait_for_end_of_mongod()
-            return reply
+            return None if reply is None else self._acknowledged(reply)
         frame = without_sharding_fields(request)
         if self._is_whole:
             reply = await self.forward(frame, flags)
@@ -173,21 +166,6 @@ class TermExchange:
         if reply.startswith(_FAILED, _BODY_ELEMENTS_AT) and (term is None or _reports_role_change(reply)):
             return reply
         raise self._refusal()
-
-    @may_run_in_reactor
-    async def _wait_for_end_of_mongod(self) -> None:
-        """Wait until the mongod, which is shutting down, is known not to be primary any more.
-
-        Returns if it stays primary for long.
-
-        Raises:
-            BackendError: the mongod has gone; whoever repeats the request now finds the next primary.
-        """
-        await in_own_task()
-        with trio.move_on_after(SECONDS_MAX):
-            while self._sidecar.mirror.term == self._term:
-                await self._sidecar.mirror.wait_for_change()
-            raise BackendError(self._sidecar.mongod.socket_path, "is shutting down", sent=True)
 
     def _refusal(self) -> BackendError:
         logger.warning("Withholding a reply because the operation ran in another term", term=self._term)

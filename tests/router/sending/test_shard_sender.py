@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 FRAME = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=7)
 OK = {"ok": 1.0}
 NOT_PRIMARY = {"ok": 0.0, "code": int(ErrorCode.NotWritablePrimary), "errmsg": "not primary"}
-SHUTTING_DOWN = {"ok": 0.0, "code": int(ErrorCode.ShutdownInProgress), "errmsg": "Shutdown in progress"}
 REFUSED = ConnectFailedError("a:1", "refused", sent=False)
 BROKEN = ConnectionClosedError("a:1", "closed the connection", sent=True)
 
@@ -129,7 +128,6 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         ([REFUSED, REFUSED, OK], False, 3),
         ([BROKEN, OK], True, 2),
         ([NOT_PRIMARY, NOT_PRIMARY, OK], True, 3),
-        ([SHUTTING_DOWN, OK], True, 2),
     ],
 )
 def test_a_request_is_sent_again_if_it_was_not_executed_or_may_be_repeated(
@@ -260,14 +258,7 @@ def test_a_reply_that_was_passed_on_is_known_by_its_digest() -> None:
 @pytest.mark.usefixtures("both_ways_of_running")
 @pytest.mark.parametrize(
     ("answers", "requests"),
-    [
-        ([OK], 1),
-        ([BROKEN, OK], 2),
-        ([NOT_PRIMARY, OK], 2),
-        ([SHUTTING_DOWN, OK], 2),
-        ([REFUSED, OK], 3),
-        ([BROKEN] * 3 + [OK], 4),
-    ],
+    [([OK], 1), ([BROKEN, OK], 2), ([NOT_PRIMARY, OK], 2), ([REFUSED, OK], 3), ([BROKEN] * 3 + [OK], 4)],
 )
 def test_all_shards_are_asked_and_a_lost_request_is_sent_again(answers: list[Answer], requests: int) -> None:
     async def check() -> None:

@@ -115,29 +115,6 @@ def test_an_error_that_means_nothing_was_done_is_returned(reply: dict[str, Any])
     assert mongod.run(INSERT, must_report_term=True)["code"] == reply["code"]
 
 
-SHUTTING_DOWN = {"code": 91, "codeName": "ShutdownInProgress", "errmsg": "Shutdown in progress"}
-
-
-@pytest.mark.parametrize(
-    "reply", [{"ok": 0.0, **SHUTTING_DOWN}, {"n": 1, "writeConcernError": SHUTTING_DOWN, "ok": 1.0}]
-)
-def test_a_retryable_write_waits_until_a_mongod_that_shuts_down_has_gone(reply: dict[str, Any]) -> None:
-    mongod = FakeMongod()
-    mongod.reply = {**reply, **told(3)}
-    assert mongod.run({**INSERT, "txnNumber": bson.Int64(1), "autocommit": False}, must_report_term=True) == reply
-    assert mongod.run(INSERT, must_report_term=True) == reply
-    mongod.meanwhile = mongod.mirror.lose
-    with pytest.raises(BackendError, match="shutting down"):
-        mongod.run({**INSERT, "txnNumber": bson.Int64(1)}, must_report_term=True)
-
-
-def test_a_document_that_looks_like_the_error_of_a_shutdown_is_none() -> None:
-    mongod = FakeMongod()
-    answer = {"value": {**SHUTTING_DOWN, "writeConcernError": SHUTTING_DOWN}, "ok": 1.0}
-    mongod.reply = {**answer, **told(3)}
-    assert mongod.run({**INSERT, "txnNumber": bson.Int64(1)}, must_report_term=True) == answer
-
-
 def test_a_read_in_another_term_is_not_answered() -> None:
     mongod = FakeMongod()
     mongod.meanwhile = lambda: mongod.elect(5)
