@@ -6,15 +6,13 @@ from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.dispatcher import is_config_command, run_config_command
-from shardwright.daemon.certificate_rotation import ROTATE_CERTIFICATES
 from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.access import SidecarAccess
-from shardwright.daemon.sidecar.certificate_rotation import rotate_both_certificates
 from shardwright.daemon.sidecar.handler import SidecarHandler
-from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
+from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
 from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.sharding.clock import CLUSTER_TIME
@@ -78,10 +76,8 @@ class ConfigHandler(SidecarHandler):
             return await self._run_config_command(client, request)
         if request.name in HELLO_NAMES:
             return await self._server.sidecar.answer_hello(client, upstream, request)
-        if request.name == LOG_ROTATE:
-            return await rotate_both_logs(upstream, request)
-        if request.name == ROTATE_CERTIFICATES:
-            return await rotate_both_certificates(upstream, request)
+        if request.name in ROTATIONS:
+            return await rotate_both(upstream, request)
         # mongod itself ends operations whose client has disconnected.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)

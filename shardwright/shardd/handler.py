@@ -7,14 +7,12 @@ from functools import partial
 from typing import Final
 
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
-from shardwright.daemon.certificate_rotation import ROTATE_CERTIFICATES
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.access import SidecarAccess
-from shardwright.daemon.sidecar.certificate_rotation import rotate_both_certificates
 from shardwright.daemon.sidecar.handler import SidecarHandler
-from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.own_operations import with_daemon_operations
+from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
 from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.commands.command_registry import COMMANDS
@@ -176,12 +174,9 @@ class ShardHandler(SidecarHandler):
         if request.name in HELLO_NAMES:
             await in_own_task()
             return await self._context.sidecar.answer_hello(client, upstream, request)
-        if request.name == LOG_ROTATE:
+        if request.name in ROTATIONS:
             await in_own_task()
-            return await rotate_both_logs(upstream, request)
-        if request.name == ROTATE_CERTIFICATES:
-            await in_own_task()
-            return await rotate_both_certificates(upstream, request)
+            return await rotate_both(upstream, request)
         # An unversioned request. mongod itself ends operations that are useless without their client.
         client.allow_interruption()
         await self._context.sidecar.prepare(request)
