@@ -108,7 +108,7 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     parser.add_argument(
         "--noauth",
         action="store_true",
-        help="listen on other addresses than loopback even without a key: whoever reaches them may do everything",
+        help="listen on other addresses than loopback even without a key: anyone who reaches them may do anything",
     )
     add_tls_options(parser)
     parser.add_argument(

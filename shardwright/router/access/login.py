@@ -42,7 +42,7 @@ class Login:
     """The state of a connection.
 
     Attributes:
-        changed: is told of changes, if anybody is.
+        changed: called at each log-in and log-out; None if nobody listens.
         user: who has logged in.
         conversation: see above.
         admitted: as whom the last request was admitted, with the privileges of that moment.

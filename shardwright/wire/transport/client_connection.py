@@ -18,7 +18,7 @@ _connection_ids = count(1)
 
 
 class LogIns(Protocol):
-    """What is told of the log-ins of clients (`wire.transport.newcomers.Newcomers`)."""
+    """Follows the log-ins of clients (`wire.transport.newcomers.Newcomers`)."""
 
     def add(self, client: "ClientConnection", *, has_asked: bool) -> None:
         """A client is not logged in any longer."""
@@ -48,7 +48,7 @@ class ClientConnection:
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
         interruption: the error with which the running operation was interrupted.
-        log_ins: is told of its log-ins; None without access control.
+        log_ins: follows its log-ins; None without access control.
         loop: what runs the connection's requests, once it is served.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
