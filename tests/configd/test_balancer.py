@@ -12,62 +12,11 @@ from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from tests.configd.balancing import SizedShard
-from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.balancing import MB, BalancedWorld, SizedShard, uneven
+from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import serving
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Set, replica_set
-
-MB = 1 << 20
-
-
-class World:
-    """A config daemon with two shards of known sizes, whose balancer is stopped at the beginning of each test."""
-
-    def __init__(self, catalog: CatalogUser, shards: dict[str, SizedShard]) -> None:
-        self.catalog = catalog
-        self.shards = shards
-
-    def run(self, command: dict[str, Any]) -> dict[str, Any]:
-        """A command without a write concern."""
-        return self.catalog.run(command, write_concern=None)
-
-    def start(self) -> None:
-        """Start the balancer; a round begins at once."""
-        self.run({"_configsvrBalancerStart": 1})
-
-    def run_round(self) -> None:
-        """Start the balancer and stop it again after a whole round."""
-        self.start()
-        self.wait_rounds(1)
-        self.run({"_configsvrBalancerStop": 1})
-
-    def nudge(self, sharded: Sharded) -> None:
-        """Make the next round begin at once, as a change of a collection's settings does."""
-        self.run({"_configsvrConfigureCollectionBalancing": sharded.namespace, "enableAutoSplitter": True})
-
-    def wait_rounds(self, number: int) -> None:
-        """Wait until a number of rounds have begun and ended since the call."""
-        status = self.run({"_configsvrBalancerStatus": 1})
-        wanted = status["numBalancerRounds"] + number
-
-        def done() -> bool:
-            self.start()
-            status = self.run({"_configsvrBalancerStatus": 1})
-            return status["numBalancerRounds"] >= wanted and not status["inBalancerRound"]
-
-        eventually(done, within=60, what=f"{number} rounds")
-
-    def wait_moves(self, shard: str, number: int) -> list[dict[str, Any]]:
-        """Wait for requests to move chunks away from a shard."""
-        donor = self.shards[shard]
-        with donor.arrived:
-            assert donor.arrived.wait_for(lambda: len(donor.moves) >= number, 60)
-        return donor.moves
-
-    def logged_rounds(self) -> list[dict[str, Any]]:
-        """The details of the rounds in the action log."""
-        return [each["details"] for each in self.catalog.config.actionlog.find({"what": "balancer.round"})]
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +34,9 @@ def added(balancing_set: Set) -> Iterator[tuple[MongoClient[dict[str, Any]], dic
 
 
 @pytest.fixture
-def world(added: tuple[MongoClient[dict[str, Any]], dict[str, SizedShard]]) -> Iterator[World]:
+def world(added: tuple[MongoClient[dict[str, Any]], dict[str, SizedShard]]) -> Iterator[BalancedWorld]:
     client, shards = added
-    world = World(CatalogUser(client), shards)
+    world = BalancedWorld(CatalogUser(client), shards)
     for shard in shards.values():
         shard.commands.clear()
         shard.failures.clear()
@@ -105,13 +54,7 @@ def world(added: tuple[MongoClient[dict[str, Any]], dict[str, SizedShard]]) -> I
     world.run({"_configsvrBalancerStop": 1})
 
 
-def uneven(world: World, namespace: str = "db.uneven", size: int = 400 * MB) -> Sharded:
-    """A collection all of whose data are on shard ``a``."""
-    world.shards["a"].sizes[namespace] = size
-    return world.catalog.shard_collection(namespace, [(MinKey(), 0, "a"), (0, MaxKey(), "a")])
-
-
-def test_a_round_moves_data_and_is_recorded(world: World) -> None:
+def test_a_round_moves_data_and_is_recorded(world: BalancedWorld) -> None:
     sharded = uneven(world)
     before = len(world.logged_rounds())
     world.start()
@@ -133,7 +76,7 @@ def test_a_round_moves_data_and_is_recorded(world: World) -> None:
     assert (details["errorOccurred"], details["candidateChunks"], details["chunksMoved"]) == (False, 1, 1)
 
 
-def test_even_collections_are_left_alone_and_nothing_is_recorded(world: World) -> None:
+def test_even_collections_are_left_alone_and_nothing_is_recorded(world: BalancedWorld) -> None:
     uneven(world, size=383 * MB)
     before = len(world.logged_rounds())
     world.run_round()
@@ -151,7 +94,7 @@ def test_even_collections_are_left_alone_and_nothing_is_recorded(world: World) -
         {"mode": "full", "balancerPolicy": "strange"},
     ],
 )
-def test_settings_under_which_nothing_moves(world: World, settings: dict[str, Any]) -> None:
+def test_settings_under_which_nothing_moves(world: BalancedWorld, settings: dict[str, Any]) -> None:
     sharded = uneven(world)
     world.catalog.config.settings.replace_one({"_id": "balancer"}, settings, upsert=True)
     number = world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"]
@@ -164,7 +107,7 @@ def test_settings_under_which_nothing_moves(world: World, settings: dict[str, An
     assert world.shards["a"].moves == []
 
 
-def test_settings_apply_to_moves(world: World) -> None:
+def test_settings_apply_to_moves(world: BalancedWorld) -> None:
     uneven(world)
     settings = {"_secondaryThrottle": {"w": 2}, "_waitForDelete": True, "balancerPolicy": "chunkCount"}
     world.catalog.config.settings.update_one({"_id": "balancer"}, {"$set": settings})
@@ -176,7 +119,7 @@ def test_settings_apply_to_moves(world: World) -> None:
     assert move["max"] == {"x": 0}, "by count, whole chunks move"
 
 
-def test_collections_that_must_be_left_alone(world: World) -> None:
+def test_collections_that_must_be_left_alone(world: BalancedWorld) -> None:
     uneven(world)
     world.catalog.config.collections.update_one({}, {"$set": {"noBalance": True}})
     world.run_round()
@@ -186,7 +129,7 @@ def test_collections_that_must_be_left_alone(world: World) -> None:
     ]
 
 
-def test_stop_waits_for_the_round(world: World) -> None:
+def test_stop_waits_for_the_round(world: BalancedWorld) -> None:
     uneven(world)
     held = world.shards["a"].held["_shardsvrMoveRange"] = threading.Event()
     world.start()
@@ -200,7 +143,7 @@ def test_stop_waits_for_the_round(world: World) -> None:
     assert world.run({"_configsvrBalancerStatus": 1})["inBalancerRound"] is False
 
 
-def test_a_move_that_fails_is_not_repeated_at_once(world: World) -> None:
+def test_a_move_that_fails_is_not_repeated_at_once(world: BalancedWorld) -> None:
     uneven(world)
     world.shards["a"].failures["_shardsvrMoveRange"] = CommandError(ErrorCode.OperationFailed, "no")
     world.start()
@@ -216,7 +159,7 @@ def test_a_move_that_fails_is_not_repeated_at_once(world: World) -> None:
     assert not world.run({"_configsvrBalancerExplain": "db.uneven"})["heldBack"], "that was another collection"
 
 
-def test_chunks_that_are_too_big_are_split_or_marked(world: World) -> None:
+def test_chunks_that_are_too_big_are_split_or_marked(world: BalancedWorld) -> None:
     sharded = uneven(world)
     shard = world.shards["a"]
     shard.failures["_shardsvrMoveRange"] = CommandError(ErrorCode.ChunkTooBig, "too big")
@@ -239,7 +182,7 @@ def test_chunks_that_are_too_big_are_split_or_marked(world: World) -> None:
     assert "jumbo" not in world.catalog.chunks(sharded)[0]
 
 
-def test_zones_are_split_and_filled(world: World) -> None:
+def test_zones_are_split_and_filled(world: BalancedWorld) -> None:
     sharded = world.catalog.shard_collection("db.zoned")
     world.catalog.run({"_configsvrAddShardToZone": "b", "zone": "z"})
     zone = {"min": {"x": 5}, "max": {"x": 9}, "zone": "z"}
@@ -265,7 +208,7 @@ def test_zones_are_split_and_filled(world: World) -> None:
     assert (move["min"], move["max"], move["toShard"]) == ({"x": 5}, {"x": 9}, "b")
 
 
-def test_a_chunk_of_an_unknown_shard_is_in_nobodys_way(world: World) -> None:
+def test_a_chunk_of_an_unknown_shard_is_in_nobodys_way(world: BalancedWorld) -> None:
     """The shards are read first: a chunk may be split or moved by hand to one that has been added since then."""
     lost = world.catalog.shard_collection("db.lost", [(MinKey(), 0, "a"), (0, MaxKey(), "a")])
     world.catalog.config.chunks.update_many({"uuid": lost.uuid}, {"$set": {"shard": "nobody"}})
@@ -278,7 +221,7 @@ def test_a_chunk_of_an_unknown_shard_is_in_nobodys_way(world: World) -> None:
     assert world.run({"_configsvrBalancerCollectionStatus": "db.lost"})["firstComplianceViolation"] == "zoneViolation"
 
 
-def test_draining_shards_are_emptied(world: World) -> None:
+def test_draining_shards_are_emptied(world: BalancedWorld) -> None:
     world.catalog.shard_collection("db.drained")
     world.catalog.config.shards.update_one({"_id": "a"}, {"$set": {"draining": True}})
     world.start()
@@ -295,7 +238,7 @@ def test_draining_shards_are_emptied(world: World) -> None:
     assert failure.value.code == ErrorCode.ShardNotFound
 
 
-def test_a_shard_that_does_not_answer_takes_no_part(world: World) -> None:
+def test_a_shard_that_does_not_answer_takes_no_part(world: BalancedWorld) -> None:
     uneven(world)
     world.shards["b"].failures["_shardsvrGetStatsForBalancing"] = CommandError(ErrorCode.OperationFailed, "broken")
     explained = world.run({"_configsvrBalancerExplain": 1})
@@ -303,7 +246,7 @@ def test_a_shard_that_does_not_answer_takes_no_part(world: World) -> None:
     assert [shard.get("notAvailable") for shard in explained["shards"]] == [None, "OperationFailed (96): broken"]
 
 
-def test_explain_shows_numbers_and_does_nothing(world: World) -> None:
+def test_explain_shows_numbers_and_does_nothing(world: BalancedWorld) -> None:
     uneven(world)
     explained = world.run({"_configsvrBalancerExplain": 1})
     assert explained["collections"] == [
@@ -326,7 +269,7 @@ def test_explain_shows_numbers_and_does_nothing(world: World) -> None:
     assert world.shards["a"].moves == []
 
 
-def test_settings_of_a_collection(world: World) -> None:
+def test_settings_of_a_collection(world: BalancedWorld) -> None:
     uneven(world)
     command = {"_configsvrConfigureCollectionBalancing": "db.uneven"}
     refused: list[tuple[dict[str, Any], int]] = [
@@ -351,7 +294,7 @@ def test_settings_of_a_collection(world: World) -> None:
     assert world.run(status)["firstComplianceViolation"] == "chunksImbalance"
 
 
-def test_a_round_that_fails_is_recorded_and_the_next_one_is_not_affected(world: World) -> None:
+def test_a_round_that_fails_is_recorded_and_the_next_one_is_not_affected(world: BalancedWorld) -> None:
     sharded = uneven(world)
     before = len(world.logged_rounds())
     world.catalog.config.tags.insert_one({"_id": "broken", "ns": "db.uneven", "tag": 1})

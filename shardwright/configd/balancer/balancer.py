@@ -7,7 +7,8 @@ import trio
 
 from shardwright.configd.balancer.configuration import Configuration
 from shardwright.configd.balancer.metrics import BalancerMetrics
-from shardwright.configd.balancer.round import Round, RoundResult
+from shardwright.configd.balancer.moves import Moves
+from shardwright.configd.balancer.round import Round
 from shardwright.configd.balancer.shown import shown
 from shardwright.configd.primary.primary import Primary
 from shardwright.wire.errors import BackendError, CommandError
@@ -20,6 +21,10 @@ IDLE_SECONDS: Final = 10.0
 
 BUSY_SECONDS: Final = 1.0
 """From a round with moves to the next."""
+
+PATIENCE_SECONDS: Final = 5.0
+"""The next round does not wait longer for the moves of a round. Those that take longer, because a shard hangs or the
+chunk is large, go on beside it, and their shards take no part in it."""
 
 
 class Balancer:
@@ -37,12 +42,13 @@ class Balancer:
 
     async def run(self) -> None:
         """Run rounds until cancelled, as far as the settings permit them."""
-        while True:
-            moved = await self._maybe_run_round()
-            await self._primary.balancer_rounds.wait_wanted(BUSY_SECONDS if moved else IDLE_SECONDS)
+        async with trio.open_nursery() as nursery:
+            while True:
+                moved = await self._maybe_run_round(nursery)
+                await self._primary.balancer_rounds.wait_wanted(BUSY_SECONDS if moved else IDLE_SECONDS)
 
-    async def _maybe_run_round(self) -> bool:
-        """Run a round if one may begin; returns whether it has moved something."""
+    async def _maybe_run_round(self, nursery: trio.Nursery) -> bool:
+        """Run a round if one may begin; returns whether it has moved something up to now."""
         rounds = self._primary.balancer_rounds
         rounds.begin()
         try:
@@ -51,19 +57,19 @@ class Balancer:
             # The active window is in the server's local time, as in MongoDB.
             if not self._configuration.is_valid or not self._configuration.balancer.may_balance(datetime.now()):
                 return False
-            rounds.is_balancing = True
-            return await self._run_round()
+            rounds.is_deciding = True
+            return await self._run_round(nursery)
         except (CommandError, BackendError) as error:
             logger.warning("Could not read the balancer's settings", error=str(error))
             return False
         finally:
             rounds.end()
 
-    async def _run_round(self) -> bool:
+    async def _run_round(self, nursery: trio.Nursery) -> bool:
         self._metrics.rounds.add()
         started = trio.current_time()
         try:
-            result = await Round(self._primary, self._configuration, self._metrics).run()
+            moves = await Round(self._primary, self._configuration, self._metrics).decide()
         except (CommandError, BackendError) as error:
             self._metrics.failed_rounds.add()
             logger.warning("A round failed", error=str(error))
@@ -71,17 +77,27 @@ class Balancer:
             return False
         finally:
             self._metrics.round_seconds = trio.current_time() - started
-        _log_what_is_left(result)
-        if result.decisions.moves:
-            moves = {"candidateChunks": len(result.decisions.moves), "chunksMoved": result.moved}
-            await self._log_round(started, {"errorOccurred": False, **moves})
-        return result.moved > 0
+        _log_what_is_left(moves)
+        if moves.decisions.moves:
+            over = trio.Event()
+            nursery.start_soon(self._make_moves, moves, started, over)
+            with trio.move_on_after(PATIENCE_SECONDS):
+                await over.wait()
+        return moves.moved > 0
+
+    async def _make_moves(self, moves: Moves, started: float, over: trio.Event) -> None:
+        with self._primary.balancer_rounds.moving():
+            await moves.make()
+            self._metrics.round_seconds = trio.current_time() - started
+            counts = {"candidateChunks": len(moves.decisions.moves), "chunksMoved": moves.moved}
+            await self._log_round(started, {"errorOccurred": False, **counts})
+        over.set()
 
     async def _log_round(self, started: float, details: dict[str, Any]) -> None:
         milliseconds = int((trio.current_time() - started) * 1000)
         await self._primary.changelog.log_action("balancer.round", {"executionTimeMillis": milliseconds, **details})
 
 
-def _log_what_is_left(result: RoundResult) -> None:
-    for each in result.decisions.skipped:
+def _log_what_is_left(moves: Moves) -> None:
+    for each in moves.decisions.skipped:
         logger.debug("Left alone", **shown(each.to_document()))

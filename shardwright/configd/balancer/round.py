@@ -1,25 +1,25 @@
-"""One round: read, decide, split, decide again, move."""
+"""The decisions of one round: read, decide, split, decide again."""
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import trio
 
-from shardwright.configd.balancer.actions import TOO_BIG, move, relieve, split_at
+from shardwright.configd.balancer.actions import split_at
 from shardwright.configd.balancer.chunk_answers import ChunkAnswers
 from shardwright.configd.balancer.cluster_view import ClusterView, read_view
 from shardwright.configd.balancer.configuration import Configuration
 from shardwright.configd.balancer.metrics import BalancerMetrics
+from shardwright.configd.balancer.moves import Moves
 from shardwright.configd.balancer.shown import shown
 from shardwright.configd.primary.busy_shards import BusyShards
 from shardwright.configd.primary.primary import Primary
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState
-from shardwright.sharding.balancing.decisions import Decisions, Move, Split
+from shardwright.sharding.balancing.decisions import Split
 from shardwright.sharding.balancing.policy import choose_moves, choose_splits
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.balancer")
@@ -27,20 +27,8 @@ logger = get_logger("configd.balancer")
 SPLITS_AT_ONCE: Final = 4
 """Splits of one round that are in progress at the same time."""
 
-
-@dataclass(slots=True)
-class RoundResult:
-    """What a round has done.
-
-    Attributes:
-        decisions: all decisions, with what was left alone.
-        moved: the number of chunks moved, or split or marked because they were too big, as MongoDB counts.
-        failed: the number of moves that failed otherwise.
-    """
-
-    decisions: Decisions = field(default_factory=Decisions)
-    moved: int = 0
-    failed: int = 0
+SPLIT_SECONDS_MAX: Final = 30.0
+"""A split that takes longer, because its shard hangs, holds up the collection, but not the round."""
 
 
 class Round:
@@ -57,8 +45,8 @@ class Round:
         self._configuration = configuration
         self._metrics = metrics
 
-    async def run(self) -> RoundResult:
-        """Make the splits and the moves that the policy decides upon.
+    async def decide(self) -> Moves:
+        """Make the splits that the policy decides upon; returns the moves, none if the balancer was stopped meanwhile.
 
         Raises:
             CommandError: the catalog could not be read.
@@ -71,20 +59,11 @@ class Round:
         cluster = _without_busy_shards(view.cluster, self._primary.busy_shards)
         decisions = await answers.drive(choose_moves(cluster, in_turn(view, unsplit)))
         decisions.splits = splits
-        result = RoundResult(decisions)
         # The balancer may have been stopped while the shards were asked.
         now = await self._configuration.reread(self._primary.catalog)
-        if decisions.moves and now.is_valid and now.balancer.mode == "full":
-            async with trio.open_nursery() as nursery:
-                for each in decisions.moves:
-                    nursery.start_soon(self._move_if_free, view, each, result)
-        return result
-
-    async def _move_if_free(self, view: ClusterView, decided: Move, result: RoundResult) -> None:
-        """Move a chunk, unless the defragmentation of a collection has begun to move another one on the same shards."""
-        with self._primary.busy_shards.taking(decided.donor, decided.recipient) as is_free:
-            if is_free:
-                await self._move(view, decided, result)
+        if not now.is_valid or now.balancer.mode != "full":
+            decisions.moves = []
+        return Moves(self._primary, self._configuration, self._metrics, view, decisions)
 
     async def _split(self, view: ClusterView, splits: Sequence[Split]) -> dict[str, str]:
         """Make splits; returns the reasons why collections still have a chunk across the bound of a zone."""
@@ -93,54 +72,31 @@ class Round:
 
         async def make(split: Split) -> None:
             async with limiter:
-                try:
-                    await split_at(self._primary, view, split)
-                except CommandError as error:
-                    logger.warning(
-                        "A split at the bound of a zone failed", error=str(error), **shown(split.to_document())
-                    )
-                    unsplit[str(split.namespace)] = (
-                        f"a bound of a zone lies inside a chunk that cannot be split: {error}"
-                    )
-                else:
-                    self._metrics.splits.add()
-                    logger.info("Split a chunk at the bounds of zones", **shown(split.to_document()))
+                error = await self._why_not_split(view, split)
+            if error:
+                unsplit[str(split.namespace)] = f"a bound of a zone lies inside a chunk that cannot be split: {error}"
+                logger.warning("A split at the bound of a zone failed", error=error, **shown(split.to_document()))
+            else:
+                self._metrics.splits.add()
+                logger.info("Split a chunk at the bounds of zones", **shown(split.to_document()))
 
         async with trio.open_nursery() as nursery:
             for split in splits:
                 nursery.start_soon(make, split)
         return unsplit
 
-    async def _move(self, view: ClusterView, decided: Move, result: RoundResult) -> None:
-        fields = shown(decided.to_document())
-        logger.info("Moving a chunk", **fields)
-        collection, bound = view.entries[str(decided.namespace)].uuid, decided.chunk.range.min
+    async def _why_not_split(self, view: ClusterView, split: Split) -> str:
+        """Make a split; returns why it could not be made, nothing if it was."""
+        if split.chunk.shard in view.silent:
+            return view.silent[split.chunk.shard]
         try:
-            await move(self._primary, view, self._configuration, decided)
+            with trio.fail_after(SPLIT_SECONDS_MAX):
+                await split_at(self._primary, view, split)
+        except trio.TooSlowError:
+            return f"no answer within {SPLIT_SECONDS_MAX:.0f} s"
         except CommandError as error:
-            if error.code in TOO_BIG and await self._relieve(view, decided, error):
-                result.moved += 1
-                return
-            result.failed += 1
-            self._metrics.moves.add("failed")
-            logger.warning("A move failed", error=str(error), **fields)
-            if error.code != ErrorCode.ConflictingOperationInProgress:
-                self._primary.held_back.failed(collection, bound, str(error))
-        else:
-            result.moved += 1
-            self._metrics.moves.add("moved")
-            self._primary.held_back.moved(collection, bound)
-
-    async def _relieve(self, view: ClusterView, decided: Move, error: CommandError) -> bool:
-        """Deal with a chunk that is too big to move; returns whether it is dealt with."""
-        try:
-            done = await relieve(self._primary, view, decided)
-        except (CommandError, BackendError) as failure:
-            logger.warning("A chunk is too big to move, and could not be split", error=str(failure))
-            return False
-        self._metrics.moves.add(done.value)
-        logger.info("A chunk was too big to move", done=done.value, error=str(error), **shown(decided.to_document()))
-        return True
+            return str(error)
+        return ""
 
 
 def _without_busy_shards(cluster: ClusterState, busy: BusyShards) -> ClusterState:

@@ -12,19 +12,25 @@ class BalancerRounds:
     Attributes:
         number: how many have begun.
         is_active: whether one is under way, or has begun to find out whether it may be.
-        is_balancing: whether one is under way that may balance.
+        is_deciding: whether one is under way that may balance.
         mode: the mode that the balancer has last read from valid settings.
     """
 
     def __init__(self) -> None:
         self.number = 0
         self.is_active = False
-        self.is_balancing = False
+        self.is_deciding = False
         self.mode = "full"
+        self._moving = 0
         self._steps = 0
         self._over = trio.Event()
         self._wanted = trio.Event()
         self._changed = trio.Event()
+
+    @property
+    def is_balancing(self) -> bool:
+        """Whether a round that may balance is under way, or moves of one."""
+        return self.is_deciding or self._moving > 0
 
     def begin(self) -> None:
         """A round begins; it takes up all that was changed before."""
@@ -34,7 +40,7 @@ class BalancerRounds:
 
     def end(self) -> None:
         """The round is over."""
-        self.is_active = self.is_balancing = False
+        self.is_active = self.is_deciding = False
         self._over.set()
         self._over = trio.Event()
 
@@ -48,6 +54,16 @@ class BalancerRounds:
             self._steps -= 1
             self._over.set()
             self._over = trio.Event()
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """The moves of a round, which may take longer than the next round waits for them."""
+        self._moving += 1
+        try:
+            with self.step():
+                yield
+        finally:
+            self._moving -= 1
 
     def want_next(self) -> None:
         """Something was changed that the balancer should deal with: the next round is due at once."""
@@ -66,7 +82,7 @@ class BalancerRounds:
             await self._wanted.wait()
 
     async def wait_over(self) -> None:
-        """Return when the round that is under way, if any, is over, and so are all steps."""
+        """Return when the round that is under way, if any, is over, and so are all steps and moves."""
         number = self.number
         while (self.is_active and self.number == number) or self._steps:
             await self._over.wait()

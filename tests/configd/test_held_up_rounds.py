@@ -1,0 +1,71 @@
+"""A shard that hangs holds up neither the other shards nor whoever stops the balancer."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from pymongo.errors import ExecutionTimeout
+
+from tests.configd.balancing import MB, BalancedWorld, SizedShard
+from tests.configd.catalog_user import CatalogUser
+from tests.configd.fake_shard import serving
+from tests.integration.waiting import eventually
+from tests.shardd.mini_cluster import replica_set
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BalancedWorld]:
+    """Two shards with much data, and two without any."""
+    with (
+        replica_set(tmp_path_factory.mktemp("held_up"), daemon="configd") as running,
+        serving(SizedShard, "a", "b", "c", "d") as shards,
+        running.members[0].client() as client,
+    ):
+        catalog = CatalogUser(client)
+        for shard in shards.values():
+            catalog.run({"_configsvrAddShard": shard.connection_string})
+        yield BalancedWorld(catalog, shards)
+        for shard in shards.values():
+            for event in shard.held.values():
+                event.set()
+
+
+@pytest.fixture
+def hanging(world: BalancedWorld) -> Iterator[SizedShard]:
+    """The shard with the most data, which never answers the request to move some of it; another one has much too."""
+    namespace = "db.uneven"
+    world.catalog.shard_collection(namespace, [(MinKey(), 0, "a"), (0, MaxKey(), "c")])
+    world.shards["a"].sizes[namespace], world.shards["c"].sizes[namespace] = 9000 * MB, 8000 * MB
+    shard = world.shards["a"]
+    shard.held["_shardsvrMoveRange"] = threading.Event()
+    world.start()
+    world.wait_moves("a", 1)
+    yield shard
+    shard.held.pop("_shardsvrMoveRange").set()
+    world.run({"_configsvrBalancerStop": 1})
+
+
+def test_other_shards_go_on(world: BalancedWorld, hanging: SizedShard) -> None:
+    world.wait_moves("c", 3)
+    assert len(hanging.moves) == 1
+    assert {move["toShard"] for move in world.shards["c"].moves} == {"d"}, "the recipient of the first one is taken"
+    assert world.run({"_configsvrBalancerStatus": 1})["inBalancerRound"] is True
+    with pytest.raises(ExecutionTimeout):
+        world.run({"_configsvrBalancerStop": 1, "maxTimeMS": 100})
+    began = len(world.shards["c"].moves)
+    number = world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"]
+    world.run({"_configsvrConfigureCollectionBalancing": "db.uneven", "enableAutoSplitter": True})
+
+    def has_had_rounds() -> bool:
+        world.run({"_configsvrConfigureCollectionBalancing": "db.uneven", "enableAutoSplitter": True})
+        return bool(world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"] > number + 1)
+
+    eventually(has_had_rounds, within=60, what="further rounds")
+    assert len(world.shards["c"].moves) == began, "the balancer is off at once"
+    hanging.held["_shardsvrMoveRange"].set()
+    world.run({"_configsvrBalancerStop": 1})
+    assert world.run({"_configsvrBalancerStatus": 1})["inBalancerRound"] is False
+    logged = world.logged_rounds()
+    assert {"errorOccurred": False, "candidateChunks": 2, "chunksMoved": 2}.items() <= logged[-1].items()
