@@ -12,7 +12,7 @@ from bson.son import SON
 from pymongo import WriteConcern
 from pymongo.database import Database
 
-from tests.integration.sharded import LOWER, UPPER, Document, chunks, placement, shard_collection
+from tests.integration.sharded import LOWER, UPPER, Document, Documents, chunks, placement, shard_collection
 from tests.integration.waiting import eventually
 from tests.integration.workload import Workload
 from tests.local_cluster import Client, running_cluster
@@ -33,13 +33,17 @@ def balancer_on(client: Client) -> Iterator[None]:
 def fill(database: Database[Document], name: str, megabytes: int) -> str:
     """A collection with a chunk size of 1 MB, all of whose documents are on its primary shard."""
     shard_collection(database, name, {"key": 1})
-    namespace = f"{database.name}.{name}"
-    database.client.admin.command("configureCollectionBalancing", namespace, chunkSize=1)
+    stock(database[name], megabytes)
+    return f"{database.name}.{name}"
+
+
+def stock(collection: Documents, megabytes: int) -> None:
+    """Insert documents with keys from 0 to 1000, and set the chunk size to 1 MB."""
+    collection.database.client.admin.command("configureCollectionBalancing", collection.full_name, chunkSize=1)
     filler = "x" * DOCUMENT_BYTES
     count = (megabytes << 20) // DOCUMENT_BYTES
     documents = [{"key": number * 1000 / count, "filler": filler, "stock": True} for number in range(count)]
-    database[name].with_options(write_concern=WriteConcern("majority")).insert_many(documents, ordered=False)
-    return namespace
+    collection.with_options(write_concern=WriteConcern("majority")).insert_many(documents, ordered=False)
 
 
 def is_even(client: Client, namespace: str) -> bool:
