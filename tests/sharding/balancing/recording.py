@@ -9,7 +9,7 @@ without versions, ``cuts``, the keys at which it can be divided, and ``bytes``, 
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from tests.integration.sharded import CATALOG_OPTIONS, Document
 PIECES: Final = 4
 """A piece is about this fraction of the chunk size."""
 
+_RAW: Final[CodecOptions[Any]] = CodecOptions(RawBSONDocument)
 _SIZE: Final = "sizeOfTheDocument"
 _COLLECTION_FIELDS: Final = ("_id", "key", "maxChunkSizeBytes", "noBalance", "permitMigrations")
 _CHUNK_FIELDS: Final = ("min", "max", "shard", "jumbo")
@@ -50,7 +51,7 @@ def record(client: MongoClient[Document], namespace: str, about: str) -> Iterato
         "collection": {name: entry[name] for name in _COLLECTION_FIELDS if name in entry},
         "tags": tags,
     }
-    yield json_util.dumps(head, json_util.RELAXED_JSON_OPTIONS)
+    yield json_util.dumps(head, json_options=json_util.RELAXED_JSON_OPTIONS)
     zones = ZoneMap(pattern, [TagEntry.from_document({"_id": {}, **tag}).zone_range(pattern) for tag in tags])
     piece_bytes = entry.get("maxChunkSizeBytes", 128 << 20) // PIECES
     sizes = _sizes_by_key(client, namespace, pattern)
@@ -59,18 +60,18 @@ def record(client: MongoClient[Document], namespace: str, about: str) -> Iterato
         inside = [each for each in sizes if range_.contains_key(each[0])]
         bounds = [(pattern.key_bytes(bound), bound, 0) for bound in zones.bounds_inside(range_)]
         cuts, pieces = _pieces(sorted([*inside, *bounds]), {each[0] for each in bounds}, piece_bytes)
-        kept = {name: chunk[name] for name in _CHUNK_FIELDS if name in chunk}
-        document = {**kept, "cuts": [list(bson.decode(cut).values()) for cut in cuts], "bytes": pieces}
-        yield json_util.dumps(document, json_util.RELAXED_JSON_OPTIONS)
+        kept: Document = {name: chunk[name] for name in _CHUNK_FIELDS if name in chunk}
+        document: Document = {**kept, "cuts": [list(bson.decode(cut).values()) for cut in cuts], "bytes": pieces}
+        yield json_util.dumps(document, json_options=json_util.RELAXED_JSON_OPTIONS)
 
 
 def _sizes_by_key(client: MongoClient[Document], namespace: str, pattern: ShardKeyPattern) -> list[Sized]:
     db, _, name = namespace.partition(".")
-    options = CodecOptions(document_class=RawBSONDocument)
-    collection = client[db].get_collection(name, options)
-    fields: dict[str, Any] = {field: 1 for field in bson.decode(pattern.document)}
-    documents = collection.aggregate([{"$project": {**fields, _SIZE: {"$bsonSize": "$$ROOT"}}}])
-    keys = [(pattern.extract_from_document(each.raw), int(each[_SIZE])) for each in documents]
+    fields: dict[str, Any] = {field.name.decode(): 1 for field in pattern.fields}
+    documents: Iterable[Any] = client.get_database(db, _RAW)[name].aggregate(
+        [{"$project": {**fields, _SIZE: {"$bsonSize": "$$ROOT"}}}]
+    )
+    keys = [(pattern.extract_from_document(bytes(each.raw)), int(each[_SIZE])) for each in documents]
     ordered = sorted((pattern.key_bytes(key), key, size) for key, size in keys)
     return [
         (order, key, sum(each[2] for each in same))
