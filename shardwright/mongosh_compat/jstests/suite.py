@@ -18,9 +18,6 @@ _UNMET: Final = {
     "requires_auth": "clusters have no authentication",
     "requires_profiling": "a router has no profiler",
     "assumes_against_mongod_not_mongos": "the suite is for a mongod alone",
-    "uses_transactions": "transactions are not supported",
-    "uses_multi_shard_transaction": "transactions are not supported",
-    "uses_prepare_transaction": "transactions are not supported",
     "requires_mongobridge": "there is no mongobridge",
 }
 """Tags of suites that cannot run on a cluster, with the reasons."""
