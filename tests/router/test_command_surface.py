@@ -106,6 +106,15 @@ def test_feature_compatibility_version(router: Client, plain: Client) -> None:
         assert run(router, command) == run(plain, command)
 
 
+@pytest.mark.parametrize("version", ["5.0", "5.3"])
+def test_versions_in_which_mongods_know_collections_by_name_only(router: Client, plain: Client, version: str) -> None:
+    """Shards could neither move nor change collections with them."""
+    refused = run(router, {"setFeatureCompatibilityVersion": version})
+    assert (refused["code"], refused["codeName"]) == (332, "CannotDowngrade")
+    shown = run(plain, {"getParameter": 1, "featureCompatibilityVersion": 1})
+    assert shown["featureCompatibilityVersion"] == {"version": "6.0"}
+
+
 def test_user_write_block_mode(router: Client, plain: Client) -> None:
     commands: list[Command] = [
         {"setUserWriteBlockMode": 1},

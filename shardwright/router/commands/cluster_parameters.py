@@ -3,12 +3,19 @@
 The config servers carry out the changes of the first two on all servers, one after the other.
 """
 
+from typing import Final
+
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_in
 from shardwright.wire.arguments import Arguments, Strictness
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_TOO_OLD: Final = frozenset({"5.0", "5.3"})
+"""The versions that mongods 6.0 can be set back to. With these they refuse ``collectionUUID``."""
 
 
 @command("getClusterParameter", admin_only=True, reads=True)
@@ -44,5 +51,11 @@ async def set_feature_compatibility_version(operation: Operation) -> Reply:
     arguments = Arguments.of(operation.request)
     arguments.refuse_unknown((name,))
     version = arguments.string(name)
+    if version in _TOO_OLD:
+        # Migrations and changes of collections would fail, or be tried again for ever.
+        raise CommandError(
+            ErrorCode.CannotDowngrade,
+            f"Cannot set featureCompatibilityVersion to {version}: shards name collections by UUID, which needs 6.0",
+        )
     await operation.context.catalog.command({name.decode(): version, "writeConcern": MAJORITY})
     return {}
