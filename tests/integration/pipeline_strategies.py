@@ -55,7 +55,7 @@ _conditions = st.one_of(
     st.just({"n.0.e": 1}),
     st.just({"k": {"$gte": 3}, "a": {"$ne": 2}}),
 )
-_filters = st.one_of(
+FILTERS: Final = st.one_of(
     _conditions,
     _conditions,
     st.builds(
@@ -64,7 +64,7 @@ _filters = st.one_of(
         st.lists(_conditions, min_size=1, max_size=3),
     ),
 )
-_matches: Stages = _filters.map(lambda query: {"$match": query})
+_matches: Stages = FILTERS.map(lambda query: {"$match": query})
 
 _expressions = st.one_of(
     _any_path,

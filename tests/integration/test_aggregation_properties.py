@@ -1,4 +1,4 @@
-"""Aggregations over several shards give what one mongod gives that has the same documents."""
+"""Commands over several shards, above all aggregations, give what one mongod gives that has the same documents."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +12,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from tests.integration.command_strategies import COMMANDS, INDEXES
 from tests.integration.pipeline_strategies import DOCUMENTS, OPTIONS, OTHER, SHARDED_OTHER, pipelines
 from tests.integration.sharded import LOWER, UPPER, Document
 from tests.local_cluster import Client
@@ -156,3 +157,45 @@ def test_sharded_collections_write_what_a_mongod_alone_writes(
     expected = written(alone, PLAIN, whole, options)
     for name in SHARD_KEYS:
         assert written(stored, name, whole, options) == expected, (name, whole, options)
+
+
+def reply_and_rest(collection: Collection[Document], command: Document) -> object:
+    """What a command returns and leaves in the collection, or the code of its error."""
+    name = next(iter(command))
+    reply = collection.database.command({**command, name: collection.name}, check=False)
+    if not reply["ok"]:
+        return reply["code"]
+    if name == "find":
+        return [bson.encode(each) for each in reply["cursor"]["firstBatch"]]
+    if name == "distinct":
+        return sorted(bson.encode({"": each}) for each in reply["values"])
+    if name == "count":
+        return reply["n"]
+    left = sorted(bson.encode(each) for each in collection.find())
+    return reply["n"], reply.get("nModified"), [each["code"] for each in reply.get("writeErrors", [])], left
+
+
+@settings(max_examples=many(120, 8), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    documents=DOCUMENTS,
+    indexes=st.lists(st.sampled_from(INDEXES), max_size=2, unique_by=str),
+    commands=st.lists(COMMANDS, min_size=5, max_size=5),
+)
+def test_reads_and_writes_with_any_indexes(
+    stored: Database[Document],
+    alone: Database[Document],
+    documents: list[Document],
+    indexes: list[Any],
+    commands: list[Document],
+) -> None:
+    collections = [stored[name] for name in SHARD_KEYS]
+    fill(stored, alone, documents)
+    made = [(each, each.create_index(index)) for each in (alone[PLAIN], *collections) for index in indexes]
+    try:
+        for command in commands:
+            expected = reply_and_rest(alone[PLAIN], command)
+            for collection in collections:
+                assert reply_and_rest(collection, command) == expected, (collection.name, indexes, command)
+    finally:
+        for collection, name in made:
+            collection.drop_index(name)
