@@ -32,7 +32,8 @@ def empty_draining_shards(
     """
     for shard in [each for each in choice.free() if each.is_draining]:
         zones = _present(frozenset(collection.zones.zones) | {NO_ZONE}, shard, counts)
-        yield from _move_away(collection, shard, zones, Rule.DRAINING, ForceJumbo.BALANCER, loads, choice, decisions)
+        force = ForceJumbo.BALANCER
+        yield from _move_away(collection, shard, zones, Rule.DRAINING, force, loads, counts, choice, decisions)
 
 
 def move_into_zones(
@@ -50,12 +51,24 @@ def move_into_zones(
     force = cluster.force_jumbo
     for shard in [each for each in choice.free() if not each.is_draining]:
         strange = _present((zone for zone in collection.zones.zones if not shard.may_own(zone)), shard, counts)
-        yield from _move_away(collection, shard, strange, Rule.ZONE_VIOLATION, force, loads, choice, decisions)
+        yield from _move_away(collection, shard, strange, Rule.ZONE_VIOLATION, force, loads, counts, choice, decisions)
 
 
 def _present(zones: Iterable[str], shard: ShardState, counts: CountsByZone | None) -> frozenset[str]:
     """Those of some zones of which a shard has chunks, or may have."""
     return frozenset(zone for zone in zones if counts is None or counts.get(zone, {}).get(shard.id))
+
+
+def _loads_within(zone: str, loads: Mapping[str, int], counts: CountsByZone | None) -> Mapping[str, int]:
+    """The loads that decide who gets a chunk of a zone.
+
+    By count, each zone is evened out by itself, so the number of its chunks comes first. MongoDB goes by the number of
+    all chunks, and then has to move some of them again.
+    """
+    if counts is None:
+        return loads
+    weight, within = sum(loads.values()) + 1, counts.get(zone, {})
+    return {shard: within.get(shard, 0) * weight + load for shard, load in loads.items()}
 
 
 def _move_away(
@@ -65,6 +78,7 @@ def _move_away(
     rule: Rule,
     force: ForceJumbo,
     loads: Mapping[str, int],
+    counts: CountsByZone | None,
     choice: ShardChoice,
     decisions: Decisions,
 ) -> Asking[None]:
@@ -74,7 +88,7 @@ def _move_away(
     chunk = yield from ask_first_chunk(FirstChunk(collection.namespace, shard.id, within))
     if chunk is not None:
         zone = collection.zones.zone_of(chunk.range.min_key)
-        recipient = choice.least_loaded(zone, loads)
+        recipient = choice.least_loaded(zone, _loads_within(zone, loads, counts))
         assert recipient is not None
         numbers = {"donorLoad": loads.get(shard.id, 0), "recipientLoad": loads.get(recipient.id, 0)}
         decisions.moves.append(

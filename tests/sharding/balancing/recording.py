@@ -23,6 +23,7 @@ from shardwright.sharding.balancing.zones import ZoneMap
 from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import encode_document
 from tests.integration.sharded import CATALOG_OPTIONS, Document
 
 PIECES: Final = 4
@@ -56,7 +57,7 @@ def record(client: MongoClient[Document], namespace: str, about: str) -> Iterato
     piece_bytes = entry.get("maxChunkSizeBytes", 128 << 20) // PIECES
     sizes = _sizes_by_key(client, namespace, pattern)
     for chunk in config.chunks.find({"uuid": entry["uuid"]}).sort("min", 1):
-        range_ = ChunkRange.of(pattern, bson.encode(chunk["min"]), bson.encode(chunk["max"]))
+        range_ = ChunkRange.of(pattern, encode_document(chunk["min"]), encode_document(chunk["max"]))
         inside = [each for each in sizes if range_.contains_key(each[0])]
         bounds = [(pattern.key_bytes(bound), bound, 0) for bound in zones.bounds_inside(range_)]
         cuts, pieces = _pieces(sorted([*inside, *bounds]), {each[0] for each in bounds}, piece_bytes)

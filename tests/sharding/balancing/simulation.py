@@ -4,7 +4,7 @@ Keys are the integers from 0; every key has one document of a given size. The fi
 one ends with MaxKey, as in a collection.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +14,7 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
-from shardwright.sharding.balancing.decisions import Decisions, Move
+from shardwright.sharding.balancing.decisions import Decisions, Move, Rule
 from shardwright.sharding.balancing.policy import choose_moves, choose_splits
 from shardwright.sharding.balancing.questions import (
     Answer,
@@ -67,7 +67,7 @@ class World:
         zones: the ranges of zones: first key, first key after it, zone.
         policy: what is evened out.
         chunk_bytes_max: the chunk size.
-        moved: how often each key was moved.
+        moved: why each key was moved, as often as it was.
         rounds: the moves of each round.
     """
 
@@ -77,13 +77,18 @@ class World:
     zones: Sequence[tuple[int, int, str]] = ()
     policy: Policy = Policy.DATA_SIZE
     chunk_bytes_max: int = 10
-    moved: Counter[int] = field(default_factory=Counter)
+    moved: defaultdict[int, list[Rule]] = field(default_factory=lambda: defaultdict(list))
     rounds: list[list[Move]] = field(default_factory=list)
+
+    @property
+    def pattern(self) -> ShardKeyPattern:
+        """The shard key."""
+        return PATTERN
 
     @property
     def zone_map(self) -> ZoneMap:
         """The zones as the policy knows them."""
-        return ZoneMap(PATTERN, [(self.bound(low), self.bound(high), zone) for low, high, zone in self.zones])
+        return ZoneMap(self.pattern, [(self.bound(low), self.bound(high), zone) for low, high, zone in self.zones])
 
     def bound(self, key: int) -> bytes:
         """The bound of a chunk that begins at a key."""
@@ -91,9 +96,13 @@ class World:
         value: Any = MinKey() if key == 0 else MaxKey() if key == end else key
         return bson.encode({"x": value})
 
+    def key_at(self, bound: bytes) -> int:
+        """The key of a bound between two of them."""
+        return int(bson.decode(bound)["x"])
+
     def candidate(self, chunk: SimulatedChunk) -> Candidate:
         """A chunk as the policy knows it."""
-        return Candidate(ChunkRange.of(PATTERN, self.bound(chunk.low), self.bound(chunk.high)), chunk.shard)
+        return Candidate(ChunkRange.of(self.pattern, self.bound(chunk.low), self.bound(chunk.high)), chunk.shard)
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -148,7 +157,7 @@ class World:
         splits = drive(choose_splits([self.collection()]), self.answer)
         for split in splits.splits:
             for point in split.points:
-                self.split_at(bson.decode(point)["x"])
+                self.split_at(self.key_at(point))
         decisions = drive(choose_moves(self.cluster, [self.collection()]), self.answer)
         decisions.splits = splits.splits
         return decisions
@@ -183,7 +192,8 @@ class World:
                 chunk = next(each for each in self.chunks if each.low == chunk.low)
         assert chunk.shard == move.donor
         chunk.shard = move.recipient
-        self.moved.update(range(chunk.low, chunk.high))
+        for key in range(chunk.low, chunk.high):
+            self.moved[key].append(move.rule)
 
     def _end_of_move(self, chunk: SimulatedChunk) -> int:
         total = self.document_bytes[chunk.low]

@@ -212,3 +212,10 @@ def test_parts_of_the_key_space() -> None:
     assert zones.ranges(frozenset({"", "y", "z"})) is None
     assert zones.ranges(frozenset({"unknown"})) == ()
     assert not ZoneMap(PATTERN).has_zones
+
+
+def test_by_count_a_chunk_goes_where_its_zone_has_the_fewest() -> None:
+    """Otherwise it would have to be moved again when the zone is evened out."""
+    shards = [shard("a"), shard("b", "z"), shard("c", "z")]
+    found = world(shards, [(1, "c"), (2, "c"), (3, "b"), (4, "a")], [(2, 4, "z")], policy=Policy.CHUNK_COUNT)
+    assert moves(found)[0] == ("a", "c", "zoneViolation", 3)
