@@ -52,8 +52,10 @@ check: $(PYTHON_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Afterwards a part of the integration tests once more, with access control and TLS (tests/second_run.py).
 pytest: setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest $(SIDE_BY_SIDE)
+	$(BIN)/pytest --closed $(SIDE_BY_SIDE)
 
 test-pythons: $(OTHER_PYTHONS:%=test-python-%)
 
@@ -73,6 +75,7 @@ quick: $(PYTHON_READY)
 # Every matrix in full and every long property run; "make test" samples or omits some of them.
 test-all: check setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest --all $(SIDE_BY_SIDE)
+	$(BIN)/pytest --all --closed $(SIDE_BY_SIDE)
 
 # PyMongo's own tests on a plain replica set and on a cluster, compared:
 # make pymongo-suite [FILES="test_cursor test_bulk"] [TESTS=EXPRESSION]

@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
     if _is_whole(config):
         run_all()
-    if config.option.auth:
+    if config.option.closed:
         close_all_clusters()
     # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries the
     # same examples each time; elsewhere each run tries new ones, and a failure prints how to see it again.
@@ -64,7 +64,7 @@ REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--all`` for what takes too long for every run; ``--sample-seed`` to choose the same sample again."""
-    parser.addoption("--auth", action="store_true", help="run what is in tests/second_run.py on closed clusters")
+    parser.addoption("--closed", action="store_true", help="run what tests/second_run.py chooses, on closed clusters")
     parser.addoption("--all", action="store_true", help="run all of every matrix, and the tests marked exhaustive")
     parser.addoption(
         "--sample-seed",
@@ -87,8 +87,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long part out, unless tests were named one by one."""
-    if config.option.auth and not _is_named(config):
-        items[:], left_out = chosen(items)
+    if config.option.closed and not _is_named(config):
+        items[:], left_out = chosen(items, None if config.option.all else _seed(config))
         config.hook.pytest_deselected(items=left_out)
     if _is_whole(config):
         return

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -21,6 +21,8 @@ from pymongo import MongoClient
 from shardwright.deploy.access import Access
 from shardwright.deploy.cluster import LocalCluster
 from shardwright.deploy.steps import Steps
+from shardwright.deploy.tls_files import TlsFiles
+from tests.credentials import NO_TLS, NOBODY, Credentials
 
 # Seconds for any launcher command; a start on a busy two-core machine takes about ten.
 COMMAND_TIMEOUT = 180.0
@@ -30,17 +32,28 @@ RESTART_SECONDS_MAX: Final = 60.0
 Client = MongoClient[dict[str, Any]]
 
 _of_all_clusters: list[str] = []
-_keys: dict[str, str] = {}
+_credentials: dict[str, Credentials] = {}
 
 
 def close_all_clusters() -> None:
-    """Start every cluster with access control from now on; its clients log in as a part of the cluster."""
-    _of_all_clusters.append("--auth")
+    """Start every cluster with access control and TLS from now on; its clients log in."""
+    _of_all_clusters.extend(("--auth", "--tls"))
 
 
-def key_for(address: str) -> str | None:
-    """The password of the cluster for a connection to one of its processes, if all clusters are closed."""
-    return _keys.get(address)
+def credentials_for(address: str) -> Credentials:
+    """How a connection to a process gets in; with nothing, unless all clusters are closed, or something was set."""
+    return _credentials.get(address, NOBODY)
+
+
+def set_credentials(address: str, credentials: Credentials) -> None:
+    """Have connections to a process get in with these, also if other clusters are open."""
+    _credentials[address] = credentials
+
+
+def client_of(address: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
+    """A new client of exactly one process of a cluster, at ``host:port``; close it."""
+    given = {**credentials_for(address).options, **options}
+    return MongoClient(f"mongodb://{address}/", directConnection=True, **given)
 
 
 def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
@@ -82,8 +95,18 @@ class RunningCluster:
         return dict(self.document["metrics"])
 
     def client(self, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
-        """A new client of the routers, with access control as a part of the cluster; close it."""
-        return MongoClient(self.uri, **{**self.tls, **self._log_in, **options})
+        """A new client of the routers, with access control as the first user; close it."""
+        return MongoClient(self.uri, **{**self.credentials(is_router=True).options, **options})
+
+    def client_uri(self, name: str | None = None, **options: object) -> str:
+        """A connection string with all that a client needs.
+
+        Args:
+            name: of a process; otherwise it is for all routers.
+            options: further ones of the connection string.
+        """
+        hosts = self.uri.removeprefix("mongodb://").partition("/")[0] if name is None else self.address(name)
+        return self.credentials(is_router=name is None or name.startswith("router")).uri(hosts, **options)
 
     def address(self, name: str) -> str:
         """``host:port`` of a process, for example ``router.0`` or ``shard0.0.mongod``."""
@@ -92,12 +115,12 @@ class RunningCluster:
     def direct(self, name: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
         """A new client of exactly one process; close it.
 
-        With access control it logs in as a part of the cluster, unless the options name another user, or None.
+        With access control it logs in at a router as the first user, elsewhere as a part of the cluster, unless the
+        options name another user, or None.
         """
-        log_in = {} if "username" in options else self._log_in
-        return MongoClient(
-            f"mongodb://{self.address(name)}/", directConnection=True, **{**self.tls, **log_in, **options}
-        )
+        credentials = self.credentials(is_router=name.startswith("router"))
+        given = credentials.tls_options if "username" in options else credentials.options
+        return MongoClient(f"mongodb://{self.address(name)}/", directConnection=True, **{**given, **options})
 
     def pid(self, name: str) -> int:
         """The pid of a process now.
@@ -141,10 +164,20 @@ class RunningCluster:
         access = self.document.get("auth")
         return None if access is None else Path(access["keyFile"])
 
-    def register(self, address: str) -> None:
-        """Have connections to a process log in, if all clusters are closed (see `key_for`)."""
-        if _of_all_clusters and self.key_file is not None:
-            _keys[address] = self.key_file.read_text()
+    def register(self, address: str, *, is_router: bool = True) -> None:
+        """Have connections to a process get in, if all clusters are closed (see `credentials_for`)."""
+        if _of_all_clusters:
+            set_credentials(address, self.credentials(is_router=is_router))
+
+    def credentials(self, *, is_router: bool) -> Credentials:
+        """How clients get into a router, or into another process, where only parts of the cluster can log in."""
+        if (access := self.document.get("auth")) is None:
+            return Credentials(tls=self._tls_files)
+        if is_router:
+            password = Path(access["passwordFile"]).read_text()
+            return Credentials(access["user"], password, access["database"], self._tls_files)
+        log_in = Access(Path(access["keyFile"]).parent).log_in()
+        return Credentials(log_in["username"], log_in["password"], log_in["authSource"], self._tls_files)
 
     @property
     def local(self) -> LocalCluster:
@@ -154,15 +187,18 @@ class RunningCluster:
     @property
     def tls(self) -> dict[str, Any]:
         """The options of a client for TLS; none without it."""
-        files = self.document.get("tls")
-        if files is None:
-            return {}
-        return {"tls": True, "tlsCAFile": files["caFile"], "tlsCertificateKeyFile": files["clientCertificateFile"]}
+        return Credentials(tls=self._tls_files).tls_options
 
     @property
-    def _log_in(self) -> dict[str, Any]:
-        access = self.document.get("auth")
-        return {} if access is None else dict(Access(Path(access["keyFile"]).parent).log_in())
+    def daemon_options(self) -> tuple[str, ...]:
+        """What a further daemon has to be started with."""
+        key_file = () if self.key_file is None else ("--key-file", str(self.key_file))
+        return (*key_file, *(TlsFiles(self.directory / "tls").daemon_words() if self._tls_files else ()))
+
+    @property
+    def _tls_files(self) -> Mapping[str, str]:
+        files: Mapping[str, str] = self.document.get("tls", NO_TLS)
+        return files
 
     def _process(self, name: str) -> dict[str, Any]:
         return next(process for process in self.document["processes"] if process["name"] == name)
@@ -184,7 +220,7 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
         assert completed.returncode == 0, completed.stderr
         cluster = RunningCluster(directory, json.loads(completed.stdout))
         for process in cluster.document["processes"]:
-            cluster.register(process["address"])
+            cluster.register(process["address"], is_router=process["name"].startswith("router"))
         # As MongoDB's own ShardingTest does: a test that wants the balancer starts it.
         with cluster.client() as client:
             client.admin.command("balancerStop")

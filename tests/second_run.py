@@ -1,51 +1,68 @@
-"""The tests that run a second time, on clusters with access control (``pytest --auth``).
+"""The second run, on clusters with a key file and TLS (``pytest --closed``, part of ``make test``).
 
-Their clients log in as a part of the cluster, so that what is tried is whether its processes still find each other: at
-every kind of change that several of them make together, and when some of them die meanwhile.
+Clients of routers are the first user, whose role is root; those of other processes log in as a part of the cluster. So
+what is tried is that everything also works for users, and that processes that authenticate still find each other, also
+while some of them die. Every test that needs a cluster takes part, unless it is in `NOT_CLOSED`. A quick run takes some
+of their files, and each file's turn comes within `DAYS` days.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pytest
 
-_TESTS: Final = tuple(
-    f"tests/{name}"
-    for name in (
-        "integration/test_crud_pymongo.py",
-        "integration/test_transactions.py::test_writes_of_two_shards_are_seen_together",
-        "integration/test_transactions.py::test_any_worker_of_a_router_carries_any_statement",
-        "integration/test_transactions.py::test_another_router_learns_the_outcome_by_the_token",
-        "integration/test_transactions.py::test_killed_session_ends_its_transaction",
-        "integration/test_moves.py::test_documents_move",
-        "integration/test_change_streams.py::test_events_beside_moves_come_once_and_in_order",
-        "integration/test_change_streams.py::test_resuming_with_another_router",
-        "integration/test_sessions.py::test_cursors_end_if_another_router_has_ended_the_session",
-        "integration/test_processes.py::test_cursors_of_a_router_of_several_workers",
-        "integration/test_owner_changes.py::test_in_a_transaction_after_other_statements",
-        "integration/test_cursors.py::test_two_shards_and_a_router_serve_many_cursors_at_once",
-        "integration/test_joins.py::test_a_mongod_reads_many_documents_from_the_router",
-        "integration/test_snapshots.py::test_a_snapshot_from_before_a_move",
-        "integration/test_move_primary.py::test_no_acknowledged_write_is_lost_or_doubled",
-        "integration/test_failover.py::test_step_down_during_writes",
-        "integration/test_failover.py::test_a_change_stream_goes_on",
-        "migration/test_failover.py::test_step_down",
-        "migration/test_many_moves.py::test_many_moves_in_a_row_under_writes",
-        "resharding/test_reshard_collection.py::test_writers_lose_nothing",
-        "resharding/test_elections.py::test_election",
-    )
+DAYS: Final = 6
+
+FOLDERS: Final = ("tests/integration/", "tests/router/", "tests/mongosh/")
+"""Their tests on the shared cluster are run."""
+
+OWN_CLUSTERS: Final = (
+    "tests/integration/test_failover.py::test_step_down_during_writes",
+    "tests/integration/test_failover.py::test_a_change_stream_goes_on",
+    "tests/migration/test_failover.py::test_step_down",
+    "tests/migration/test_many_moves.py::test_many_moves_in_a_row_under_writes",
+    "tests/resharding/test_reshard_collection.py::test_writers_lose_nothing",
+    "tests/resharding/test_elections.py::test_election",
 )
-"""How the identifiers of tests begin."""
+"""How the identifiers of tests with clusters of their own begin; these take turns too."""
+
+NOT_CLOSED: Final[Mapping[str, str]] = {}
+"""Tests and files that have to be open, and why."""
 
 
-def chosen(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def chosen(items: Iterable[pytest.Item], seed: int | None) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Tests to run and tests to leave out.
 
     Args:
         items: all tests that were collected.
+        seed: whose turn it is; None if all of them are run.
     """
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        (kept if item.nodeid.startswith(_TESTS) else left_out).append(item)
-    return kept, left_out
+    items = list(items)
+    possible = [item for item in items if _is_possible(item)]
+    turns = {turn: number for number, turn in enumerate(sorted({_turn(item) for item in possible}))}
+    kept = {item for item in possible if seed is None or turns[_turn(item)] % DAYS == seed % DAYS}
+    return [item for item in items if item in kept], [item for item in items if item not in kept]
+
+
+def _is_possible(item: pytest.Item) -> bool:
+    if item.nodeid.startswith(tuple(NOT_CLOSED)):
+        return False
+    if item.nodeid.startswith(OWN_CLUSTERS):
+        return True
+    return item.nodeid.startswith(FOLDERS) and isinstance(item, pytest.Function) and _is_on_the_shared_cluster(item)
+
+
+def _is_on_the_shared_cluster(item: pytest.Function) -> bool:
+    # `collection` asks for the others only while it is set up.
+    return _owner(item, "cluster") in ("", "tests") or "collection" in item.fixturenames
+
+
+def _owner(item: pytest.Function, fixture: str) -> str | None:
+    """The folder or module whose fixture a test gets; None if it gets none of that name."""
+    definitions = item._fixtureinfo.name2fixturedefs.get(fixture)
+    return definitions[-1].baseid if definitions else None
+
+
+def _turn(item: pytest.Item) -> str:
+    """What has its turn as a whole: a file, or one of `OWN_CLUSTERS`."""
+    return next((each for each in OWN_CLUSTERS if item.nodeid.startswith(each)), item.nodeid.partition("::")[0])

@@ -12,7 +12,11 @@ from bench.mongods import primary_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from tests.access_control.users import PASSWORD, create_users
-from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.credentials import Credentials
+from tests.integration.routers import router_of
+from tests.local_cluster import Client, RunningCluster, running_cluster, set_credentials
+from tests.pymongo_suite.deployments import SUITE_USER, create_suite_user
+from tests.source_distributions import source_distribution
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,49 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]
         root.admin.command("shardCollection", "shop.goods", key={"a": 1})
         _fill(root)
         yield cluster
+
+
+@dataclass(frozen=True)
+class SecuredRouter:
+    """A router that asks for TLS, with the certificates of PyMongo's suite.
+
+    Attributes:
+        address: ``host:port``.
+        root: the user with the role root, over TLS.
+        certificate_name: the subject of the certificate for clients.
+    """
+
+    address: str
+    root: Credentials
+    certificate_name: str
+
+
+@pytest.fixture(scope="session")
+def secured_router(closed: RunningCluster) -> Iterator[SecuredRouter]:
+    """A further router of the closed cluster; without TLS, it reaches the daemons by their sockets."""
+    folder = source_distribution("pymongo") / "test" / "certificates"
+    files = {"caFile": str(folder / "ca.pem"), "clientCertificateFile": str(folder / "client.pem")}
+    certificates = ("--tls-certificate-key-file", str(folder / "server.pem"), "--tls-ca-file", files["caFile"])
+    # The suite's own tests expect that clients need no certificate.
+    tls = ("--tls-mode", "require", *certificates, "--tls-allow-connections-without-certificates")
+    sockets = ("--unix-socket-directory", str(closed.directory / "sockets"))
+    root = Credentials("chief", PASSWORD, "admin", files)
+    config_servers = f"config/{closed.address('config.0.configd')}"
+    options = (*tls, *sockets, *closed.daemon_options)
+
+    def register(address: str) -> None:
+        set_credentials(address, root)
+
+    with router_of(config_servers, *options, register=register) as (address, _):
+        yield SecuredRouter(address, root, "C=US,ST=New York,L=New York City,O=MDB,OU=Drivers,CN=client")
+
+
+@pytest.fixture(scope="session")
+def suite_user(closed: RunningCluster) -> str:
+    """The name of the user of PyMongo's suite."""
+    with closed.direct("router.0") as root:
+        create_suite_user(root)
+    return SUITE_USER
 
 
 @pytest.fixture(scope="session")

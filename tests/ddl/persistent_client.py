@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from itertools import cycle
 from typing import Final
 
-from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from tests.ddl.changes import Change
 from tests.integration.sharded import Document
+from tests.local_cluster import client_of
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.retrying import RETRYABLE_CODES
 
@@ -68,9 +68,7 @@ class PersistentClient:
 
     def _send(self, address: str, db: str, command: Document) -> None:
 
-        with MongoClient[Document](
-            f"mongodb://{address}/", directConnection=True, serverSelectionTimeoutMS=1_000
-        ) as client:
+        with client_of(address, serverSelectionTimeoutMS=1_000) as client:
             client[db].command(command)
 
     def _is_final(self, error: Exception) -> bool:

@@ -1,6 +1,6 @@
 """A TCP connection over which any bytes can be sent, and which can be closed at any moment.
 
-On the clusters of `tests.second_run` it logs in as a part of the cluster.
+On the clusters of `tests.second_run` it is secured and logs in.
 """
 
 import socket
@@ -10,9 +10,8 @@ from typing import Any
 
 import bson
 
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Mechanism, ScramKeys
-from tests.local_cluster import key_for
+from tests.credentials import Credentials, LogInMessages
+from tests.local_cluster import credentials_for
 from tests.wire.raw_connection import op_msg_frame
 
 SECONDS_MAX = 30.0
@@ -23,10 +22,10 @@ class RawClient:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), SECONDS_MAX)
-        key = key_for(address)
-        if key is not None:
-            self._log_in(key)
+        credentials = credentials_for(address)
+        self.socket = credentials.secured(socket.create_connection((host, int(port)), SECONDS_MAX), host)
+        if credentials.user:
+            self._log_in(credentials)
 
     def send(self, frame: bytes) -> None:
         """Send bytes."""
@@ -57,18 +56,14 @@ class RawClient:
         except ConnectionResetError:
             return True
 
-    def _log_in(self, key: str) -> None:
-        log_in = ClientConversation("__system", b"n" * 24)
-        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": log_in.first}
-        first = self._exchange({**start, "options": {"skipEmptyExchange": True}})
-        answer = log_in.read(first["payload"])
-        keys = ScramKeys.derive(Mechanism.SHA_256, key.encode(), answer.salt, answer.iterations)
-        proof = {"saslContinue": 1, "conversationId": 1, "payload": log_in.prove(answer, keys)}
-        assert self._exchange(proof)["done"]
+    def _log_in(self, credentials: Credentials) -> None:
+        messages = LogInMessages(credentials)
+        first = self._exchange(messages.start(), credentials.database)
+        assert self._exchange(messages.go_on(first["payload"]), credentials.database)["done"]
 
-    def _exchange(self, step: dict[str, Any]) -> dict[str, Any]:
+    def _exchange(self, step: dict[str, Any], db: str) -> dict[str, Any]:
         """The reply to a step of the log-in; a server that is ending counts as one that is not there."""
-        self.send_command(step, db="local")
+        self.send_command(step, db=db)
         frame = self.receive()
         reply: dict[str, Any] = bson.decode(frame[21:]) if frame else {}
         if not reply.get("ok"):

@@ -20,9 +20,8 @@ END_SECONDS_MAX = 30.0
 @contextmanager
 def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An additional router: its address and its process; stopped after the block."""
-    if cluster.key_file is not None:
-        options = (*options, "--key-file", str(cluster.key_file))
-    with router_of(f"config/{cluster.address('config.0.configd')}", *options, register=cluster.register) as started:
+    config_servers = f"config/{cluster.address('config.0.configd')}"
+    with router_of(config_servers, *options, *cluster.daemon_options, register=cluster.register) as started:
         yield started
 
 

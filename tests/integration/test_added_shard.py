@@ -5,14 +5,13 @@ from collections.abc import Iterator
 import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
-from pymongo import MongoClient
 from pymongo.change_stream import ChangeStream
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import Document
 from tests.integration.waiting import eventually
-from tests.local_cluster import RunningCluster, running_cluster
+from tests.local_cluster import RunningCluster, client_of, running_cluster
 from tests.shardd.mini_cluster import replica_set
 
 DB = "added"
@@ -122,7 +121,7 @@ def test_it_leaves_and_comes_back(grown: RunningCluster) -> None:
         assert list(second[DB].c.find(sort={"k": 1})) == expected
 
         assert add("third") == ErrorCode.OperationFailed, "it still has the database"
-        with MongoClient[Document](f"mongodb://{host.partition('/')[2]}/", directConnection=True) as alone:
+        with client_of(host.partition("/")[2]) as alone:
             alone.drop_database(DB)
         assert add("another") == ErrorCode.IllegalOperation, "it stays the shard that it was"
         assert add("third") == "third"

@@ -18,7 +18,7 @@ from tests.fail_points import fail_point
 from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents, shard_by_range
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 
 Stream = ChangeStream[Document]
 
@@ -402,7 +402,7 @@ def _now(client: Client) -> Timestamp:
 
 
 def test_a_restarted_router(cluster: RunningCluster, placed: Documents) -> None:
-    with extra_router(cluster) as (address, process), Client(f"mongodb://{address}/") as client:
+    with extra_router(cluster) as (address, process), client_of(address) as client:
         with client[placed.database.name][placed.name].watch(max_await_time_ms=500) as stream:
             insert(placed, *BOTH)
             events = take(stream, 2)

@@ -173,7 +173,7 @@ def test_helpers_of_mongosh(cluster: RunningCluster, client: Client, whole: Docu
         sh.moveRange("{namespace}", "{UPPER}", {{key: 20}}, {{key: MaxKey()}});
         db.adminCommand({{mergeChunks: "{namespace}", bounds: [{{key: 10}}, {{key: MaxKey()}}]}}).ok
     """
-    assert run_code(cluster.uri, code).check().strip().endswith("1")
+    assert run_code(cluster.client_uri(), code).check().strip().endswith("1")
     assert placement(client, namespace) == [LOWER, UPPER]
     assert bounds(client, whole) == [MinKey(), 10]
 

@@ -21,7 +21,7 @@ from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import LOWER, UPPER, Document, shard_by_range
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client
+from tests.local_cluster import Client, credentials_for
 from tests.migration.fault_cluster import FaultCluster, fault_cluster
 from tests.migration.invariants import wait_decided
 
@@ -114,6 +114,7 @@ def application(faulty: FaultCluster, tokens: Tokens) -> Iterator[Client]:
         event_listeners=[tokens],
         serverSelectionTimeoutMS=5_000,  # a session waits so long for the router that it is pinned to
         socketTimeoutMS=10_000,
+        **credentials_for(first).options,
     ) as client:
         # Otherwise it would prefer the one that it has found so far.
         eventually(lambda: client.admin.command("ping")["ok"] and len(client.nodes) == 2, what="it knows both routers")

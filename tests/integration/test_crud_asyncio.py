@@ -74,7 +74,7 @@ async def read_and_write(name: str, database: Any) -> None:  # noqa: ANN401 - a 
 
 @pytest.mark.parametrize("run", [run_with_pymongo, run_with_motor])
 def test_session(cluster: RunningCluster, collection: Documents, run: Callable[[str, str, AsyncSession], None]) -> None:
-    run(cluster.uri, collection.database.name, lambda database: read_and_write(collection.name, database))
+    run(cluster.client_uri(), collection.database.name, lambda database: read_and_write(collection.name, database))
 
 
 @pytest.mark.parametrize("run", [run_with_pymongo, run_with_motor])
@@ -86,4 +86,4 @@ def test_collections_of_a_database(
     async def names(database: Any) -> None:  # noqa: ANN401 - a database of either client
         assert await database.list_collection_names() == [placed.name]
 
-    run(cluster.uri, placed.database.name, names)
+    run(cluster.client_uri(), placed.database.name, names)

@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, UPPER, Document, shard_by_hash, shard_by_range
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 from tests.sampling import many
 
 Both = tuple[Database[Document], Database[Document]]
@@ -330,7 +330,7 @@ def test_a_mongod_reads_from_the_worker_that_has_the_cursor(
 ) -> None:
     hashed = shard_by_hash(database)
     hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(1100))
-    with extra_router(cluster, "--workers", "3") as (address, _), Client(address, directConnection=True) as workers:
+    with extra_router(cluster, "--workers", "3") as (address, _), client_of(address) as workers:
         grouping: Pipeline = [{"$unionWith": "hashed"}, {"$group": {"_id": "$_id", "n": {"$sum": 1}}}]
         for _ in range(3):
             found = list(workers[database.name].hashed.aggregate(grouping))

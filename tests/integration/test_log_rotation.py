@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from tests.integration.routers import extra_router
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 
 WORKERS = 2
 
@@ -43,7 +42,7 @@ def test_log_shared_by_workers(cluster: RunningCluster, tmp_path: Path) -> None:
         process.send_signal(signal.SIGUSR1)
         wait_all_have_opened(log, what="all processes leave a file that was moved")
         assert rotated(log) == [first]
-        with MongoClient[dict[str, Any]](address, directConnection=True) as client:
+        with client_of(address) as client:
             command(client, {"logRotate": 1}, until=lambda reply: reply.get("code") != 37)
         wait_all_have_opened(log, what="all processes follow logRotate")
         assert len(rotated(log)) == 2

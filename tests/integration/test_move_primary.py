@@ -15,7 +15,7 @@ from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, shard_by_range
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 
 DOCUMENTS = 3_000
 MOVE_SECONDS_MAX = 60.0
@@ -176,7 +176,7 @@ def test_a_retried_write_is_executed_once(client: Client, database: Database[Doc
     database.c.insert_one({"_id": 0, "n": 0})
     assert client.address is not None
     # A client of its own, as its session is not to be used for later writes.
-    with Client(*client.address, directConnection=True) as own, own.start_session() as session:
+    with client_of("{}:{}".format(*client.address)) as own, own.start_session() as session:
         update = {"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$inc": {"n": 1}}}], "txnNumber": Int64(1_000)}
         first = own[database.name].command(update, session=session)
         move(client, database)

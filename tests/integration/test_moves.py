@@ -95,11 +95,11 @@ def test_a_range_with_one_bound_is_limited_to_the_chunk_size(client: Client, dat
 
 def test_migrations_are_forbidden_and_allowed(cluster: RunningCluster, client: Client, filled: Documents) -> None:
     namespace = filled.full_name
-    run_code(cluster.uri, f'sh.disableMigrations("{namespace}")').check()
+    run_code(cluster.client_uri(), f'sh.disableMigrations("{namespace}")').check()
     with pytest.raises(OperationFailure, match="undergoing changes") as failure:
         client.admin.command("moveChunk", namespace, find={"key": 1}, to=UPPER)
     assert failure.value.code == CONFLICT
-    run_code(cluster.uri, f'sh.enableMigrations("{namespace}")').check()
+    run_code(cluster.client_uri(), f'sh.enableMigrations("{namespace}")').check()
     client.admin.command("moveChunk", namespace, find={"key": 1}, to=UPPER)
     assert placement(client, namespace) == [UPPER]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from bson.int64 import Int64
-from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from shardwright.mongosh_compat.runner import run_code
@@ -16,7 +15,7 @@ from tests.integration.raw_client import raw_client
 from tests.integration.routers import END_SECONDS_MAX, connect_to_all, extra_router
 from tests.integration.sharded import LOWER, UPPER, Documents
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 
 
 def test_direct_connection_to_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
@@ -39,15 +38,16 @@ def test_direct_connection_to_a_shard(cluster: RunningCluster, ranged: Documents
 def test_shard_is_a_replica_set(cluster: RunningCluster, ranged: Documents) -> None:
     """A client that knows one member finds the set, with the daemons' addresses and no mongod's."""
     ranged.insert_one({"key": 501})
-    with MongoClient[dict[str, Any]](cluster.address("shard1.0.shardd"), replicaSet=UPPER) as client:
+    with cluster.direct("shard1.0.shardd", directConnection=False, replicaSet=UPPER) as client:
         assert client[ranged.database.name][ranged.name].count_documents({}) == 1
         assert client.nodes == {("127.0.0.1", int(cluster.address("shard1.0.shardd").rpartition(":")[2]))}
 
 
 def test_mongosh_on_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_many({"key": key} for key in (1, 2, 501))
-    uri = f"mongodb://{cluster.address('shard0.0.shardd')}/{ranged.database.name}?directConnection=true"
-    assert run_code(uri, f"db.{ranged.name}.countDocuments()").check().strip() == "2"
+    uri = cluster.client_uri("shard0.0.shardd", directConnection=True)
+    code = f"db.getSiblingDB('{ranged.database.name}').{ranged.name}.countDocuments()"
+    assert run_code(uri, code).check().strip() == "2"
 
 
 def test_cursors_of_a_router_of_several_workers(cluster: RunningCluster, ranged: Documents) -> None:
@@ -83,7 +83,7 @@ def test_crashed_worker_is_replaced(cluster: RunningCluster, ranged: Documents) 
             victim = int(client.command({"serverStatus": 1})["pid"])
             os.kill(victim, signal.SIGKILL)
             assert client.is_closed_by_server()
-        with MongoClient[dict[str, Any]](address, directConnection=True) as client:
+        with client_of(address) as client:
             for _ in range(20):
                 assert client[ranged.database.name][ranged.name].count_documents({}) == 1
 

@@ -52,7 +52,7 @@ def test_mongosh_moves_a_chunk_with_documents(cluster: FaultCluster, namespace: 
         assert.strictEqual(sh.moveRange("{namespace}", "{UPPER}", {{key: 100}}, {{key: 200}}).ok, 1);
         assert.strictEqual(db.getSiblingDB("{database}").{name}.countDocuments(), {KEYS});
     """
-    run_code(cluster.running.uri, code).check()
+    run_code(cluster.running.client_uri(), code).check()
     assert placement(cluster.router(), namespace) == [LOWER, UPPER, LOWER, UPPER, UPPER]
     check_collection(cluster, namespace, {n: {"_id": n, "key": n} for n in range(KEYS)})
 

@@ -111,7 +111,7 @@ NAMES_OF: Final = """
 def helpers(cluster: RunningCluster) -> dict[str, set[str]]:
     """The methods of each kind of object."""
     asked = ", ".join(f"{json.dumps(kind)}: {NAMES_OF % expression}" for kind, (expression, _) in OBJECTS.items())
-    found = json.loads(run_code(cluster.uri, f"JSON.stringify({{{asked}}})").check())
+    found = json.loads(run_code(cluster.client_uri(), f"JSON.stringify({{{asked}}})").check())
     return {kind: set(names) for kind, names in found.items()}
 
 

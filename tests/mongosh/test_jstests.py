@@ -32,7 +32,7 @@ def run(path: Path, uri: str | None = None) -> Outcome:
 @pytest.mark.matrix(share=0.07)
 @pytest.mark.parametrize("name", names("core", "sharded"))
 def test_suite_on_a_shared_cluster(cluster: RunningCluster, name: str) -> None:
-    outcome = run(SUITES / name, cluster.uri)
+    outcome = run(SUITES / name, cluster.client_uri())
     assert outcome.result is Result.PASS, outcome_text(outcome)
 
 

@@ -61,6 +61,10 @@ AUTHENTICATION: Final = ("test_auth", "test_auth_spec")
 """PyMongo's tests of log-ins, which are run on deployments with access control; the others on open ones."""
 
 
+TLS: Final = "test_ssl"
+"""PyMongo's tests of TLS, which are run on a router with the certificates of the suite (`tests/access_control`)."""
+
+
 def package_of(file: str) -> str:
     """The package whose suite a file belongs to."""
     return "motor" if file in MOTOR else "pymongo"

@@ -14,15 +14,20 @@ from tests.pymongo_suite.suite_run import SuiteRun
 
 
 def check_file(cluster: RunningCluster, reports: Path, file: str, passed_min: int) -> None:
+    """As `check_file_at`, on the first router of a cluster."""
+    check_file_at(cluster.address("router.0"), reports, file, passed_min)
+
+
+def check_file_at(address: str, reports: Path, file: str, passed_min: int) -> None:
     """Run a file of the suite, in which only exceptions may fail.
 
     Args:
-        cluster: where to run it.
+        address: of the router on which to run it.
         reports: a folder for the report and the log.
         file: one of `files`.
         passed_min: how many tests have to pass at least; the others are skipped by the suite itself.
     """
-    results = SuiteRun(cluster.address("router.0"), reports).run(file)
+    results = SuiteRun(address, reports).run(file)
     everywhere_else = dict.fromkeys(results, Outcome.PASSED)
     comparison = Comparison(file, everywhere_else, results, read_exceptions().get(file, frozenset()))
     assert (comparison.unexpected, comparison.outdated) == ([], []), f"see {reports / file}.log"

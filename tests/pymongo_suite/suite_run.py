@@ -13,7 +13,7 @@ from tests.source_distributions import source_distribution
 
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent.parent
-_PLUGIN: Final = "tests.pymongo_suite.time_limit"
+_PLUGINS: Final = ("tests.pymongo_suite.time_limit", "tests.pymongo_suite.host_name")
 
 
 class SuiteError(Exception):
@@ -73,7 +73,8 @@ class SuiteRun:
 
     def _command(self, report: Path) -> list[str]:
         configuration = ["-c", str(_HERE / "suite.ini"), "--rootdir", "."]
-        plugins = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
+        chosen = (*_PLUGINS, "no:cacheprovider", "no:xdist", "no:hypothesispytest")
+        plugins = [word for plugin in chosen for word in ("-p", plugin)]
         return [sys.executable, "-m", "pytest", *configuration, *plugins, f"--junit-xml={report}"]
 
     def _environment(self) -> dict[str, str]:

@@ -1,10 +1,8 @@
 """A router, and a mongod to compare its replies with."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
 from tests.local_cluster import Client, RunningCluster
 
@@ -13,7 +11,7 @@ from tests.local_cluster import Client, RunningCluster
 def router(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[Client]:
     """The first router; the primary shard of the module's database ``DB`` is ``shard0``."""
     db: str = request.module.DB
-    with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
+    with cluster.direct("router.0") as connected:
         connected.admin.command("enableSharding", db, primaryShard="shard0")
         yield connected
         connected.drop_database(db)
@@ -23,6 +21,6 @@ def router(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[
 def plain(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[Client]:
     """A mongod without a router; a shard's database of the same name would be the router's."""
     db: str = request.module.DB
-    with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
+    with cluster.direct("config.0.mongod") as connected:
         yield connected
         connected.drop_database(db)

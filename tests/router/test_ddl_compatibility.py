@@ -10,7 +10,6 @@ from typing import Any
 
 import bson
 import pytest
-from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from tests.local_cluster import Client, RunningCluster
@@ -25,20 +24,20 @@ _VOLATILE = frozenset({"operationTime", "$clusterTime", "uuid", "electionId", "o
 
 @pytest.fixture(scope="module")
 def router(cluster: RunningCluster) -> Iterator[Client]:
-    with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
+    with cluster.direct("router.0") as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
 def other_router(cluster: RunningCluster) -> Iterator[Client]:
-    with MongoClient[dict[str, Any]](cluster.address("router.1"), directConnection=True) as connected:
+    with cluster.direct("router.1") as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
     """A mongod without a router."""
-    with MongoClient[dict[str, Any]](cluster.address("shard0.0.mongod"), directConnection=True) as connected:
+    with cluster.direct("shard0.0.mongod") as connected:
         yield connected
 
 

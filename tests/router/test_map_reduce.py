@@ -7,7 +7,6 @@ from typing import Any, Final
 import pytest
 from bson.code import Code
 from bson.int64 import Int64
-from pymongo import MongoClient
 
 from tests.integration.sharded import shard_by_range
 from tests.local_cluster import Client, RunningCluster
@@ -100,7 +99,7 @@ CASES: Final[dict[str, Command]] = {
 @pytest.fixture(scope="module")
 def router(cluster: RunningCluster) -> Iterator[Client]:
     """A client of a router, with one collection on one shard, and one sharded over both."""
-    with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
+    with cluster.direct("router.0") as connected:
         shard_by_range(connected[DATABASES["sharded"]], "c", key="_id")
         yield from with_documents(connected)
 
@@ -108,7 +107,7 @@ def router(cluster: RunningCluster) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
     """A client of a mongod without a router."""
-    with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
+    with cluster.direct("config.0.mongod") as connected:
         yield from with_documents(connected)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from pymongo import MongoClient
 
 from tests.local_cluster import Client, RunningCluster
 
@@ -28,7 +27,7 @@ FINDS: Final[dict[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def mongod(cluster: RunningCluster) -> Iterator[Client]:
     """A client of a mongod without a router."""
-    with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
+    with cluster.direct("config.0.mongod") as connected:
         yield connected
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from tests.local_cluster import Client, RunningCluster
@@ -18,7 +17,7 @@ PRIVILEGE: Final = {"resource": {"db": DB, "collection": "c"}, "actions": ["find
 
 @pytest.fixture(scope="module")
 def router(cluster: RunningCluster) -> Iterator[Client]:
-    with MongoClient[Any](cluster.address("router.0"), directConnection=True) as connected:
+    with cluster.direct("router.0") as connected:
         yield connected
         _clear(connected)
 
@@ -26,7 +25,7 @@ def router(cluster: RunningCluster) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
     """A shard's mongod, where users of that database are its own."""
-    with MongoClient[Any](cluster.address("shard1.0.mongod"), directConnection=True) as connected:
+    with cluster.direct("shard1.0.mongod") as connected:
         yield connected
         _clear(connected)
 

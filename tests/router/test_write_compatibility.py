@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from bson.int64 import Int64
 from bson.max_key import MaxKey
-from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from tests.local_cluster import Client, RunningCluster
@@ -198,8 +197,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def router(cluster: RunningCluster) -> Iterator[Client]:
     """A client of one router, with a sharded collection whose documents are on both shards."""
-    host = f"mongodb://{cluster.address('router.0')}"
-    with MongoClient[dict[str, Any]](host, retryWrites=False) as client:
+    with cluster.direct("router.0", retryWrites=False) as client:
         client.admin.command("shardCollection", f"{DATABASE}.sharded", key={"k": 1})
         client.admin.command("split", f"{DATABASE}.sharded", middle={"k": 0})
         primary = client.config.databases.find_one({"_id": DATABASE})
@@ -213,8 +211,7 @@ def router(cluster: RunningCluster) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
     """A client of a mongod without sharding."""
-    host = f"mongodb://{cluster.address('shard0.0.mongod')}/?directConnection=true"
-    with MongoClient[dict[str, Any]](host, retryWrites=False) as client:
+    with cluster.direct("shard0.0.mongod", retryWrites=False) as client:
         yield client
         client.drop_database(f"plain_{DATABASE}")
 

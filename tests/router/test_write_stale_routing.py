@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from bson.int64 import Int64
 from bson.max_key import MaxKey
-from pymongo import MongoClient, ReturnDocument
+from pymongo import ReturnDocument
 from pymongo.database import Database
 
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 
 DATABASE = "write_stale_routing"
 NAMESPACE = f"{DATABASE}.c"
@@ -18,8 +18,7 @@ NAMESPACE = f"{DATABASE}.c"
 @pytest.fixture(scope="module")
 def routers(cluster: RunningCluster) -> Iterator[tuple[Client, Client]]:
     """Clients of two routers: the one that changes the cluster, and the one whose cache becomes stale."""
-    hosts = [f"mongodb://{cluster.address(name)}" for name in ("router.0", "router.1")]
-    with MongoClient[dict[str, Any]](hosts[0]) as first, MongoClient[dict[str, Any]](hosts[1]) as second:
+    with cluster.direct("router.0") as first, cluster.direct("router.1") as second:
         yield first, second
 
 
@@ -55,8 +54,7 @@ def moved(
 
 def stored(cluster: RunningCluster, shard: str) -> list[int]:
     """The ``_id``s of the documents on a shard's mongod."""
-    host = f"mongodb://{cluster.address(f'{shard}.0.mongod')}/?directConnection=true"
-    with MongoClient[dict[str, Any]](host) as client:
+    with cluster.direct(f"{shard}.0.mongod") as client:
         return [document["_id"] for document in client[DATABASE].c.find().sort("_id")]
 
 
@@ -104,7 +102,7 @@ def test_retryable_write_is_executed_once(
         "txnNumber": Int64(1),
     }
     # A client that does not number writes itself, so that both commands are the same write of the same session.
-    with MongoClient[dict[str, Any]](*database.client.address or (), retryWrites=False) as client:
+    with client_of("{}:{}".format(*database.client.address or ()), retryWrites=False) as client:
         first = client[DATABASE].command(command)
         second = client[DATABASE].command(command)
     assert "retriedStmtIds" not in first

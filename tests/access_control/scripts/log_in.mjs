@@ -1,12 +1,14 @@
 // Log-ins with the Node.js driver.
-// Arguments: host:port, user and password of a root.
+// Arguments: host:port, user and password of a root; with TLS also options of the connection string, and the subject of
+// the certificate that they name.
 import assert from "node:assert/strict";
 import { MongoClient } from "mongodb";
 
-const [address, root, rootPassword] = process.argv.slice(2);
+const [address, root, rootPassword, options = "", subject] = process.argv.slice(2);
+const query = options && `?${options}`;
 
 async function as(username, password, options, work) {
-  const client = new MongoClient(`mongodb://${address}/`, { auth: { username, password }, ...options });
+  const client = new MongoClient(`mongodb://${address}/${query}`, { auth: { username, password }, ...options });
   try {
     return await work(client);
   } finally {
@@ -50,13 +52,28 @@ for (const [name, password, options] of [
 await assert.rejects(as("ada", "pencil", { ...inDb, authMechanism: "PLAIN" }, ping), { code: 334 });
 
 // By the connection string, with many connections at once.
-const encoded = `mongodb://${encodeURIComponent("a=b,c@d:e/f")}:${encodeURIComponent("p@ss:w/rd,=%")}@${address}/node_auth`;
+const encoded = `mongodb://${encodeURIComponent("a=b,c@d:e/f")}:${encodeURIComponent("p@ss:w/rd,=%")}@${address}/node_auth${query}`;
 const client = new MongoClient(encoded, { minPoolSize: 10 });
 await Promise.all(Array.from({ length: 20 }, (_, n) => client.db().collection("c").insertOne({ n })));
 assert.equal(await client.db().collection("c").countDocuments(), 20);
 await assert.rejects(client.db("other").collection("c").findOne(), { code: 13, codeName: "Unauthorized" });
 await client.close();
-const stranger = new MongoClient(`mongodb://${address}/`);
+const stranger = new MongoClient(`mongodb://${address}/${query}`);
 await assert.rejects(ping(stranger), { code: 13, message: "command find requires authentication" });
 await stranger.close();
+
+if (subject) {
+  const external = (work) => as(root, rootPassword, {}, (client) => work(client.db("$external")));
+  const roles = [{ role: "readWrite", db: "node_auth" }];
+  await external((db) => db.command({ createUser: subject, roles }));
+  const certified = new MongoClient(`mongodb://${address}/${query}&authMechanism=MONGODB-X509`);
+  assert.deepEqual(await whoIs(certified), [`${subject}@$external`]);
+  assert.equal(await certified.db("node_auth").collection("c").countDocuments(), 20);
+  await assert.rejects(certified.db("other").collection("c").findOne(), { code: 13, codeName: "Unauthorized" });
+  await certified.close();
+  await external((db) => db.command({ dropUser: subject }));
+  const unknown = new MongoClient(`mongodb://${address}/${query}&authMechanism=MONGODB-X509`);
+  await assert.rejects(ping(unknown), { code: 18, codeName: "AuthenticationFailed" });
+  await unknown.close();
+}
 console.log("done");

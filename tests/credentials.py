@@ -1,0 +1,112 @@
+"""How a client gets into a process of a closed cluster: its name, its password, and the files for TLS."""
+
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram.keys import Mechanism, ScramKeys
+
+NO_TLS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A user, and how the connection is secured.
+
+    Attributes:
+        user: a name; empty if nobody logs in.
+        password: theirs.
+        database: where the user is.
+        tls: what ``up --json`` shows as ``tls``; empty without TLS.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    database: str = ""
+    tls: Mapping[str, str] = field(default_factory=lambda: NO_TLS)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a MongoClient."""
+        return {**self._log_in, **self.tls_options}
+
+    @property
+    def tls_options(self) -> dict[str, Any]:
+        """Those for TLS alone."""
+        if not self.tls:
+            return {}
+        return {
+            "tls": True,
+            "tlsCAFile": self.tls["caFile"],
+            "tlsCertificateKeyFile": self.tls["clientCertificateFile"],
+        }
+
+    def uri(self, hosts: str, **options: object) -> str:
+        """A connection string for clients that are given nothing else.
+
+        Args:
+            hosts: ``host:port,…``.
+            options: further ones of the connection string.
+        """
+        name = f"{quote_plus(self.user)}:{quote_plus(self.password)}@" if self.user else ""
+        given = {**({"authSource": self.database} if self.user else {}), **self.tls_options, **options}
+        words = {option: str(value).lower() if isinstance(value, bool) else value for option, value in given.items()}
+        return f"mongodb://{name}{hosts}/{'?' if words else ''}{urlencode(words)}"
+
+    def secured(self, plain: socket.socket, host: str) -> socket.socket:
+        """The connection after the handshake of TLS; the same one without TLS."""
+        if not self.tls:
+            return plain
+        context = _context(self.tls["caFile"], self.tls["clientCertificateFile"])
+        return context.wrap_socket(plain, server_hostname=host)
+
+    @property
+    def _log_in(self) -> dict[str, Any]:
+        if not self.user:
+            return {}
+        return {
+            "username": self.user,
+            "password": self.password,
+            "authSource": self.database,
+            "authMechanism": "SCRAM-SHA-256",
+        }
+
+
+NOBODY: Final = Credentials()
+
+
+class LogInMessages:
+    """The two commands of a log-in by SCRAM-SHA-256, for connections without a driver."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._password = credentials.password
+        self._conversation = ClientConversation(credentials.user, b"n" * 24)
+
+    def start(self) -> dict[str, Any]:
+        """The first."""
+        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": self._conversation.first}
+        return {**start, "options": {"skipEmptyExchange": True}}
+
+    def go_on(self, payload: bytes) -> dict[str, Any]:
+        """The second, for what the server has answered."""
+        first = self._conversation.read(payload)
+        keys = _keys(self._password, first.salt, first.iterations)
+        return {"saslContinue": 1, "conversationId": 1, "payload": self._conversation.prove(first, keys)}
+
+
+# As drivers do: it takes ten milliseconds, and some tests open a connection for each of their requests.
+@lru_cache
+def _keys(password: str, salt: bytes, iterations: int) -> ScramKeys:
+    return ScramKeys.derive(Mechanism.SHA_256, password.encode(), salt, iterations)
+
+
+@lru_cache
+def _context(ca_file: str, client_file: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.load_cert_chain(client_file)
+    return context
