@@ -46,7 +46,12 @@ class Credentials:
             "tlsCertificateKeyFile": self.tls["clientCertificateFile"],
         }
 
-    def uri(self, hosts: str, **options: object) -> str:
+    @property
+    def tls_words(self) -> str:
+        """Those for TLS, as a part of a connection string."""
+        return urlencode({**self.tls_options, "tls": "true"}) if self.tls else ""
+
+    def uri(self, hosts: str, **options: str) -> str:
         """A connection string for clients that are given nothing else.
 
         Args:
@@ -54,9 +59,9 @@ class Credentials:
             options: further ones of the connection string.
         """
         name = f"{quote_plus(self.user)}:{quote_plus(self.password)}@" if self.user else ""
-        given = {**({"authSource": self.database} if self.user else {}), **self.tls_options, **options}
-        words = {option: str(value).lower() if isinstance(value, bool) else value for option, value in given.items()}
-        return f"mongodb://{name}{hosts}/{'?' if words else ''}{urlencode(words)}"
+        source = {"authSource": self.database} if self.user else {}
+        query = "&".join(part for part in (urlencode({**source, **options}), self.tls_words) if part)
+        return f"mongodb://{name}{hosts}/{'?' if query else ''}{query}"
 
     def secured(self, plain: socket.socket, host: str) -> socket.socket:
         """The connection after the handshake of TLS; the same one without TLS."""

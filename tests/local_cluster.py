@@ -98,7 +98,7 @@ class RunningCluster:
         """A new client of the routers, with access control as the first user; close it."""
         return MongoClient(self.uri, **{**self.credentials(is_router=True).options, **options})
 
-    def client_uri(self, name: str | None = None, **options: object) -> str:
+    def client_uri(self, name: str | None = None, **options: str) -> str:
         """A connection string with all that a client needs.
 
         Args:

@@ -8,6 +8,7 @@ of their files, and each file's turn comes within `DAYS` days.
 
 from collections.abc import Iterable, Mapping
 from typing import Final
+from zlib import crc32
 
 import pytest
 
@@ -38,9 +39,7 @@ def chosen(items: Iterable[pytest.Item], seed: int | None) -> tuple[list[pytest.
         seed: whose turn it is; None if all of them are run.
     """
     items = list(items)
-    possible = [item for item in items if _is_possible(item)]
-    turns = {turn: number for number, turn in enumerate(sorted({_turn(item) for item in possible}))}
-    kept = {item for item in possible if seed is None or turns[_turn(item)] % DAYS == seed % DAYS}
+    kept = {item for item in items if _is_possible(item) and (seed is None or _day(item) == seed % DAYS)}
     return [item for item in items if item in kept], [item for item in items if item not in kept]
 
 
@@ -63,6 +62,7 @@ def _owner(item: pytest.Function, fixture: str) -> str | None:
     return definitions[-1].baseid if definitions else None
 
 
-def _turn(item: pytest.Item) -> str:
-    """What has its turn as a whole: a file, or one of `OWN_CLUSTERS`."""
-    return next((each for each in OWN_CLUSTERS if item.nodeid.startswith(each)), item.nodeid.partition("::")[0])
+def _day(item: pytest.Item) -> int:
+    """The day of a file as a whole, or of one of `OWN_CLUSTERS`; the same whatever else was collected."""
+    own = (each for each in OWN_CLUSTERS if item.nodeid.startswith(each))
+    return crc32(next(own, item.nodeid.partition("::")[0]).encode()) % DAYS

@@ -81,7 +81,7 @@ def secured_router(closed: RunningCluster) -> Iterator[SecuredRouter]:
     sockets = ("--unix-socket-directory", str(closed.directory / "sockets"))
     root = Credentials("chief", PASSWORD, "admin", files)
     config_servers = f"config/{closed.address('config.0.configd')}"
-    options = (*tls, *sockets, *closed.daemon_options)
+    options = (*closed.daemon_options, *tls, *sockets)
 
     def register(address: str) -> None:
         set_credentials(address, root)

@@ -4,7 +4,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode
 
 import pytest
 
@@ -45,8 +44,8 @@ def test_nodes_driver_logs_in(closed: RunningCluster) -> None:
 
 
 def test_nodes_driver_logs_in_over_tls(secured_router: SecuredRouter) -> None:
-    options = {name: "true" if value is True else value for name, value in secured_router.root.tls_options.items()}
-    log_in_with_node(secured_router.address, ROOT, PASSWORD, urlencode(options), secured_router.certificate_name)
+    options = (secured_router.root.tls_words, secured_router.certificate_name)
+    log_in_with_node(secured_router.address, ROOT, PASSWORD, *options)
 
 
 def log_in_with_mongosh(uri: str) -> None:
@@ -56,11 +55,11 @@ def log_in_with_mongosh(uri: str) -> None:
 
 def test_mongosh_logs_in_and_manages_users(closed: RunningCluster) -> None:
     root = Credentials(ROOT, PASSWORD, "admin")
-    log_in_with_mongosh(root.uri(closed.address("router.0"), directConnection=True))
+    log_in_with_mongosh(root.uri(closed.address("router.0"), directConnection="true"))
 
 
 def test_mongosh_logs_in_and_manages_users_over_tls(secured_router: SecuredRouter) -> None:
-    log_in_with_mongosh(secured_router.root.uri(secured_router.address, directConnection=True))
+    log_in_with_mongosh(secured_router.root.uri(secured_router.address, directConnection="true"))
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ def run_node(script: str, *arguments: str) -> str:
     return completed.stdout
 
 
-@pytest.mark.parametrize("options", [{}, {"compressors": "zlib"}, {"loadBalanced": False, "retryWrites": False}])
-def test_reads_and_writes(cluster: RunningCluster, ranged: Documents, options: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{}, {"compressors": "zlib"}, {"loadBalanced": "false", "retryWrites": "false"}])
+def test_reads_and_writes(cluster: RunningCluster, ranged: Documents, options: dict[str, str]) -> None:
     assert run_node("crud.mjs", cluster.client_uri(**options), ranged.database.name, ranged.name) == "done\n"
 
 

@@ -45,7 +45,7 @@ def test_shard_is_a_replica_set(cluster: RunningCluster, ranged: Documents) -> N
 
 def test_mongosh_on_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_many({"key": key} for key in (1, 2, 501))
-    uri = cluster.client_uri("shard0.0.shardd", directConnection=True)
+    uri = cluster.client_uri("shard0.0.shardd", directConnection="true")
     code = f"db.getSiblingDB('{ranged.database.name}').{ranged.name}.countDocuments()"
     assert run_code(uri, code).check().strip() == "2"
 

@@ -23,6 +23,6 @@ def test_status_names_shards_and_balancer(cluster: RunningCluster) -> None:
 
 
 def test_direct_connection_to_a_shardd(cluster: RunningCluster) -> None:
-    uri = cluster.client_uri("shard0.0.shardd", directConnection=True)
+    uri = cluster.client_uri("shard0.0.shardd", directConnection="true")
     result = run_code(uri, "db.hello().setName")
     assert result.check().strip() == "shard0"
