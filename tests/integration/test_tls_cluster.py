@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 from cryptography import x509
 from pymongo.errors import ConnectionFailure, OperationFailure
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.tls_files import TlsFiles
@@ -174,12 +175,43 @@ def test_clients_log_in_with_their_certificate(secured: RunningCluster, external
         assert status["authenticatedUsers"] == [{"user": external_user, "db": "$external"}]
 
 
+class Started(CommandListener):
+    """The names of the commands that a client has sent."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.names.append(event.command_name)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """As it has to."""
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """The client raises."""
+
+
+def test_the_first_hello_logs_in_with_a_certificate(secured: RunningCluster, external_user: str, mongod: str) -> None:
+    """Then drivers send no `authenticate`."""
+    with Client(
+        f"mongodb://{mongod}/", directConnection=True, username="root", password="pencil", **secured.tls
+    ) as root:
+        root["$external"].command("createUser", external_user, roles=[])
+    for address in (secured.address("router.0"), mongod):
+        started = Started()
+        options: dict[str, Any] = {"authMechanism": X509, "event_listeners": [started], **secured.tls}
+        with Client(f"mongodb://{address}/", directConnection=True, **options) as client:
+            client.admin.command("ping")
+        assert started.names == ["ping"], address
+
+
 @pytest.mark.parametrize("process", ["shard0.0.shardd", "config.0.configd"])
 @pytest.mark.parametrize(
     "command",
     [
         {"authenticate": 1, "mechanism": X509},
         {"hello": 1, "speculativeAuthenticate": {"authenticate": 1, "mechanism": X509, "db": "$external"}},
+        {"hello": 1, "speculativeAuthenticate": {"authenticate": 1, "mechanism": X509}},
     ],
 )
 def test_nobody_logs_in_with_the_certificate_of_a_daemon(

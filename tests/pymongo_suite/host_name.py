@@ -6,6 +6,8 @@ The suite asks for a line in ``/etc/hosts``, and skips tests of host names witho
 import socket
 from typing import Any, Final
 
+import pytest
+
 NAME: Final = "server"
 ADDRESS: Final = "127.0.0.1"
 
@@ -13,8 +15,9 @@ _getaddrinfo: Final = socket.getaddrinfo
 _gethostbyname: Final = socket.gethostbyname
 
 
-def pytest_configure() -> None:
-    """Have the name looked up here, for as long as this process lasts."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Have the name looked up here, for as long as this process lasts; the suite does so when its conftest is loaded."""
     socket.getaddrinfo = _address_info
     socket.gethostbyname = _host_by_name
 

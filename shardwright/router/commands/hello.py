@@ -8,6 +8,7 @@ import bson
 import trio
 
 from shardwright.daemon.user_names import UserName
+from shardwright.router.access.certificate_login import EXTERNAL
 from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
@@ -94,9 +95,9 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
                     operation, first, first.string(b"db"), is_speculative=True
                 )
             elif first.has(b"authenticate"):
-                fields["speculativeAuthenticate"] = await authenticate_by_certificate(
-                    operation, first, first.string(b"db")
-                )
+                # Drivers leave it away, because there is only one in which such users can be.
+                db = first.string(b"db") if first.has(b"db") else EXTERNAL
+                fields["speculativeAuthenticate"] = await authenticate_by_certificate(operation, first, db)
     return fields
 
 
