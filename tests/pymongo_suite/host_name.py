@@ -17,7 +17,7 @@ _gethostbyname: Final = socket.gethostbyname
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Have the name looked up here, for as long as this process lasts; the suite does so when its conftest is loaded."""
+    """Have the name looked up here from now on; the suite does that when its conftest is loaded."""
     socket.getaddrinfo = _address_info
     socket.gethostbyname = _host_by_name
 
