@@ -52,8 +52,8 @@ def set_credentials(address: str, credentials: Credentials) -> None:
 
 def client_of(address: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
     """A new client of exactly one process of a cluster, at ``host:port``; close it."""
-    given = {**credentials_for(address).options, **options}
-    return MongoClient(f"mongodb://{address}/", directConnection=True, **given)
+    given = {"directConnection": True, **credentials_for(address).options, **options}
+    return MongoClient(f"mongodb://{address}/", **given)
 
 
 def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
@@ -120,7 +120,7 @@ class RunningCluster:
         """
         credentials = self.credentials(is_router=name.startswith("router"))
         given = credentials.tls_options if "username" in options else credentials.options
-        return MongoClient(f"mongodb://{self.address(name)}/", directConnection=True, **{**given, **options})
+        return MongoClient(f"mongodb://{self.address(name)}/", **{"directConnection": True, **given, **options})
 
     def pid(self, name: str) -> int:
         """The pid of a process now.
