@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.migration.fault_cluster import FaultCluster
 
 STEPS = 300
+"""At least so many are taken."""
+
 LOST_COMMITS = {"failCommands": ["commitTransaction"], "closeConnection": True}
 LOST_REPLIES = {
     "failCommands": ["commitTransaction"],
@@ -92,7 +94,13 @@ def played(
         try:
             for player in players:
                 player.start()
-            eventually(lambda: sum(each.client.operations for each in players) > 300 or history.anomalies)
+            eventually(
+                lambda: (
+                    history.anomalies
+                    or (sum(each.client.operations for each in players) > STEPS and is_enough(workload))
+                ),
+                what="enough has happened",
+            )
         finally:
             mongod.client.admin.command("configureFailPoint", "failCommand", mode="off")
             for player in players:
