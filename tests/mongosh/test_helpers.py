@@ -38,7 +38,6 @@ NOT_TRIED: Final[dict[str, dict[str, str]]] = {
             ("reshardCollection", "abortReshardCollection", "commitReshardCollection"),
             "tests/resharding has tests of resharding",
         ),
-        "balancerCollectionStatus": "there is no balancer yet",
     },
     "db": {
         **dict.fromkeys(
@@ -82,7 +81,7 @@ NOT_TRIED: Final[dict[str, dict[str, str]]] = {
         "platforms": "is about mongosh itself",
         **dict.fromkeys(
             ("startTransaction", "commitTransaction", "abortTransaction", "withTransaction"),
-            "the router refuses transactions",
+            "transactions.js tries it",
         ),
     },
     "bulk operation": {},

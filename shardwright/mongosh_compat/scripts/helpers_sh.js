@@ -30,6 +30,7 @@ assert.eq(chunks().length, 3, "chunks after both");
 assert.eq(sh.moveChunk(namespace, { place: 39 }, shards[1]).ok, 1, "moveChunk");
 assert.eq(sh.moveRange(namespace, shards[1], { place: 3 }, { place: 5 }).ok, 1, "moveRange");
 assert.eq(chunks().map((chunk) => chunk.shard), [0, 1, 0, 0, 1].map((n) => shards[n]), "chunks after moves");
+assert.eq(sh.balancerCollectionStatus(namespace).balancerCompliant, true, "balancerCollectionStatus");
 
 // Ranges of zones
 sh.addShardToZone(shards[0], "helpers");
