@@ -60,19 +60,17 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
     Raises:
         DeployError: a port is taken.
     """
-    first = DEFAULT_PORT if options.port is None else options.port
+    size, wanted = options.size(), DEFAULT_PORT if options.port is None else options.port
+    # Any free ports are ports in a row too: drivers' suites look for a second router on the port after the first.
+    first = wanted or ports.hold_free_run(size.routers)
 
     def router_port(index: int) -> int:
-        if first == 0:
-            return ports.hold_free()
-        if index == 0:
-            return first
-        return ports.hold_free(preferred=[first + index])
+        return ports.hold_free(preferred=[first + index]) if wanted and index else first + index
 
-    if first:
-        ports.hold(first)
+    if wanted:
+        ports.hold(wanted)
     workers = options.workers or DEFAULT_WORKERS
-    topology = Topology.plan(options.size(), router_port=router_port, free_ports=ports.hold_free_run, workers=workers)
+    topology = Topology.plan(size, router_port=router_port, free_ports=ports.hold_free_run, workers=workers)
     return ClusterState(
         topology,
         mongod,

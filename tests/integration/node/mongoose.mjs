@@ -155,6 +155,20 @@ try {
   assert.equal((await Order.findById(mine._id).session(session).read("secondaryPreferred")).state, "paid");
   await session.endSession();
 
+  // Transactions over both shards: as a whole, or not at all.
+  const sent = () => Order.countDocuments({ state: "sent" });
+  const before = await sent();
+  const inTransaction = (change) => connection.transaction(async (within) => {
+    await Order.create([{ region: "asia", state: "sent" }, { region: "south", state: "sent" }], { session: within, ordered: true });
+    assert.equal(await Order.countDocuments({ state: "sent" }).session(within), before + 2);
+    assert.equal(await sent(), before);
+    await change();
+  });
+  await assert.rejects(inTransaction(() => Promise.reject(new Error("changed my mind"))), { message: "changed my mind" });
+  assert.equal(await sent(), before);
+  await inTransaction(() => Promise.resolve());
+  assert.equal(await sent(), before + 2);
+
   await connection.dropDatabase();
   assert.equal(await Order.countDocuments(), 0);
   console.log("done");
