@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
-from shardwright.deploy.access import Access
+from shardwright.deploy.access import FIRST_USER, Access
 from shardwright.deploy.cluster import LocalCluster
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.tls_files import TlsFiles
@@ -30,6 +30,12 @@ COMMAND_TIMEOUT = 180.0
 RESTART_SECONDS_MAX: Final = 60.0
 
 Client = MongoClient[dict[str, Any]]
+
+_TESTER: Final = "tester"
+_PRIVILEGES: Final[list[dict[str, Any]]] = [
+    {"resource": {"db": "config", "collection": "system.sessions"}, "actions": ["find", "moveChunk", "splitChunk"]}
+]
+"""What the first user of a run with closed clusters may do beside what root may."""
 
 _of_all_clusters: list[str] = []
 _credentials: dict[str, Credentials] = {}
@@ -224,6 +230,9 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
         # As MongoDB's own ShardingTest does: a test that wants the balancer starts it.
         with cluster.client() as client:
             client.admin.command("balancerStop")
+            if _of_all_clusters:
+                client.admin.command("createRole", _TESTER, privileges=_PRIVILEGES, roles=[])
+                client.admin.command("grantRolesToUser", FIRST_USER, roles=[_TESTER])
         yield cluster
     finally:
         if (directory / "cluster.json").exists():

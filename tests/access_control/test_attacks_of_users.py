@@ -62,6 +62,7 @@ INTERNAL_FIELDS: Final[list[tuple[str, Any]]] = [
     ("mayBypassWriteBlocking", True),
     ("mayBypassWriteBlocking", False),
     ("$audit", AUDIT),
+    ("$forUser", b"u" * 32),
     ("$fromSibling", True),
     ("term", Int64(1)),
 ]
@@ -125,7 +126,7 @@ def test_not_even_root_is_internal_at_a_daemon(closed: RunningCluster, process: 
         codes = {name: error_of(client, "admin", {name: 1})[0] for name in INTERNAL_COMMANDS if name[0] == "_"}
         assert set(codes.values()) <= {13, 59}
         for name, value in INTERNAL_FIELDS:
-            if name not in ("fromMongos", "needsMerge", "exchange", "term", "$fromSibling"):
+            if name not in ("fromMongos", "needsMerge", "exchange", "term", "$forUser", "$fromSibling"):
                 assert error_of(client, "shop", {"find": "goods", name: value})[0] in (13, 6317500), name
 
 

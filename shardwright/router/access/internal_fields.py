@@ -25,6 +25,7 @@ _INTERNAL: Final = frozenset(
             b"$topologyTime",
             b"$replData",
             b"$oplogQueryData",
+            b"$forUser",
             b"$fromSibling",
             b"term",
         ),
