@@ -115,10 +115,13 @@ async def _abort(operation: Operation, transaction: RouterTransaction, cause: st
 
 
 def _end_cursors(operation: Operation, transaction: RouterTransaction) -> None:
+    cursors = operation.context.cursors
+    if not cursors.has_any_in_transactions:
+        return
     owner = CursorOwner.of(operation.request, operation.user)
     if owner.transaction != transaction.number:  # a newer one of the session has ended it
         owner = replace(owner, transaction=transaction.number)
-    operation.context.cursors.end_transaction(owner)
+    cursors.end_transaction(owner)
 
 
 def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:

@@ -186,6 +186,11 @@ class CursorManager:
         found = [cursor_id for cursor_id, key in keys if key is not None and key in sessions]
         return sum(self.kill(cursor_id) for cursor_id in found)
 
+    @property
+    def has_any_in_transactions(self) -> bool:
+        """Whether any transaction has cursors, which few do."""
+        return bool(self._in_transactions)
+
     def end_transaction(self, owner: CursorOwner) -> None:
         """End the cursors of a transaction that has ended: nobody can read them any longer."""
         for cursor_id in tuple(self._in_transactions.get(owner, ())):

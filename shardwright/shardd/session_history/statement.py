@@ -56,6 +56,7 @@ unpack_int64: Final = Struct("<q").unpack_from
 _unpack_int32: Final = Struct("<i").unpack_from
 
 _LSID_BYTES: Final = 72
+_CLIENTS_LSID_BYTES: Final = 30
 _ID_BEGINS: Final = b"\x05id\0\x10\0\0\0\x04"
 _UID_BEGINS: Final = b"\x05uid\0\x20\0\0\0\0"
 NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
@@ -175,6 +176,8 @@ def session_of(raw: bytes, span: Span) -> bytes | None:
     _, _, start, end = span
     if end - start == _LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4) and raw.startswith(_UID_BEGINS, start + 29):
         return raw[start:end]  # as mongod writes it
+    if end - start == _CLIENTS_LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4):
+        return from_elements(raw[start + 4 : end - 1] + NOBODY)  # as drivers write it
     if span[0] != OBJECT:
         return None
     fields = index(raw, start)
