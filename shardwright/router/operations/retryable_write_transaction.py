@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
+from shardwright.router.context.fail_point_names import HANG_BEFORE_MOVING_DOCUMENT
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.owner_changes import hand_over
 from shardwright.router.reads.raw_elements import raw_elements
@@ -62,6 +63,7 @@ async def execute_in_transaction(operation: Operation, execute: Callable[[Operat
     Raises:
         CommandError: it failed.
     """
+    await operation.context.fail_points.hang_while(HANG_BEFORE_MOVING_DOCUMENT)
     request = operation.request
     lsid, number = request.raw_object(b"lsid"), int(request.get(TXN_NUMBER))
     assert lsid is not None

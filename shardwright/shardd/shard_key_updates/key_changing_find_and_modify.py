@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from shardwright.shardd.shard_key_updates.child_transaction import run_in_child_transaction
 from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
 from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
@@ -17,11 +18,12 @@ from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
+from shardwright.wire.message import op_msg, reply_document
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, append, element, encode_elements, raw_document, without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 
+_FIRST_STATEMENT: Final = encode_elements({"stmtId": 0})
 _REMOVED: Final = VERSION_FIELDS | {MAY_CHANGE_OWNER}
 _OF_ONE: Final = frozenset({b"query", b"sort", b"upsert"})
 _FINDING: Final = (b"sort", b"collation", b"hint", b"let")
@@ -55,6 +57,9 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
 
     async def make(preview: Preview) -> bytes:
         made = previewed_find_and_modify(body, query, preview, is_collated=collated)
+        if changing.inserts_under_other_key(query, preview):
+            numbered = made if b"stmtId" in request.fields else append(made, _FIRST_STATEMENT)
+            return reply_document(request_id, await run_in_child_transaction(changing, numbered))
         return await changing.exchange(made, request_id)
 
     def is_overtaken(preview: Preview, frame: bytes, *, is_last: bool) -> bool:

@@ -19,6 +19,7 @@ from shardwright.sharding.operation_session import AUTOCOMMIT
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
@@ -92,6 +93,14 @@ class KeyChangingRequest:
         begun = {"$or": [{**of_session, "txnNum": number}, {**of_child, "_id.txnNumber": number}]}
         reply = await self.mongod.command("config", {"find": "transactions", "filter": begun, "limit": 1})
         return bool(reply["cursor"]["firstBatch"])
+
+    def inserts_under_other_key(self, query: bytes, preview: Preview) -> bool:
+        """Whether a retryable upsert inserts a document with another shard key than that by which it was routed."""
+        if not self.is_retryable or preview.before is not None or preview.after is None:
+            return False
+        pattern = self.table.key_pattern
+        routed_by = exact_shard_key(query, pattern)
+        return routed_by is None or pattern.key_bytes(routed_by) != pattern.key_bytes_of_document(preview.after)
 
     async def exchange(self, body: bytes, request_id: int) -> bytes:
         """The frame of mongod's reply to a command on the client's connection."""

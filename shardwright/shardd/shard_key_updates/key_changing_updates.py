@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, Final
 
 from shardwright.shardd.local_mongod.cursors import find_cursor
+from shardwright.shardd.shard_key_updates.child_transaction import run_in_child_transaction
 from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
 from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
 from shardwright.shardd.shard_key_updates.key_changes import KeyChange, only_one_may_leave
@@ -116,6 +117,8 @@ class KeyChangingUpdates:
 
         async def make(preview: Preview) -> dict[str, Any]:
             made = previewed_statement(statement.raw, query, preview, is_collated=collated)
+            if self._changing.inserts_under_other_key(query, preview):
+                return _checked(await run_in_child_transaction(self._changing, self._body(made, statement_id)))
             return await self._forward(made, statement_id)
 
         modification = statement.modification(self._request) | {"query": raw_document(query)}
@@ -142,9 +145,7 @@ class KeyChangingUpdates:
         executed = await update_in_transaction(
             steps, change, finding, execute, may_leave=changing.may_change_owner and not is_multi
         )
-        reply: dict[str, Any] = decode_document(executed.reply)
-        if not reply.get("ok"):
-            raise _WholeCommandError.from_reply(reply)
+        reply = _checked(decode_document(executed.reply))
         if executed.left is None:
             return reply
         if len(self._request.documents(b"updates")) > 1:
@@ -181,18 +182,29 @@ class KeyChangingUpdates:
         Raises:
             _WholeCommandError: the command failed as a whole.
         """
-        reply: dict[str, Any] = decode_document(await self._exchange(statement, statement_id))
-        if not reply.get("ok"):
-            raise _WholeCommandError.from_reply(reply)
-        return reply
+        return _checked(decode_document(await self._exchange(statement, statement_id)))
 
     async def _exchange(self, statement: Mapping[str, Any], statement_id: int) -> bytes:
+        exchange = self._changing.exchange if self._steps is None else self._steps.run
+        return response_body(await exchange(self._body(statement, statement_id), next_request_id()))
+
+    def _body(self, statement: Mapping[str, Any], statement_id: int) -> bytes:
+        """The command that executes one statement as part of the client's request."""
         elements: dict[str, Any] = {"updates": [statement]}
         if self._has_own_ids or (self._changing.is_retryable and self._steps is None):
             elements["stmtIds"] = [statement_id]
-        body = append(without(self._request.body, _STATEMENTS), encode_elements(elements))
-        exchange = self._changing.exchange if self._steps is None else self._steps.run
-        return response_body(await exchange(body, next_request_id()))
+        return append(without(self._request.body, _STATEMENTS), encode_elements(elements))
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """The reply to one statement.
+
+    Raises:
+        _WholeCommandError: the command failed as a whole.
+    """
+    if not reply.get("ok"):
+        raise _WholeCommandError.from_reply(reply)
+    return reply
 
 
 def _concerns_all(error: CommandError) -> bool:

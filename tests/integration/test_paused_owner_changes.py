@@ -1,0 +1,95 @@
+"""Retryable writes that wait between the refusal by a shard and the transaction that moves the document instead.
+
+Meanwhile the history of the old key may move, and the same write may be executed through another router. However it is
+sent, the write takes effect once, and every reply is that of a lone mongod.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fail_points import fail_point
+from tests.integration.retryable_writes import RetryingSession, retrying_session
+from tests.integration.sharded import LOWER, UPPER, Document, Documents
+from tests.integration.test_owner_changes import COMMANDS, LOW
+from tests.local_cluster import Client, RunningCluster
+
+PAUSED, OTHER = 0, 1
+REFUSED = "hangAfterThrowWouldChangeOwningShardRetryableWrite"
+NUMBER = 2
+
+
+@pytest.fixture
+def session(cluster: RunningCluster, placed: Documents) -> Iterator[RetryingSession]:
+    """A session on both routers whose collection has a document on the lower shard, in a chunk that may move."""
+    placed.database.client.admin.command("split", placed.full_name, middle={"key": 300})
+    with retrying_session(cluster, placed.database.name) as session:
+        session.compare({"insert": "ranged", "documents": [{"_id": 1, "key": LOW, "n": 1, "a": [1, 2]}]}, 1)
+        yield session
+
+
+def moved_to_upper(session: RetryingSession, placed: Documents, command: Document) -> Document:
+    move(placed, UPPER)
+    return session.on_mongod(command, NUMBER)
+
+
+def executed_by_another_router(session: RetryingSession, placed: Documents, command: Document) -> Document:
+    session.compare(command, NUMBER, router=OTHER)
+    return session.on_mongod(command, NUMBER)
+
+
+def executed_and_moved(session: RetryingSession, placed: Documents, command: Document) -> Document:
+    session.compare(command, NUMBER, router=OTHER)
+    return moved_to_upper(session, placed, command)
+
+
+def moved_and_executed(session: RetryingSession, placed: Documents, command: Document) -> Document:
+    move(placed, UPPER)
+    return executed_by_another_router(session, placed, command)
+
+
+def executed_and_moved_back(session: RetryingSession, placed: Documents, command: Document) -> Document:
+    session.compare(command, NUMBER, router=OTHER)
+    move(placed, UPPER)
+    return moved_to_lower(session, placed, command)
+
+
+def moved_to_lower(session: RetryingSession, placed: Documents, command: Document) -> Document:
+    move(placed, LOWER)
+    return session.on_mongod(command, NUMBER)
+
+
+def move(placed: Documents, shard: str) -> None:
+    """Move the range of the key by which the write is routed."""
+    placed.database.client.admin.command("moveChunk", placed.full_name, find={"key": LOW}, to=shard)
+
+
+MEANWHILE: dict[str, Callable[[RetryingSession, Documents, Document], Document]] = {
+    "moved": moved_to_upper,
+    "executed": executed_by_another_router,
+    "executed, moved": executed_and_moved,
+    "moved, executed": moved_and_executed,
+    "executed, moved, moved back": executed_and_moved_back,
+}
+WRITES = ("upsert", "findAndModify, upsert, new", "operators", "findAndModify")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_the_write_takes_effect_once(
+    session: RetryingSession, placed: Documents, client: Client, meanwhile: str, name: str
+) -> None:
+    command = COMMANDS[name]
+    with ThreadPoolExecutor(1) as pool:
+        with fail_point(client, REFUSED) as point:
+            reply = pool.submit(session.run, command, NUMBER, router=PAUSED)
+            point.wait_entered()
+            expected = MEANWHILE[meanwhile](session, placed, command)
+        assert reply.result() == expected
+    for router, shard in ((PAUSED, LOWER), (OTHER, UPPER)):
+        session.compare(command, NUMBER, router=router)
+        move(placed, shard)
+    session.compare(command, NUMBER, router=PAUSED)
+    assert list(placed.find().sort("_id")) == session.documents_on_mongod()
