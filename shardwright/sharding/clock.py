@@ -25,7 +25,7 @@ CLUSTER_TIME: Final = b"$clusterTime"
 CONFIG_TIME: Final = b"$configTime"
 TOPOLOGY_TIME: Final = b"$topologyTime"
 
-_OPERATION_TIME: Final = b"operationTime"
+OPERATION_TIME: Final = b"operationTime"
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _pack_uint64: Final = Struct("<Q").pack
@@ -253,7 +253,7 @@ def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
 
 def operation_time_element(operation_time: int) -> bytes:
     """``operationTime``, ready for `rawbson.append`, given the packed time."""
-    return rawbson.element(_OPERATION_TIME, rawbson.TIMESTAMP, _pack_uint64(operation_time))
+    return rawbson.element(OPERATION_TIME, rawbson.TIMESTAMP, _pack_uint64(operation_time))
 
 
 def config_time_element(config_time: int) -> bytes:

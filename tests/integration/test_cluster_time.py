@@ -1,6 +1,7 @@
 """Cluster times: signed for clients by keys of the config servers, checked, and gossiped to all shards."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import bson
 import pytest
@@ -11,7 +12,7 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.signing_keys import SigningKey
 from shardwright.wire.message import op_msg
 from tests.integration.raw_client import RawClient, raw_client
-from tests.integration.sharded import SPLIT_AT, Documents
+from tests.integration.sharded import SPLIT_AT, Document, Documents
 from tests.integration.signed_times import is_signed, later, signing_keys, time_in
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
@@ -124,3 +125,33 @@ def test_a_session_reads_its_own_writes_through_another_router(
                 there = other_client[ranged.database.name][ranged.name]
                 assert there.find_one({"key": key}, session=reading) is not None
                 assert there.count_documents({"key": HIGH}, session=reading) == (key != LOW)
+
+
+GROUPS: Final = [
+    {"$group": {"_id": "$key"}},
+    {"$lookup": {"from": "unsharded", "localField": "_id", "foreignField": "_id", "as": "of_the_lower_shard"}},
+]
+MERGED: Final[dict[str, Document]] = {
+    "find": {"find": "ranged", "sort": {"key": 1}},
+    "count": {"count": "ranged"},
+    "distinct": {"distinct": "ranged", "key": "key"},
+    "sorted by the router": {"aggregate": "ranged", "pipeline": [{"$sort": {"key": 1}}], "cursor": {}},
+    "counted by the router": {"aggregate": "ranged", "pipeline": [{"$count": "n"}], "cursor": {}},
+    "grouped by the lower shard": {"aggregate": "ranged", "pipeline": GROUPS, "cursor": {}},
+    "update": {"update": "ranged", "updates": [{"q": {"a": 1}, "u": {"$set": {"b": 1}}, "multi": True}]},
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_merged_reply_is_as_late_as_what_it_shows(
+    cluster: RunningCluster, raw: RawClient, ranged: Documents, name: str
+) -> None:
+    """A session that has seen it sees it again, through another router that learns only the time of the reply."""
+    db = ranged.database.name
+    written = raw.command({"insert": ranged.name, "documents": [{"key": HIGH}]}, db=db)["operationTime"]
+    with raw_client(cluster.address("router.1")) as other:
+        reply = other.command(MERGED[name], db=db)
+    assert written <= reply["operationTime"] <= time_in(reply)["clusterTime"], reply
+    concern = {"level": "local", "afterClusterTime": reply["operationTime"]}
+    again = raw.command({"find": ranged.name, "filter": {"key": HIGH}, "readConcern": concern}, db=db)
+    assert len(again["cursor"]["firstBatch"]) == 1, again

@@ -13,7 +13,7 @@ from shardwright.router.reads.targeting import shards_for_read
 from shardwright.router.reads.view_aggregate import COUNTED
 from shardwright.router.replies.cursor_reply import first_batch
 from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.shard_reply import ShardedViewError
+from shardwright.router.replies.shard_reply import ShardedViewError, latest_operation_time
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.rawbson import decode_document
 
@@ -34,6 +34,7 @@ async def count(operation: Operation) -> Reply:
             may_repeat=True,
         )
         raise_worst(replies)
+        operation.operation_time = latest_operation_time(replies)
         counts = {reply.shard_id: int(reply.get(b"n", 0)) for reply in replies}
         return {"shards": counts, "n": arguments.total(list(counts.values()))}
 

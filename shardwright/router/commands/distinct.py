@@ -17,7 +17,7 @@ from shardwright.router.reads.targeting import collation_unless_simple, shards_f
 from shardwright.router.reads.view_aggregate import DISTINCT
 from shardwright.router.replies.cursor_reply import CursorReply, first_batch
 from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.shard_reply import ShardedViewError, ShardReply
+from shardwright.router.replies.shard_reply import ShardedViewError, ShardReply, latest_operation_time
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -55,6 +55,7 @@ async def distinct(operation: Operation) -> Reply:
             return reply.for_client()
         replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
         raise_worst(replies)
+        operation.operation_time = latest_operation_time(replies)
         arrays = [_values(reply) for reply in replies]
         collating = collation_unless_simple(routing, collation)
         merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)

@@ -122,8 +122,9 @@ def _answer(operation: Operation, reply: ShardReply | None, recovery_shard: str 
     """The answer to a commit, with the shard's write concern error, if there is one, and what drivers retry it for."""
     if reply is None or not reply.has(b"writeConcernError"):
         # A session that goes on after a commit on one shard waits only for that: the shard has reached it already.
-        operation_time = reply.operation_time if reply is not None and len(operation.targeted) == 1 else 0
-        return operation.raw_reply(token_element(recovery_shard), operation_time=operation_time)
+        if reply is not None and len(operation.targeted) == 1:
+            operation.operation_time = reply.operation_time
+        return operation.raw_reply(token_element(recovery_shard))
     failure = reply.get(b"writeConcernError")
     answer: dict[str, object] = {"recoveryToken": token_of(recovery_shard), "writeConcernError": failure}
     if has_category(int(failure.get("code", 0)), Category.RETRYABLE):

@@ -14,7 +14,7 @@ from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
 from shardwright.router.replies.own_reply import raw_reply
-from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
@@ -38,6 +38,7 @@ class MergedCursor:
         "_is_partial",
         "_merger",
         "_namespace",
+        "_operation_time",
         "_passed_on",
         "_remotes",
         "_sender",
@@ -77,6 +78,7 @@ class MergedCursor:
         self._is_partial = is_partial
         self._at_cluster_time = at_cluster_time
         self._passed_on = (*_PASSED_ON, *API_PARAMETERS) if has_api_parameters else _PASSED_ON
+        self._operation_time = latest_operation_time(replies)
         self._remotes: list[RemoteCursor] = []
         for number, reply in enumerate(replies):
             cursor = CursorReply.of(reply)
@@ -221,6 +223,7 @@ class MergedCursor:
             except CommandError as error:
                 failures[number] = error
             else:
+                self._operation_time = max(self._operation_time, reply.operation_time)
                 replies[number] = cursor = CursorReply.of(reply)
                 remote.id = cursor.cursor_id
 
@@ -244,4 +247,4 @@ class MergedCursor:
             is_partial=self._is_partial,
             at_cluster_time=self._at_cluster_time,
         )
-        return raw_reply(get_more.request.message.request_id, element, self._sender.clock)
+        return raw_reply(get_more.request.message.request_id, element, self._sender.clock, self._operation_time)

@@ -34,6 +34,7 @@ from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.read_concern import at_time
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import latest_operation_time
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
 
@@ -248,6 +249,7 @@ async def _count(
     replies = await open_on_shards(operation, frames, preference=operation.read_preference)
     counted = counting.total([_counted(counting.field, CursorReply.of(reply).documents()) for reply in replies])
     documents = [] if counted is None else [bson.encode(counted)]
+    operation.operation_time = latest_operation_time(replies)
     return operation.raw_reply(*cursor_element(FIRST_BATCH, documents, 0, namespace))
 
 

@@ -29,6 +29,7 @@ class Operation:
         sender: sends requests to shards, within the transaction if there is one.
         transaction: the transaction that it is part of, or that it ends; None outside of transactions.
         started: when it began, on the clock of `time.perf_counter`.
+        operation_time: the packed time of its data, if it is known to be earlier than all times that have been seen.
         opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
     """
 
@@ -36,6 +37,7 @@ class Operation:
         "_namespace",
         "client",
         "context",
+        "operation_time",
         "opid",
         "request",
         "response_to",
@@ -54,6 +56,7 @@ class Operation:
         self.retries = 0
         self.response_to = request.message.request_id
         self.started = perf_counter()
+        self.operation_time = 0
         self.opid: int | None = None
         self.sender = context.sender
         self.transaction: RouterTransaction | None = None
@@ -65,7 +68,7 @@ class Operation:
         operation = cls.__new__(cls)
         operation.context, operation.request = context, request
         operation.targeted, operation.retries = (), 0
-        operation.started, operation.opid = perf_counter(), None
+        operation.started, operation.operation_time, operation.opid = perf_counter(), 0, None
         operation.response_to, operation._namespace = request.message.request_id, None
         operation.sender, operation.transaction = context.sender, None
         return operation
@@ -139,13 +142,8 @@ class Operation:
 
     def gossip(self) -> dict[str, Any]:
         """The last fields of replies made by the router itself."""
-        return own_reply.gossip(self.context.clock)
+        return own_reply.gossip(self.context.clock, self.operation_time)
 
-    def raw_reply(self, *elements: bytes, operation_time: int = 0) -> bytes:
-        """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them.
-
-        Args:
-            elements: the elements.
-            operation_time: see `own_reply.raw_reply`.
-        """
-        return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock, operation_time)
+    def raw_reply(self, *elements: bytes) -> bytes:
+        """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""
+        return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock, self.operation_time)

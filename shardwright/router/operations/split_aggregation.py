@@ -26,7 +26,7 @@ from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.read_concern import at_time
 from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.rawbson import OBJECT
@@ -96,7 +96,9 @@ async def run_segments(
                 is_read_by_mongod=not is_last,
                 keeps_session=session is not None,
             )
+            seen = latest_operation_time(replies)
             replies = [await _open_segment(operation, segment, merging)]
+            replies[0].raise_operation_time(seen, operation.context.clock)
             targeted, sort = targeted + operation.targeted, None
     except BaseException:
         kill_opened(operation, replies)

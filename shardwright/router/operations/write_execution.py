@@ -84,6 +84,7 @@ class _Execution:
         self._placement: RoutingTable | None = None
         self._refusal: CommandError | None = None
         self._may_change_owner = False
+        self._operation_time = 0
 
     @may_run_in_reactor
     async def run(self) -> Reply:
@@ -127,6 +128,8 @@ class _Execution:
                     run.fail_rest(error)
                     break
             routing = await self._round(run, routing)
+        if self._operation.transaction is None:
+            self._operation.operation_time = self._operation_time
         return run.reply()
 
     @may_run_in_reactor
@@ -233,6 +236,7 @@ class _Execution:
                 the error of one statement; statements that were executed are not executed twice.
             OwnerRefusedError: the shard leaves it to the router to move the document of the only statement.
         """
+        self._operation_time = max(self._operation_time, reply.operation_time)
         if reply.error is not None:
             self._raise_if_repeatable(reply.error)
             self._raise_if_owner_changes(reply)

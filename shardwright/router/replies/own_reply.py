@@ -15,13 +15,19 @@ Reply: TypeAlias = bytes | dict[str, Any] | None
 _OK: Final = encode_elements({"ok": 1.0})
 
 
-def gossip(clock: VectorClock) -> dict[str, Any]:
-    """The last fields of such replies; empty while no time is known."""
+def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
+    """The last fields of such replies; empty while no time is known.
+
+    Args:
+        clock: the source of the times.
+        operation_time: see `raw_reply`.
+    """
     cluster_time = clock.time.cluster_time
     if not cluster_time:
         return {}
     newest = unpack_timestamp(cluster_time)
-    return {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
+    times = {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
+    return times if not operation_time else {**times, "operationTime": unpack_timestamp(operation_time)}
 
 
 def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> bytes:

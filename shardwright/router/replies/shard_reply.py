@@ -1,17 +1,31 @@
 """The outcome of one request to a shard: a reply, or the reason why there is none."""
 
+from collections.abc import Iterable
 from typing import Any, Final
+
+from bson.timestamp import Timestamp
 
 from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.router.replies.usual_reply import cluster_time_of_usual, operation_time_of_usual
-from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME, VectorClock, operation_time_element
 from shardwright.sharding.read_only import take_read_only
+from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.message import OpMsg, with_body
-from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
+from shardwright.wire.rawbson import (
+    InvalidBSONError,
+    Span,
+    append,
+    decode_document,
+    decode_value,
+    index,
+    without,
+    without_spans,
+)
 
 _READ_ONLY: Final = b"readOnly"
+_TIMES: Final = frozenset({CLUSTER_TIME, OPERATION_TIME})
 
 _SHORT_BYTES_MAX: Final = 4_096
 """Up to this size, searching for a field's name takes less time than finding all fields."""
@@ -129,8 +143,25 @@ class ShardReply:
 
     @property
     def operation_time(self) -> int:
-        """The packed ``operationTime`` of a usual reply, 0 for others."""
-        return operation_time_of_usual(self.frame) if self._usual_cluster_time else 0
+        """The packed ``operationTime``, 0 if there is none."""
+        if self._usual_cluster_time:
+            return operation_time_of_usual(self.frame)
+        time = self.get(OPERATION_TIME)
+        return pack_timestamp(time) if isinstance(time, Timestamp) else 0
+
+    def raise_operation_time(self, operation_time: int, clock: VectorClock) -> None:
+        """Have the reply say that it shows the data of a time, because another shard has contributed to it.
+
+        Args:
+            operation_time: the packed time.
+            clock: of this router, which has seen that time.
+        """
+        if operation_time <= self.operation_time:
+            return
+        times = clock.time.external_elements() + operation_time_element(operation_time)
+        self.frame = with_body(self.frame, append(without(self.body, _TIMES), times))
+        self._body = self._fields = None
+        self._usual_cluster_time = cluster_time_of_usual(self.frame)
 
     def tell(self, clock: VectorClock) -> None:
         """Advance a clock to the times that the shard gossips.
@@ -201,3 +232,8 @@ class ShardReply:
         if not found:
             return self.frame
         return with_body(self.frame, without_spans(self.body, found))
+
+
+def latest_operation_time(replies: Iterable[ShardReply]) -> int:
+    """The packed ``operationTime`` of an answer that several shards have contributed to, 0 if none has told it."""
+    return max((reply.operation_time for reply in replies), default=0)
