@@ -22,7 +22,7 @@ from shardwright.router.access.needs import (
     on_full_name,
     on_named_database,
 )
-from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_needs
+from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_needs, whole_pipeline
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
@@ -114,7 +114,7 @@ def _coll_mod_needs(request: Request) -> Needs:
 
 def _view_need(request: Request, view: Resource, source: str) -> OfThoseWho:
     """Who may read the view must be able to read what it shows; others may define it without."""
-    needs = pipeline_needs(request.db, source, request.get(b"pipeline"))
+    needs = pipeline_needs(request.db, source, whole_pipeline(request))
     return OfThoseWho(Need("find", view), AllOf(tuple(needs)))
 
 
@@ -246,8 +246,9 @@ def _documents(value: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401 - wha
 
 
 def _resource_of(document: Any) -> Resource:  # noqa: ANN401 - whatever a client sent
-    """Where a privilege is granted: on its database; on all if it is on more than one."""
-    db = document.get("db") if isinstance(document, Mapping) else None
+    """Where a privilege is granted: on its database; on all if it is on more than one, or on buckets."""
+    is_of_one = isinstance(document, Mapping) and "system_buckets" not in document
+    db = document.get("db") if is_of_one else None
     return Resource(db) if isinstance(db, str) and db else ANY
 
 

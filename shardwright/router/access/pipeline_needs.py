@@ -1,6 +1,8 @@
 """What pipelines need: the first stage decides about the collection itself, and each stage may name others. Pure.
 
 Stages that are not in the tables are refused, so that a stage that reads more than its user may cannot be forgotten.
+A pipeline is judged with all the fields of its documents, also those whose names come again: MongoDB runs each pipeline
+of a ``$facet``, and a ``$lookup`` that names two collections ends a mongod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +13,8 @@ from shardwright.router.access.needs import Need, Needs
 from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import duplicate_field
+from shardwright.wire.rawbson import WholeDocument, decode_whole
 from shardwright.wire.request import Request
 
 _OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
@@ -37,10 +41,16 @@ _MERGED_GROUP: Final = "$doingMerge"
 
 def aggregate_needs(request: Request) -> Needs:
     """The row of ``aggregate``."""
-    pipeline = request.get(b"pipeline")
+    pipeline = whole_pipeline(request)
     collection = next(iter(request.fields))
     name = request.get(collection)
     return pipeline_needs(request.db, name if isinstance(name, str) else None, pipeline)
+
+
+def whole_pipeline(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
+    """The pipeline of a request, as `pipeline_needs` judges it; None if there is none."""
+    span = request.fields.get(b"pipeline")
+    return None if span is None else decode_whole(request.body, span)
 
 
 def pipeline_needs(db: str, collection: str | None, given: Any) -> list[Need]:  # noqa: ANN401 - whatever a client sent
@@ -83,7 +93,7 @@ def _stage_needs(db: str, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Nee
         if name in ("$lookup", "$unionWith", "$graphLookup"):
             yield from _joined_needs(db, name, argument)
         elif name == "$facet":
-            for inner in argument.values() if isinstance(argument, Mapping) else ():
+            for _, inner in argument.pairs() if isinstance(argument, WholeDocument) else ():
                 yield from _stage_needs(db, _stages(inner))
         elif name in ("$out", "$merge"):
             yield from _target_needs(db, name, argument)
@@ -101,8 +111,10 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
         argument = {key: argument}
     if not isinstance(argument, Mapping):
         return
+    _refuse_repeated(name, argument)
     source, inner = argument.get(key), _stages(argument.get("pipeline"))
     if isinstance(source, Mapping):
+        _refuse_repeated(f"{name}.{key}", source)
         db, source = str(source.get("db", db)), source.get("coll")
     if inner and _split(inner[0])[0] in LISTS_OF_SESSIONS:
         yield Need("listSessions", CLUSTER)  # there the user is not named
@@ -112,7 +124,12 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
 
 def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
     into = argument.get("into") if name == "$merge" and isinstance(argument, Mapping) else argument
+    if isinstance(argument, Mapping) and name == "$merge":
+        _refuse_repeated(name, argument)
     if isinstance(into, Mapping):
+        if name == "$out" and isinstance(into, WholeDocument) and into.repeated:
+            raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
+        _refuse_repeated("into", into)
         target = Resource(str(into.get("db", db)), str(into.get("coll", "")))
     else:
         target = Resource(db, str(into))
@@ -123,6 +140,16 @@ def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
         if argument.get("whenNotMatched") == "discard":
             actions.remove("insert")
     yield from (Need(action, target) for action in actions)
+
+
+def _refuse_repeated(path: str, document: Mapping[str, Any]) -> None:
+    """Refuse a document that has two fields of a name: it might be judged by one and executed by the other.
+
+    Raises:
+        CommandError: 40413.
+    """
+    if isinstance(document, WholeDocument) and document.repeated:
+        raise duplicate_field(f"{path}.{document.repeated[0][0]}")
 
 
 def _stages(pipeline: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - whatever a client sent
@@ -142,9 +169,10 @@ def _names(value: Any) -> Iterator[str]:  # noqa: ANN401 - a BSON value can be a
     pending = [value]
     while pending:
         each = pending.pop()
-        if isinstance(each, Mapping):
-            yield from each
-            pending += each.values()
+        if isinstance(each, WholeDocument):
+            for name, inner in each.pairs():
+                yield name
+                pending.append(inner)
         elif isinstance(each, list):
             pending += each
 

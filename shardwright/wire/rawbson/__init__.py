@@ -6,7 +6,7 @@ A document is a ``bytes`` object, which is never copied for reading. A *span* gi
 ten of them for every operation.
 
 `types` defines the types, `spans` locates elements, `building` builds documents from bytes, `arrays` takes arrays of
-documents apart and puts them together, `values` decodes.
+documents apart and puts them together, `values` decodes, `repeated` decodes what has fields twice.
 Imports no other room.
 """
 
@@ -24,6 +24,7 @@ from shardwright.wire.rawbson.building import (
     without_spans,
     wrap_value,
 )
+from shardwright.wire.rawbson.repeated import WholeDocument, decode_whole
 from shardwright.wire.rawbson.spans import (
     deciding_bytes,
     depth_exceeds,
@@ -95,6 +96,7 @@ __all__ = [
     "InvalidBSONError",
     "Span",
     "VerbatimDocument",
+    "WholeDocument",
     "append",
     "array_documents",
     "array_elements",
@@ -102,6 +104,7 @@ __all__ = [
     "deciding_bytes",
     "decode_document",
     "decode_value",
+    "decode_whole",
     "depth_exceeds",
     "document_length",
     "element",

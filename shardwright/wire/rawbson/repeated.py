@@ -1,0 +1,70 @@
+"""Decoding documents without losing fields whose names they have twice.
+
+A dict keeps the last of such fields. A mongod may act on the first, or on all, so whoever judges what a document asks
+for has to see them all.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.errors import InvalidBSON
+
+from shardwright.wire.rawbson.building import wrap_value
+from shardwright.wire.rawbson.spans import spans
+from shardwright.wire.rawbson.types import ARRAY, OBJECT, Span
+from shardwright.wire.rawbson.values import VALUE_CODEC, decode_value
+
+
+class WholeDocument(dict[str, Any]):
+    """A decoded document in which no field is lost.
+
+    Attributes:
+        repeated: the fields that the dict does not have, because a later one has the same name.
+    """
+
+    __slots__ = ("repeated",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeated: list[tuple[str, Any]] = []
+
+    def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401 - a BSON value can be anything
+        if name in self:
+            self.repeated.append((name, self[name]))
+        super().__setitem__(name, value)
+
+    def pairs(self) -> Iterator[tuple[str, Any]]:
+        """All fields."""
+        yield from self.repeated
+        yield from self.items()
+
+
+_CODEC: Final[CodecOptions[Any]] = VALUE_CODEC.with_options(document_class=WholeDocument)
+
+
+def decode_whole(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    """The Python value of one element; as `decode_value`, but documents in it are `WholeDocument`.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    kind, _, value_start, value_end = span
+    if kind not in (OBJECT, ARRAY):
+        return decode_value(document, span)
+    value = document[value_start:value_end]
+    try:
+        return bson.decode(wrap_value(kind, value), codec_options=_CODEC)[""]
+    except InvalidBSON:
+        return _decode_leniently(kind, value)
+
+
+def _decode_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    """The same where pymongo refuses what a mongod accepts."""
+    if kind == ARRAY:
+        return [decode_whole(value, span) for _, span in spans(value)]
+    whole = WholeDocument()
+    for name, span in spans(value):
+        whole[name.decode(errors="replace")] = decode_whole(value, span)
+    return whole

@@ -1,0 +1,82 @@
+"""Documents with two fields of a name: what is judged must be what is executed."""
+
+from typing import Any, Final
+
+import pytest
+
+from tests.access_control.conftest import PlainMongod
+from tests.access_control.documents import with_fields
+from tests.access_control.test_matrix import aggregate
+from tests.access_control.users import LogIn, raw_user
+from tests.integration.raw_client import raw_client
+from tests.local_cluster import RunningCluster
+
+FORBIDDEN: Final[list[Any]] = [{"$unionWith": {"coll": "system.profile", "pipeline": []}}]
+INTERNAL: Final[list[Any]] = [{"$group": {"_id": 1, "$doingMerge": True}}]
+
+
+def facet(*pipelines: list[Any]) -> dict[str, Any]:
+    return {"$facet": with_fields(*(("x", pipeline) for pipeline in pipelines))}
+
+
+AS_ON_MONGOD: Final[list[dict[str, Any]]] = [
+    aggregate(facet(FORBIDDEN, [])),
+    aggregate(facet([], FORBIDDEN)),
+    aggregate({"$unionWith": {"coll": "plain", "pipeline": [facet(FORBIDDEN, [])]}}),
+    aggregate({"$lookup": {"from": "plain", "pipeline": [facet(FORBIDDEN, [])], "as": "x"}}),
+    aggregate({"$unionWith": with_fields(("coll", "system.profile"), ("coll", "plain"))}),
+    aggregate({"$out": with_fields(("db", "shop"), ("db", "other"), ("coll", "x"))}),
+    aggregate({"$merge": {"into": with_fields(("db", "shop"), ("db", "other"), ("coll", "x"))}}),
+    {"explain": aggregate(facet(FORBIDDEN, []))},
+]
+
+
+def test_repeated_fields_are_judged_as_by_mongod(closed: RunningCluster, plain: PlainMongod) -> None:
+    with raw_user(closed, "writer") as ours, raw_client(plain.address) as theirs:
+        LogIn(theirs, "writer").complete()
+        for command in AS_ON_MONGOD:
+            expected = theirs.command(command, db="shop")
+            seen = ours.command(command, db="shop")
+            assert expected["ok"] == 0
+            assert (seen.get("code"), seen.get("errmsg")) == (expected["code"], expected["errmsg"])
+
+
+# A mongod that is sent these by whoever may read "plain" ends with a failed invariant.
+@pytest.mark.parametrize(
+    ("stage", "field"),
+    [
+        ({"$lookup": with_fields(("from", "plain"), ("from", "goods"), ("pipeline", []), ("as", "x"))}, "from"),
+        (
+            {"$lookup": with_fields(("from", "plain"), ("pipeline", FORBIDDEN), ("pipeline", []), ("as", "x"))},
+            "pipeline",
+        ),
+        (
+            {
+                "$graphLookup": with_fields(
+                    *(("from", "plain"), ("from", "goods"), ("startWith", 1), ("connectFromField", "a")),
+                    *(("connectToField", "a"), ("as", "x")),
+                )
+            },
+            "from",
+        ),
+    ],
+    ids=["collections", "pipelines", "collections of a graph"],
+)
+def test_joins_that_would_end_a_shard_are_refused(closed: RunningCluster, stage: dict[str, Any], field: str) -> None:
+    (name,) = stage
+    with raw_user(closed, "writer") as client:
+        for command in (
+            aggregate(stage),
+            aggregate(facet([stage], [])),
+            {"explain": aggregate(stage)},
+            {"create": "v", "viewOn": "plain", "pipeline": [stage]},
+        ):
+            refused = client.command(command, db="shop")
+            assert (refused["code"], refused["errmsg"]) == (40413, f"BSON field '{name}.{field}' is a duplicate field")
+        assert client.command({"count": "goods"}, db="shop")["n"] > 0
+
+
+def test_stages_of_servers_are_found_among_repeated_fields(closed: RunningCluster) -> None:
+    with raw_user(closed, "chief") as client:
+        refused = client.command(aggregate(facet(INTERNAL, [])), db="shop")
+        assert refused["errmsg"].startswith("not authorized on shop")
