@@ -9,7 +9,7 @@ from shardwright.configd.dispatcher import is_config_command, run_config_command
 from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
-from shardwright.daemon.sidecar.access import SidecarAccess
+from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
@@ -52,8 +52,8 @@ _ABOUT_NAMESPACES: Final = frozenset(
 """The commands of the config server whose argument is a collection or database; others name shards and the like."""
 
 
-_FOR_USERS: Final = {"setFeatureCompatibilityVersion": "setFeatureCompatibilityVersion"}
-"""The daemon's own commands that users may run, each with the action that they need on the cluster."""
+_FOR_USERS: Final = {name: Needed(name) for name in ("setFeatureCompatibilityVersion", "setUserWriteBlockMode")}
+"""The daemon's own commands that users may run."""
 
 
 class ConfigHandler(SidecarHandler):

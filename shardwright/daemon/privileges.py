@@ -94,5 +94,8 @@ class Privileges:
         return (dict(pattern) for pattern, actions in self._actions.items() if actions)
 
 
+NO_PRIVILEGES: Final = Privileges({})
+
+
 def _pattern(**fields: str | bool) -> frozenset[tuple[str, Any]]:
     return frozenset(fields.items())

@@ -9,7 +9,7 @@ from typing import Final
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
-from shardwright.daemon.sidecar.access import SidecarAccess
+from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.own_operations import with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
@@ -66,15 +66,16 @@ _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS
 
 
 _FOR_USERS: Final = {
-    "cleanupOrphaned": "cleanupOrphaned",
-    "currentOp": "inprog",
-    "getParameter": "getParameter",
-    "getShardVersion": "getShardVersion",
-    "killOp": "killop",
-    "setParameter": "setParameter",
-    "shardingState": "shardingState",
+    "cleanupOrphaned": Needed("cleanupOrphaned"),
+    "currentOp": Needed("inprog"),
+    "getParameter": Needed("getParameter"),
+    "getShardVersion": Needed("getShardVersion", on_collection=True),
+    "killOp": Needed("killop"),
+    "setParameter": Needed("setParameter"),
+    "setUserWriteBlockMode": Needed("setUserWriteBlockMode"),
+    "shardingState": Needed("shardingState"),
 }
-"""The daemon's own commands that users may run, each with the action that they need on the cluster."""
+"""The daemon's own commands that users may run."""
 
 
 class ShardHandler(SidecarHandler):

@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure
 
 from tests.access_control.conftest import PlainMongod
 from tests.access_control.users import PASSWORD, LogIn, raw_user, user_of
-from tests.integration.raw_client import raw_client
+from tests.integration.raw_client import RawClient, raw_client
 from tests.local_cluster import Client, RunningCluster
 
 Command = dict[str, Any]
@@ -62,7 +62,7 @@ INTERNAL_FIELDS: Final[list[tuple[str, Any]]] = [
     ("mayBypassWriteBlocking", True),
     ("mayBypassWriteBlocking", False),
     ("$audit", AUDIT),
-    ("$forUser", b"u" * 32),
+    ("$fromSibling", {"user": "chief", "db": "admin"}),
     ("$fromSibling", True),
     ("term", Int64(1)),
 ]
@@ -126,7 +126,7 @@ def test_not_even_root_is_internal_at_a_daemon(closed: RunningCluster, process: 
         codes = {name: error_of(client, "admin", {name: 1})[0] for name in INTERNAL_COMMANDS if name[0] == "_"}
         assert set(codes.values()) <= {13, 59}
         for name, value in INTERNAL_FIELDS:
-            if name not in ("fromMongos", "needsMerge", "exchange", "term", "$forUser", "$fromSibling"):
+            if name not in ("fromMongos", "needsMerge", "exchange", "term", "$fromSibling"):
                 assert error_of(client, "shop", {"find": "goods", name: value})[0] in (13, 6317500), name
 
 
@@ -263,6 +263,24 @@ def test_a_user_who_is_dropped_loses_cursors_and_transactions(closed: RunningClu
         root.admin.command("createUser", name, pwd=PASSWORD, roles=[])
         assert error_of(client, "shop", {"find": "goods"}) == (13, "command find requires authentication")
         assert root.shop.goods.count_documents({"a": 3002}) == 0
+
+
+def test_a_user_who_is_created_again_is_another(closed: RunningCluster, plain: PlainMongod) -> None:
+    def seen(root: Client, raw: RawClient, name: str) -> list[str]:
+        LogIn(raw, name).complete()
+        assert raw.command({"find": "goods", "limit": 1}, db="shop")["ok"]
+        root.admin.command("dropUser", name)
+        root.admin.command("createUser", name, pwd=PASSWORD, roles=["root"])
+        found = raw.command({"find": "goods", "limit": 1}, db="shop")
+        status = raw.command({"connectionStatus": 1})["authInfo"]
+        root.admin.command("dropUser", name)
+        assert status["authenticatedUsers"] == []
+        return [found.get("errmsg", "")]
+
+    with new_user(closed, ON_SHOP) as name, closed.direct("router.0") as root, plain.client("root") as their_root:
+        their_root.admin.command("createUser", name, pwd=PASSWORD, roles=[ON_SHOP])
+        with raw_client(closed.address("router.0")) as ours, raw_client(plain.address) as theirs:
+            assert seen(root, ours, name) == seen(their_root, theirs, name) == ["command find requires authentication"]
 
 
 REACHING_FURTHER: Final[list[tuple[str, Command]]] = [

@@ -6,35 +6,60 @@ client is after each exchange of a log-in; no address, socket or field of a requ
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.daemon.privileges import CLUSTER, Privileges
-from shardwright.daemon.sidecar.internal_requests import is_internal
+from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
+from shardwright.daemon.sidecar.internal_requests import is_for_admin_alone, is_internal, is_internal_command
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import UserName, with_owner_of_session
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.message import reply_document
+from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import response_body
 
 _LOG_INS: Final = frozenset({"authenticate", "logout", "saslContinue", "saslStart"})
 _X509: Final = "MONGODB-X509"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
+_REFUSAL: Final = "not authorized on {} to execute command "
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The privilege that users need for a command that the daemon answers itself.
+
+    Attributes:
+        action: the action.
+        on_collection: it is needed on the collection that the first field names with its database; otherwise on the
+            cluster.
+    """
+
+    action: str
+    on_collection: bool = False
+
+    def resource(self, request: Request) -> Resource:
+        """On what a request needs the action."""
+        if not self.on_collection:
+            return CLUSTER
+        db, _, collection = request.collection.partition(".")
+        return Resource(db, collection)
 
 
 class SidecarAccess:
     """Checks the requests of clients before the daemon or its mongod acts on them.
 
     Args:
-        own_commands: the commands that the daemon answers itself and users may run, each with the action that they need
-            on the cluster.
+        own_commands: the commands that the daemon answers itself and users may run, with what they need.
         answers_itself: whether the daemon answers a command itself.
         text_of: a request as errors show it.
     """
 
     def __init__(
         self,
-        own_commands: Mapping[str, str],
+        own_commands: Mapping[str, Needed],
         answers_itself: Callable[[str], bool],
         text_of: Callable[[Request], str],
     ) -> None:
@@ -54,9 +79,13 @@ class SidecarAccess:
             raise CommandError(
                 ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
             )
+        name = request.name
+        is_judged_here = is_internal_command(name) or self._answers_itself(name)
+        if is_judged_here and request.db != "admin" and is_for_admin_alone(name):
+            raise CommandError(ErrorCode.Unauthorized, f"{name} may only be run against the admin database.")
         if is_internal(request):
             raise self._refusal(request, user)
-        if self._answers_itself(request.name):
+        if self._answers_itself(name):
             if user is None:
                 raise self._refusal(request, user)
             await self._check_own_command(upstream, request, user)
@@ -73,24 +102,40 @@ class SidecarAccess:
         users = [UserName(each["user"], each["db"]) for each in info["authenticatedUsers"]]
         upstream.note_user(users[0] if users else None)
 
+    def as_sent(self, request: Request, reply: bytes) -> bytes:
+        """A reply of the mongod that says that a user may not run a command, with the command as the user has sent it.
+
+        What the mongod shows has the owner of the session in it, and stages that the daemon has added.
+
+        Args:
+            request: what the user has sent.
+            reply: the frame of a reply that says ``ok: 0``.
+        """
+        document = decode_document(response_body(reply))
+        if not str(document.get("errmsg", "")).startswith(_REFUSAL.format(request.db)):
+            return reply
+        return reply_document(request.message.request_id, {**document, "errmsg": self._words(request)})
+
     def is_internal(self, upstream: Upstream) -> bool:
         """Whether a client is a part of the cluster."""
         return upstream.user is not None and upstream.user.is_internal
 
     async def _check_own_command(self, upstream: Upstream, request: Request, user: UserName) -> None:
-        action = self._own_commands.get(request.name)
-        if action is not None:
+        needed = self._own_commands.get(request.name)
+        if needed is not None:
             info = await _status(upstream, showPrivileges=True)
-            if Privileges.from_documents(info["authenticatedUserPrivileges"]).allow(action, CLUSTER):
+            privileges = Privileges.from_documents(info["authenticatedUserPrivileges"])
+            if privileges.allow(needed.action, needed.resource(request)):
                 return
         raise self._refusal(request, user)
 
     def _refusal(self, request: Request, user: UserName | None) -> CommandError:
         if user is None:
             return CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
-        return CommandError(
-            ErrorCode.Unauthorized, f"not authorized on {request.db} to execute command {self._text_of(request)}"
-        )
+        return CommandError(ErrorCode.Unauthorized, self._words(request))
+
+    def _words(self, request: Request) -> str:
+        return _REFUSAL.format(request.db) + self._text_of(request)
 
 
 def may_log_in(request: Request) -> bool:

@@ -9,6 +9,7 @@ from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
+from shardwright.daemon.sidecar.guesses import Guesses
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import SYSTEM, with_owner_of_session
@@ -49,6 +50,7 @@ class SidecarHandler(ABC):
         self._slow_seconds = slow_ms / 1000
         self._logger = logger
         self._access = access if CLUSTER_KEYS.keys else None
+        self._guesses = Guesses()
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
@@ -109,14 +111,20 @@ class SidecarHandler(ABC):
             return await self.dispatch(client, upstream, with_owner_of_session(request, SYSTEM))
         await in_own_task()
         admitted = await access.admit(upstream, request)
+        if may_log_in(request):
+            await self._guesses.wait(client, upstream, request)
         if upstream.user is None and request.name not in HELLO_NAMES:
             # The mongod knows what may be run without a log-in; the daemon does nothing for such a client.
             reply = await upstream.forward(request.message.frame, request.message.flags)
         else:
             reply = await self.dispatch(client, upstream, admitted)
+        has_failed = reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT)
+        if has_failed and reply is not None:
+            reply = access.as_sent(request, reply)
         if may_log_in(request):
-            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+            if has_failed:
                 client.log_in_failed()
+            self._guesses.note(client, upstream, request, has_failed=has_failed)
             await access.learn_user(upstream)
         return reply
 

@@ -5,9 +5,9 @@ know some of the commands. Test commands are enabled on it for `prepareTransacti
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import ARRAY, OBJECT, spans
 from shardwright.wire.request import Request
 
 COMMANDS: Final = frozenset(
@@ -26,8 +26,27 @@ COMMANDS: Final = frozenset(
 )
 """Commands without an underscore in front; of those with one, all but `_OF_USERS` are internal."""
 
-_OF_USERS: Final = frozenset({"_isSelf", "_mergeAuthzCollections"})
+_OF_USERS: Final = frozenset({"_hashBSONElement", "_isSelf", "_mergeAuthzCollections"})
 """Commands with an underscore in front which users may send, if the mongod lets them."""
+
+_ON_ANY_DATABASE: Final = frozenset(
+    {
+        *("_configsvrCollMod", "_configsvrRenameCollectionMetadata", "_shardsvrCheckMetadataConsistency"),
+        *("_shardsvrCheckMetadataConsistencyParticipant", "_shardsvrCollMod", "_shardsvrCollModParticipant"),
+        *("_shardsvrCompactStructuredEncryptionData", "_shardsvrCreateCollection"),
+        *("_shardsvrCreateCollectionParticipant", "_shardsvrDropCollection", "_shardsvrDropCollectionParticipant"),
+        *("_shardsvrDropCollectionIfUUIDNotMatching", "_shardsvrDropDatabase", "_shardsvrDropDatabaseParticipant"),
+        *("_shardsvrDropIndexes", "_shardsvrMovePrimaryEnd", "_shardsvrMovePrimaryFinish", "_shardsvrMovePrimaryReady"),
+        *("_shardsvrMovePrimaryReceive", "_shardsvrMovePrimaryStatus", "_shardsvrParticipantBlock"),
+        *("_shardsvrRefineCollectionShardKey", "_shardsvrRenameCollection", "_shardsvrRenameCollectionParticipant"),
+        *("_shardsvrRenameCollectionParticipantUnblock", "_shardsvrSetAllowMigrations"),
+        *("clusterAggregate", "clusterDelete", "clusterFind", "clusterGetMore", "clusterInsert", "clusterUpdate"),
+        *("captrunc", "cpuload", "echo", "emptycapped", "godinsert", "reapLogicalSessionCacheNow"),
+        *("refreshLogicalSessionCacheNow", "stageDebug", "testDeprecation", "testDeprecationInVersion2", "testRemoval"),
+        *("testVersion2", "testVersions1And2", "waitForOngoingChunkSplits", "setUserWriteBlockMode"),
+    }
+)
+"""The commands judged here that are not for the database ``admin`` alone."""
 
 FIELDS: Final = frozenset(
     {
@@ -39,36 +58,49 @@ FIELDS: Final = frozenset(
 """Fields with which routers and shards tell each other what users must not tell them."""
 
 _WITH_PIPELINES: Final = frozenset({"aggregate", "collMod", "create", "explain"})
-_STAGES: Final = ("$mergeCursors", "$queue", "$setVariableFromSubPipeline")
-_PREFIX: Final = "$_internal"
-_MERGED_GROUP: Final = "$doingMerge"
-_MARKS: Final = tuple(mark.encode() for mark in (*_STAGES, _PREFIX, _MERGED_GROUP))
+_NAMES: Final = frozenset({b"$mergeCursors", b"$queue", b"$setVariableFromSubPipeline", b"$doingMerge"})
+_PREFIX: Final = b"$_internal"
+_MARKS: Final = (*_NAMES, _PREFIX)
 
 
 def is_internal(request: Request) -> bool:
     """Whether only the cluster itself may send a request."""
     name = request.name
-    if name in COMMANDS or (name.startswith("_") and name not in _OF_USERS):
+    if is_internal_command(name):
         return True
     if not FIELDS.isdisjoint(request.fields):
         return True
     if name not in _WITH_PIPELINES:
         return False
     body = request.body
-    return any(mark in body for mark in _MARKS) and any(map(_is_internal_name, _names(decode_document(body))))
+    return any(mark in body for mark in _MARKS) and any(map(_is_internal_name, _names(body)))
 
 
-def _is_internal_name(name: str) -> bool:
-    return name in _STAGES or name == _MERGED_GROUP or name.startswith(_PREFIX)
+def is_internal_command(name: str) -> bool:
+    """Whether only the cluster itself may send a command."""
+    return name in COMMANDS or (name.startswith("_") and name not in _OF_USERS)
 
 
-def _names(value: Any) -> Iterator[str]:  # noqa: ANN401 - a BSON value can be anything
-    """The names of all fields, at whatever depth: stages are also in stages and expressions."""
-    pending = [value]
+def is_for_admin_alone(name: str) -> bool:
+    """Whether an internal command, or one that the daemon answers itself, runs on the database ``admin`` alone."""
+    return name not in _ON_ANY_DATABASE
+
+
+def _is_internal_name(name: bytes) -> bool:
+    return name in _NAMES or name.startswith(_PREFIX)
+
+
+def _names(document: bytes) -> Iterator[bytes]:
+    """The names of all fields, at whatever depth: stages are also in stages and expressions.
+
+    Fields are not decoded, which would lose those whose names come again.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    pending = [0]
     while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            yield from each
-            pending += each.values()
-        elif isinstance(each, list):
-            pending += each
+        for name, (kind, _, value_start, _) in spans(document, pending.pop()):
+            yield name
+            if kind in (OBJECT, ARRAY):
+                pending.append(value_start)

@@ -45,9 +45,10 @@ class Upstream:
     Attributes:
         connection_id: mongod's number of the connection, once known from a ``hello``.
         user: who is logged in on it, according to the mongod; None for nobody, and without access control.
+        attempt: who has begun to log in.
     """
 
-    __slots__ = ("_client", "_connection", "_mongod", "connection_id", "user")
+    __slots__ = ("_client", "_connection", "_mongod", "attempt", "connection_id", "user")
 
     def __init__(self, mongod: LocalMongod, client: ClientConnection) -> None:
         self._mongod = mongod
@@ -55,6 +56,7 @@ class Upstream:
         self._connection: Connection | None = None
         self.connection_id: int | None = None
         self.user: UserName | None = None
+        self.attempt: UserName | None = None
 
     @property
     def is_open(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.privileges import Privileges
-from shardwright.daemon.user_names import with_owner_of_session
+from shardwright.daemon.user_names import UserName, with_owner_of_session
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
@@ -23,10 +23,13 @@ from shardwright.router.access.user_cache import UserCache
 from shardwright.sharding.command_text import command_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.cluster_keys import ClusterKeys
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+logger = get_logger("router.access")
 
 WITHOUT_LOG_IN: Final = frozenset(
     {
@@ -79,9 +82,9 @@ class AccessControl:
                 raise refusal_of_internal_fields(request) or not_authorized(request)
             return request if login.user is None else with_owner_of_session(request, login.user)
         user = None if login.user is None else self.users.fresh(login.user)
-        if user is None:
+        if user is None or user.user_id != login.user_id:
             await in_own_task()
-            user = await self._read(login)
+            user = await self.user_of(login)
             if user is None:
                 if await self._localhost.admits(client, request):
                     return request
@@ -116,13 +119,31 @@ class AccessControl:
         user: AuthorizedUser | None = client.login.admitted
         return user is not None and _may_run(user, request.name, request)
 
-    async def _read(self, login: Login) -> AuthorizedUser | None:
-        """Who has logged in; a user who has been dropped is logged out."""
+    async def may_be_run_for(self, name: UserName, request: Request) -> bool:
+        """As `may_still_run`, for a user who is logged in at another process of this router.
+
+        Raises:
+            CommandError: the config servers cannot be read.
+        """
+        user = await self.users.find(name)
+        return user is not None and _may_run(user, request.name, request)
+
+    async def user_of(self, login: Login) -> AuthorizedUser | None:
+        """Who has logged in; a user who has been dropped is logged out, even if there is a new one of that name.
+
+        Raises:
+            CommandError: the config servers cannot be read.
+        """
         if login.user is None:
             return None
         user = await self.users.find(login.user)
-        if user is None:
+        if user is None or user.user_id != login.user_id:
+            logger.info(
+                "Removed deleted user from session cache of user information", user=login.user.user, db=login.user.db
+            )
             login.end()
+            login.previous = None  # which is for those who log out
+            return None
         return user
 
 

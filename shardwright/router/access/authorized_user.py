@@ -26,6 +26,7 @@ class AuthorizedUser:
         privileges: the same, to be asked.
         restrictions: from where the user may connect.
         write_block_element: see `internal_fields.write_block_element`.
+        user_id: tells the user from a later one of the same name.
     """
 
     name: UserName
@@ -35,6 +36,7 @@ class AuthorizedUser:
     privileges: Privileges
     restrictions: Restrictions
     write_block_element: bytes
+    user_id: bytes = b""
     _admitted: set[tuple[str, str, bytes]] = field(default_factory=set, compare=False)
 
     def may(self, name: str, request: Request) -> bool:
@@ -68,6 +70,7 @@ class AuthorizedUser:
             privileges,
             Restrictions.from_document(document),
             write_block_element(privileges),
+            bytes(document.get("userId", b"")),
         )
 
 

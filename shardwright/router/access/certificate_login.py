@@ -55,7 +55,7 @@ async def log_in_with_certificate(
     if not found.restrictions.are_met(*addresses):
         log_failure(name, "restrictions are not met")
         raise _failed("Authentication failed.")
-    client.login.complete(name)
+    client.login.complete(name, found.user_id)
     return name
 
 

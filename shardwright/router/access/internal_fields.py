@@ -25,7 +25,6 @@ _INTERNAL: Final = frozenset(
             b"$topologyTime",
             b"$replData",
             b"$oplogQueryData",
-            b"$forUser",
             b"$fromSibling",
             b"term",
         ),

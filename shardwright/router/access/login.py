@@ -21,11 +21,13 @@ class Conversation:
 
     Attributes:
         user: who logs in.
+        user_id: tells that user from a later one of the same name.
         steps: verifies the proof; None once it was verified, if the client still has to confirm.
         skips_empty_exchange: the client need not confirm.
     """
 
     user: UserName
+    user_id: bytes
     steps: ServerConversation | None
     skips_empty_exchange: bool
 
@@ -44,6 +46,7 @@ class Login:
     Attributes:
         changed: called at each log-in and log-out; None if nobody listens.
         user: who has logged in.
+        user_id: as in `Conversation`.
         conversation: see above.
         admitted: as whom the last request was admitted, with the privileges of that moment.
         attempt: who has begun to log in, and by which mechanism, for the audit log.
@@ -52,13 +55,18 @@ class Login:
 
     changed: LogInListener | None = None
     user: UserName | None = None
+    user_id: bytes = b""
     conversation: Conversation | None = None
     admitted: AuthorizedUser | None = None
     attempt: tuple[UserName, str] | None = None
     previous: UserName | None = None
 
-    def complete(self, user: UserName) -> None:
+    def complete(self, user: UserName, user_id: bytes) -> None:
         """A user has proven to know the password.
+
+        Args:
+            user: the name.
+            user_id: as in `Conversation`.
 
         Raises:
             CommandError: 5626701 or 5626702, somebody else is logged in.
@@ -75,7 +83,7 @@ class Login:
                 5626701,
                 f"Each client connection may only be authenticated once. Previously authenticated as: {shown}",
             )
-        self.user = user
+        self.user, self.user_id = user, user_id
         if self.changed is not None:
             self.changed(is_logged_in=True)
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import trio
 
+from shardwright.daemon.failed_log_ins import FailedLogIns
 from shardwright.daemon.user_names import SYSTEM, UserName
-from shardwright.router.access.failed_log_ins import FailedLogIns
 from shardwright.router.access.login import CONVERSATION_ID, Conversation, Login, authentication_failed
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
@@ -79,10 +79,10 @@ class ScramLogin:
         login.attempt = name, mechanism_name
         if is_speculative and mechanism.value not in (await self.mechanisms_of(name) or ()):
             raise authentication_failed()
-        credentials = await self._credentials_of(name, mechanism)
+        user_id, credentials = await self._credentials_of(name, mechanism)
         nonce = secrets.token_urlsafe(_NONCE_BYTES).encode()
         reply = first_reply(first, nonce, credentials[0].salt, credentials[0].iterations)
-        login.conversation = Conversation(name, ServerConversation(first, credentials, reply), skips_empty)
+        login.conversation = Conversation(name, user_id, ServerConversation(first, credentials, reply), skips_empty)
         return reply.message
 
     async def go_on(
@@ -105,7 +105,7 @@ class ScramLogin:
         if conversation.steps is None:
             if payload:
                 raise authentication_failed()
-            login.complete(conversation.user)
+            login.complete(conversation.user, conversation.user_id)
             return b"", True
         user, address = conversation.user, addresses[0]
         if not user.is_internal:
@@ -122,7 +122,7 @@ class ScramLogin:
             conversation.steps = None
             login.conversation = conversation
             return proof, False
-        login.complete(conversation.user)
+        login.complete(conversation.user, conversation.user_id)
         return proof, True
 
     async def mechanisms_of(self, name: UserName) -> list[str] | None:
@@ -140,14 +140,17 @@ class ScramLogin:
             return None
         return [mechanism.value for mechanism in Mechanism if mechanism in user.credentials]
 
-    async def _credentials_of(self, name: UserName, mechanism: Mechanism) -> list[Credentials]:
+    async def _credentials_of(self, name: UserName, mechanism: Mechanism) -> tuple[bytes, list[Credentials]]:
+        """The id of a user, and with what proofs are verified."""
         if name == SYSTEM:
             if mechanism is Mechanism.SHA_256:
-                return await self._credentials_of_system()
-            return [self._credentials_of_nobody(name, mechanism)]
+                return b"", await self._credentials_of_system()
+            return b"", [self._credentials_of_nobody(name, mechanism)]
         user = await self._users.read(name)  # a changed password counts at once
         stored = None if user is None else user.credentials.get(mechanism)
-        return [self._credentials_of_nobody(name, mechanism) if stored is None else stored]
+        if user is None or stored is None:
+            return b"", [self._credentials_of_nobody(name, mechanism)]
+        return user.user_id, [stored]
 
     async def _credentials_of_system(self) -> list[Credentials]:
         """Those of each key, with the salt of this process, so that peers derive their keys once."""

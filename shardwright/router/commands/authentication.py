@@ -116,7 +116,7 @@ async def connection_status(operation: Operation) -> Reply:
     """The users authenticated on this connection."""
     shows_privileges = bool(operation.argument(b"showPrivileges"))
     access, login = operation.context.access, operation.client.login
-    user = None if access is None or login.user is None else await access.users.find(login.user)
+    user = None if access is None else await access.user_of(login)
     status: dict[str, Any] = {
         "authenticatedUsers": [] if user is None else [user.name.to_document()],
         "authenticatedUserRoles": [] if user is None else list(user.role_documents),

@@ -1,22 +1,22 @@
 """``killCursors``: kills cursors that their client no longer needs."""
 
 from collections.abc import Sequence
-from typing import Any, Final
-from uuid import uuid4
+from typing import Final
 
 import bson
-from bson.binary import Binary
 
-from shardwright.daemon.privileges import CLUSTER, Resource
+from shardwright.daemon.privileges import CLUSTER, NO_PRIVILEGES, Resource
 from shardwright.router.access.access_control import AccessControl, not_authorized
 from shardwright.router.access.needs import Need
 from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.operations.operation import Operation
+from shardwright.router.processes.siblings import on_behalf_of, user_of_sibling
 from shardwright.router.processes.workers import holder_socket
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.errors import BackendError
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.field_errors import missing_field, wrong_type
 from shardwright.wire.rawbson import ARRAY, INT64, decode_value, spans
 from shardwright.wire.request import Request
@@ -30,7 +30,7 @@ async def kill_cursors(operation: Operation) -> Reply:
     context, db = operation.context, operation.request.db
     cursor_ids = _cursor_ids(operation.request)
     if context.access is not None:
-        _check_owners(operation, context.access, cursor_ids)
+        await _check_owners(operation, context.access, cursor_ids)
     killed: set[int] = set()
     elsewhere: dict[str, list[bson.Int64]] = {}
     for cursor_id in cursor_ids:
@@ -49,37 +49,40 @@ async def kill_cursors(operation: Operation) -> Reply:
     return {"cursorsKilled": ended, "cursorsNotFound": not_found, "cursorsAlive": [], "cursorsUnknown": []}
 
 
-def _check_owners(operation: Operation, access: AccessControl, cursor_ids: Sequence[int]) -> None:
+async def _check_owners(operation: Operation, access: AccessControl, cursor_ids: Sequence[int]) -> None:
     """Refuse to kill cursors of others without the privilege to kill any: one of them is enough to refuse all.
 
     Raises:
         CommandError: Unauthorized.
     """
     request = operation.request
-    user = CursorOwner.of(request, operation.user).user
+    sibling_user = user_of_sibling(request)
+    user = CursorOwner.of(request, operation.user).user if sibling_user is None else sibling_user.digest
     found = (operation.context.cursors.find(cursor_id) for cursor_id in cursor_ids)
     if all(entry is None or entry.owner.user in (user, b"") for entry in found):
         return
+    privileges = access.privileges_of(operation.client)
+    if sibling_user is not None:
+        authorized = await access.users.find(sibling_user)
+        privileges = NO_PRIVILEGES if authorized is None else authorized.privileges
     places = (CLUSTER, Resource(request.db, request.collection))
-    if not any(access.allows(operation.client, Need("killAnyCursor", place)) for place in places):
+    if not any(Need("killAnyCursor", place).is_met(privileges) for place in places):
         raise not_authorized(request)
-
-
-def _in_the_name_of(operation: Operation) -> dict[str, Any]:
-    """The session that tells a sibling for whom it acts; the sibling knows this process, not its client."""
-    lsid = operation.argument(b"lsid")
-    return {"lsid": lsid if isinstance(lsid, dict) else {"id": Binary.from_uuid(uuid4()), "uid": operation.user}}
 
 
 async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:
     """The cursors that were killed by the worker of this router that held them."""
     killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
-    if operation.context.access is not None:
-        killing |= _in_the_name_of(operation)
+    login = operation.client.login
+    if login is not None and login.user is not None:
+        killing |= on_behalf_of(login.user)
     try:
         reply = await operation.context.pools[socket].command(operation.request.db, killing)
     except BackendError:  # the worker has crashed, and its cursors with it
         return []
+    except CommandError as error:
+        # The sibling shows what it was sent.
+        raise not_authorized(operation.request) if error.code == ErrorCode.Unauthorized else error from error
     ended: list[int] = reply["cursorsKilled"]
     return ended
 

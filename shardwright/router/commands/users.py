@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from shardwright.router.commands.command_registry import CommandHandler, command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_in
 from shardwright.sharding.bson_text import document_text
@@ -45,7 +46,7 @@ def _writing(summary: str) -> CommandHandler:
         try:
             return await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
         finally:
-            _forget_users(operation)  # also after an error, since the change may have been made nevertheless
+            await _forget_users(operation)  # also after an error, since the change may have been made nevertheless
 
     change.__doc__ = summary
     return change
@@ -71,7 +72,7 @@ command("_mergeAuthzCollections", admin_only=True, supports_write_concern=True)(
 @command("invalidateUserCache", arguments=())
 async def invalidate_user_cache(operation: Operation) -> Reply:
     """Forgets the users that this router has cached."""
-    _forget_users(operation)
+    await _forget_users(operation)
     return {}
 
 
@@ -81,9 +82,13 @@ async def get_nonce(operation: Operation) -> Reply:
     return {"nonce": secrets.token_hex(_NONCE_BYTES)}
 
 
-def _forget_users(operation: Operation) -> None:
-    if operation.context.access is not None:
-        operation.context.access.users.forget()
+async def _forget_users(operation: Operation) -> None:
+    """Have all processes of this router read users again, so that a change takes effect at once."""
+    context = operation.context
+    if context.access is not None:
+        context.access.users.forget()
+        if not is_from_sibling(operation.request):
+            await send_to_siblings(context, "admin", {"invalidateUserCache": 1})
 
 
 async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:

@@ -8,14 +8,11 @@ from uuid import UUID
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import BINARY, append, encode_elements, index
+from shardwright.wire.rawbson import BINARY, index
 from shardwright.wire.request import Request
 
 NO_USER: Final = sha256().digest()
 """MongoDB's user digest of sessions without authentication: the SHA-256 of nothing."""
-
-FOR_USER: Final = b"$forUser"
-"""Names the user for whom a process of a router sends on what has no ``lsid``; users must not send it."""
 
 _NO_USER_TEXT: Final = b64encode(NO_USER).decode()
 
@@ -48,14 +45,14 @@ class CursorOwner:
         Args:
             request: the request.
             user: the digest of the user who has logged in on its connection. Where that is a part of the cluster, which
-                acts for a user, the request says for whom: in ``lsid`` or, from `acting_for`, without one.
+                acts for a user, the request says for whom.
 
         Raises:
             CommandError: TypeMismatch, ``lsid`` is not a document.
         """
         lsid = request.raw_object(b"lsid")
         if lsid is None:
-            return cls(user=request.get(FOR_USER, user)) if user else NOBODY
+            return cls(user=user) if user else NOBODY
         fields = index(lsid)
         identifier, uid = fields.get(b"id"), fields.get(b"uid")
         if uid is not None and uid[0] == BINARY:
@@ -98,18 +95,6 @@ class CursorOwner:
 
 NOBODY: Final = CursorOwner()
 """Outside any session."""
-
-
-def acting_for(user: bytes, request: Request) -> Request:
-    """A request for another process of this router, which does not know the client.
-
-    Args:
-        user: the digest of the user who has logged in, empty without access control.
-        request: of the client.
-    """
-    if not user or b"lsid" in request.fields:
-        return request
-    return request.with_body(append(request.body, encode_elements({FOR_USER.decode(): user})))
 
 
 def _session_text(session: bytes | None) -> str:

@@ -3,17 +3,37 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.wire.errors import BackendError
 from shardwright.wire.request import Request
 
 _FROM_SIBLING: Final = "$fromSibling"
-"""Marks a command that was sent on, which is not sent on again."""
+"""Marks a command that was sent on, which is not sent on again; it may name the user for whom."""
 
 
 def is_from_sibling(request: Request) -> bool:
     """Whether another process of this router has sent a command on."""
     return _FROM_SIBLING.encode() in request.fields
+
+
+def on_behalf_of(user: UserName) -> dict[str, Any]:
+    """The field that tells a sibling for which user it acts; all that it sees is this process, a part of the cluster.
+
+    Clients cannot send it under access control.
+    """
+    return {_FROM_SIBLING: user.to_document()}
+
+
+def user_of_sibling(request: Request) -> UserName | None:
+    """The user for whom a sibling has sent a command on; None if a client has sent it to this process."""
+    named = request.get(_FROM_SIBLING.encode())
+    return UserName(named["user"], named["db"]) if isinstance(named, Mapping) else None
+
+
+def without_mark(request: Request) -> Request:
+    """The command as the client has sent it to the sibling."""
+    return request.without((_FROM_SIBLING.encode(),))
 
 
 async def tell_siblings(

@@ -28,12 +28,10 @@ from shardwright.daemon.signals import ending_signals, obey_ending_signals, obey
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.ids import WORKERS_MAX, worker_of
-from shardwright.router.cursors.session import acting_for
 from shardwright.router.processes.worker_crashes import CrashRate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.request import Request
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.settings import TlsMode
 
@@ -129,14 +127,8 @@ def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
     return options.worker_sockets[holder]
 
 
-async def forward_to_holder(context: RouterContext, cursor_id: int, request: Request, user: bytes) -> bytes | None:
+async def forward_to_holder(context: RouterContext, cursor_id: int, frame: bytes) -> bytes | None:
     """Have the worker that holds a cursor answer a request; None when that is this worker itself.
-
-    Args:
-        context: this worker's.
-        cursor_id: the cursor.
-        request: of the client.
-        user: the digest of the user who sends it, empty without access control.
 
     Raises:
         CommandError: CursorNotFound, there is no such worker any more.
@@ -145,7 +137,7 @@ async def forward_to_holder(context: RouterContext, cursor_id: int, request: Req
     if socket is None:
         return None
     try:
-        return await context.pools[socket].exchange(acting_for(user, request).message.frame)
+        return await context.pools[socket].exchange(frame)
     except BackendError as error:
         raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found") from error
 

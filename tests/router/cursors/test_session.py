@@ -6,7 +6,7 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.router.cursors.session import NOBODY, CursorOwner, acting_for
+from shardwright.router.cursors.session import NOBODY, CursorOwner
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
 
@@ -26,17 +26,6 @@ def test_the_same_session_may() -> None:
 
 def test_the_number_of_a_retryable_write_is_no_transaction() -> None:
     assert owner(ONE, txnNumber=Int64(3)) == owner(ONE)
-
-
-def test_another_process_learns_for_whom_it_acts() -> None:
-    """That process sees the connection of a part of the cluster, not the client's."""
-    user, system = b"u" * 32, b"s" * 32
-    more = request({"getMore": Int64(5), "collection": "c"})
-    assert CursorOwner.of(acting_for(user, more), system) == CursorOwner.of(more, user) == CursorOwner(user=user)
-    in_session = request({"getMore": Int64(5), "collection": "c", "lsid": {"id": Binary.from_uuid(ONE)}})
-    assert acting_for(user, in_session) is in_session, "it has the user's digest already"
-    assert acting_for(b"", more) is more
-    assert CursorOwner.of(acting_for(user, more)) == NOBODY, "without access control nobody is anybody"
 
 
 IN_ONE = "00000000-0000-0000-0000-000000000001 - 47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU= -  - "

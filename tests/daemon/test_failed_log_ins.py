@@ -1,7 +1,7 @@
 """Guesses of one password from one address are delayed more and more, and nothing else is."""
 
+from shardwright.daemon.failed_log_ins import FailedLogIns
 from shardwright.daemon.user_names import UserName
-from shardwright.router.access.failed_log_ins import FailedLogIns
 
 ANN, BEN = UserName("ann", "admin"), UserName("ben", "admin")
 HERE, THERE = "127.0.0.1", "192.0.2.1"

@@ -1,0 +1,195 @@
+"""Users who connect to a shard daemon or a config daemon: the verdicts and the words of a mongod.
+
+They are users of that replica set, which its mongod knows.
+"""
+
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import pytest
+from bson import Timestamp
+
+from shardwright.daemon.sidecar.internal_requests import COMMANDS
+from tests.access_control.conftest import PlainMongod
+from tests.access_control.documents import with_fields
+from tests.access_control.test_matrix import AS_ON_MONGOD, EVERYBODY, SESSION, Command, aggregate
+from tests.access_control.users import PASSWORD, SYSTEM, LogIn, create_users, identified
+from tests.integration.raw_client import RawClient, raw_client
+from tests.local_cluster import RunningCluster
+
+DAEMONS: Final = ("shard0.0.shardd", "config.0.configd")
+_CHIEFS: Final = ("chief", SYSTEM)
+
+_LOG_INS: Final = frozenset({"authenticate", "saslContinue", "saslStart"})
+"""Three that fail end the connection."""
+
+_ENDING: Final = frozenset({"shutdown", "replSetStepDown"})
+_OF_SERVERS: Final = frozenset({"_killOperations"})
+
+AS_ON_A_MEMBER: Final[list[tuple[str, Command]]] = [
+    ("admin", {"replSetGetConfig": 1}),
+    ("admin", {"replSetFreeze": 0}),
+    ("admin", {"replSetStepDown": -1}),
+    ("admin", {"applyOps": []}),
+    ("admin", {"applyOps": [{"op": "i", "ns": "shop.nix", "o": {"_id": 1}}]}),
+    ("shop", {"dbHash": 1}),
+    ("admin", {"top": 1}),
+    ("shop", {"top": 1}),
+    ("admin", {"lockInfo": 1}),
+    ("admin", {"shardingState": 1}),
+    ("admin", {"cleanupOrphaned": "shop.nix"}),
+    ("shop", {"cleanupOrphaned": "shop.nix"}),
+    ("admin", {"getShardVersion": "shop.goods"}),
+    ("shop", {"getShardVersion": "shop.goods"}),
+    ("shop", {"currentOp": 1}),
+    ("shop", {"killOp": 1, "op": 1}),
+    ("shop", {"getParameter": 1, "quiet": 1}),
+    ("shop", {"setParameter": 1, "quiet": False}),
+    ("shop", {"setFeatureCompatibilityVersion": "6.0"}),
+    ("local", {"find": "oplog.rs", "limit": 1}),
+    ("admin", {"find": "system.keys"}),
+    ("config", {"find": "transactions"}),
+    ("shop", {"listCollections": 1}),
+    ("shop", {"find": "system.profile", "lsid": SESSION}),
+    ("admin", aggregate({"$currentOp": {}}, about=1)),
+    ("admin", aggregate({"$listLocalSessions": {"allUsers": True}}, about=1)),
+]
+
+_NAMES: Final = sorted(
+    {
+        *(COMMANDS - {"getDatabaseVersion", "moveChunk"}),
+        *("_addShard", "_configsvrAddShard", "_configsvrCollMod", "_configsvrMoveChunk", "_flushDatabaseCacheUpdates"),
+        *("_flushRoutingTableCacheUpdates", "_getNextSessionMods", "_getUserCacheGeneration", "_migrateClone"),
+        *("_recvChunkAbort", "_recvChunkCommit", "_recvChunkStart", "_recvChunkStatus", "_transferMods"),
+        *("_shardsvrCloneCatalogData", "_shardsvrCreateCollection", "_shardsvrDropCollection", "_shardsvrMoveRange"),
+        *("_shardsvrDropDatabaseParticipant", "_shardsvrParticipantBlock", "_shardsvrRenameCollection"),
+        *("_shardsvrJoinMigrations", "_configsvrBalancerStop", "_configsvrRemoveShard", "_killOperations"),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def sideways(closed: RunningCluster) -> RunningCluster:
+    """The cluster, whose replica sets have users of their own."""
+    for process in DAEMONS:
+        with closed.direct(process) as system:
+            if not any(each["user"] == "chief" for each in system.admin.command("usersInfo", 1)["users"]):
+                create_users(system)
+    return closed
+
+
+def verdict(raw: RawClient, db: str, command: Command) -> str:
+    """The text if access control refuses a command."""
+    reply = raw.command(command, db=db)
+    return str(reply["errmsg"]) if reply.get("code") == 13 else "allowed"
+
+
+def key_of(cluster: RunningCluster) -> str:
+    """The key of the cluster."""
+    return Path(cluster.document["auth"]["keyFile"]).read_text()
+
+
+@pytest.mark.matrix(share=0.4)
+@pytest.mark.parametrize("process", DAEMONS)
+@pytest.mark.parametrize("user", EVERYBODY)
+def test_verdicts_are_those_of_a_mongod(
+    sideways: RunningCluster, plain: PlainMongod, process: str, user: str | None
+) -> None:
+    differing = []
+    with (
+        identified(sideways.address(process), user, key_of(sideways)) as ours,
+        identified(plain.address, user, plain.key) as theirs,
+    ):
+        for db, command in (*AS_ON_MONGOD, *AS_ON_A_MEMBER):
+            name = next(iter(command))
+            if name in _LOG_INS or name in _OF_SERVERS or (user in _CHIEFS and name in _ENDING):
+                continue
+            seen, expected = verdict(ours, db, command), verdict(theirs, db, command)
+            if seen != expected:
+                differing.append((db, command, seen, expected))
+    assert differing == []
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+@pytest.mark.parametrize("user", [None, "writer", "chief"])
+def test_commands_of_servers_are_refused_in_the_order_of_mongod(
+    sideways: RunningCluster, plain: PlainMongod, process: str, user: str | None
+) -> None:
+    """First the database, then the log-in, then the privileges."""
+    with (
+        identified(sideways.address(process), user, key_of(sideways)) as ours,
+        identified(plain.address, None, plain.key) as stranger,
+    ):
+        for name in _NAMES:
+            for db in ("admin", "shop"):
+                refused = ours.command({name: 1}, db=db)
+                assert refused["code"] == 13, (name, db, refused)
+                if refused["errmsg"] == f"{name} may only be run against the admin database.":
+                    assert db == "shop"
+                    assert stranger.command({name: 1}, db=db)["errmsg"] == refused["errmsg"]
+                elif user is None:
+                    assert refused["errmsg"] == f"command {name} requires authentication"
+                else:
+                    shown = f'{{ {name}: 1, $db: "{db}" }}'
+                    assert refused["errmsg"] == f"not authorized on {db} to execute command {shown}"
+
+
+FIELDS: Final[list[tuple[str, Any]]] = [
+    ("shardVersion", {"t": Timestamp(0, 0), "v": Timestamp(0, 0)}),
+    ("databaseVersion", {}),
+    ("involvedNamespaces", []),
+    ("$configTime", Timestamp(1, 1)),
+    ("$topologyTime", Timestamp(1, 1)),
+    ("$replData", 1),
+    ("coordinator", True),
+    ("fromMongos", True),
+    ("needsMerge", True),
+    ("exchange", {}),
+    ("runtimeConstants", {}),
+    ("fromMigrate", True),
+    ("mayBypassWriteBlocking", True),
+    ("$audit", {"$impersonatedUsers": [], "$impersonatedRoles": []}),
+]
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+def test_fields_of_servers_are_refused_to_all_users(sideways: RunningCluster, process: str) -> None:
+    for user in (None, "writer", "chief"):
+        with identified(sideways.address(process), user, key_of(sideways)) as raw:
+            for name, value in FIELDS:
+                for command in ({"ping": 1}, {"find": "goods"}, {"insert": "goods", "documents": [{}]}):
+                    refused = raw.command({**command, name: value}, db="shop")
+                    assert refused.get("code") == 13, (user, name, command, refused)
+
+
+STAGES: Final[list[Command]] = [
+    aggregate({"$mergeCursors": {"remotes": [], "sort": {}}}),
+    aggregate({"$facet": with_fields(("x", [{"$group": {"_id": 1, "$doingMerge": True}}]), ("x", []))}),
+    {"explain": aggregate({"$_internalInhibitOptimization": {}})},
+    {"create": "v", "viewOn": "goods", "pipeline": [{"$queue": []}]},
+]
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+def test_stages_of_servers_are_refused_to_root(sideways: RunningCluster, process: str) -> None:
+    with identified(sideways.address(process), "chief", key_of(sideways)) as raw:
+        for command in STAGES:
+            assert verdict(raw, "shop", command).startswith("not authorized on shop to execute command"), command
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+def test_guesses_become_slow_at_daemons_too(sideways: RunningCluster, process: str) -> None:
+    def guess(user: str, password: str) -> tuple[bool, float]:
+        with raw_client(sideways.address(process)) as raw:
+            log_in = LogIn(raw, user, password=password)
+            proof = log_in.proof(log_in.start()["payload"])
+            began = monotonic()
+            reply = log_in.go_on(proof)
+            return bool(reply["ok"]), monotonic() - began
+
+    for _ in range(8):
+        assert not guess("watcher", "wrong")[0]
+    has_succeeded, seconds = guess("watcher", PASSWORD)
+    assert has_succeeded  # nobody can lock a user out
+    assert seconds >= 0.8
