@@ -32,7 +32,7 @@ async def run_config_command(
             down; MaxTimeMSExpired; or the command's own error.
     """
     command = COMMANDS[request.name]
-    if request.db != "admin":
+    if command.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
     _check_write_concern(command, request)
     primary = await wait_for_primary()

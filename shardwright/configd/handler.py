@@ -49,7 +49,10 @@ _ABOUT_NAMESPACES: Final = frozenset(
         "_configsvrUpdateZoneKeyRange",
     }
 )
-"""The commands of the config server whose argument is a collection or database; others name shards and the like."""
+"""The commands of the config server whose argument is a collection or database in full; others name shards and so on,
+unless they run on the database of a collection."""
+
+_WITHOUT_NAMESPACE: Final = frozenset(name for name, each in COMMANDS.items() if each.admin_only) - _ABOUT_NAMESPACES
 
 
 _FOR_USERS: Final = {name: Needed(name) for name in ("setFeatureCompatibilityVersion", "setUserWriteBlockMode")}
@@ -66,7 +69,7 @@ class ConfigHandler(SidecarHandler):
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""
-        return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=COMMANDS.keys() - _ABOUT_NAMESPACES)
+        return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=_WITHOUT_NAMESPACE)
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:

@@ -13,6 +13,7 @@ from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.commands.server_parameters import ServerParameters
 from shardwright.shardd.context.shard_context import ShardContext, handshake
+from shardwright.shardd.ddl.blocked_collections import BlockedCollections
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.ddl.rename_participants import RenameParticipants
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
@@ -78,6 +79,7 @@ class ShardServer:
         self.resharding = ReshardingService(context, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
         self.renames = RenameParticipants(context, self.migrations, self.range_deletions)
+        self.blocked = BlockedCollections(context)
         self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
         self.components = ShardComponents(
             context,
@@ -86,6 +88,7 @@ class ShardServer:
             self.migrations,
             self.coordinators,
             self.renames,
+            self.blocked,
             self.transaction_coordinators,
             self.resharding,
         )
@@ -115,6 +118,7 @@ class ShardServer:
                 self.resharding,
                 TermRecovery(lambda _: self.previews.transactions.end_abandoned()),
                 self.renames,
+                self.blocked,
                 TermRecovery(self.coordinators.restore_sections),
                 context.recovery_gate,
                 self.coordinators,

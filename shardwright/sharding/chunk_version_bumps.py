@@ -3,6 +3,7 @@
 As in `sharding.chunk_changes`, functions return what is to be written; the versions are those of MongoDB 6.0.5.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.sharding.chunk_changes import ChunkChanges
@@ -18,12 +19,24 @@ JUMBO_CHUNK_NOT_FOUND = 51262
 def bump_minor(highest: Chunk) -> ChunkChanges:
     """Make shards and routers notice that an attribute of the collection changed.
 
-    ``setAllowMigrations``, ``collMod`` and ``configureCollectionBalancing`` do this.
+    ``setAllowMigrations`` and ``configureCollectionBalancing`` do this.
 
     Args:
         highest: the chunk of the highest version, whose version is the collection's.
     """
     return ChunkChanges((highest.with_version(highest.version.with_minor_raised()),))
+
+
+def bump_each_shard(firsts: Sequence[Chunk], collection_version: ChunkVersion) -> ChunkChanges:
+    """Make every shard refuse the versions that routers have, as they would target wrongly by them.
+
+    Args:
+        firsts: one chunk of each shard that owns any, in the order of the shards' names.
+        collection_version: before the change.
+    """
+    first = collection_version.with_major_raised()
+    versions = (first.with_minor_raised(number) for number in range(len(firsts)))
+    return ChunkChanges(tuple(chunk.with_version(version) for chunk, version in zip(firsts, versions, strict=True)))
 
 
 def ensure_version_is_greater_than(

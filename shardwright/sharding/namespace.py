@@ -169,6 +169,11 @@ class Namespace:
         return Namespace(self.db, BUCKETS_PREFIX + self.collection)
 
     @property
+    def measurements(self) -> "Namespace":
+        """The time-series collection whose buckets this collection holds."""
+        return Namespace(self.db, self.collection.removeprefix(BUCKETS_PREFIX))
+
+    @property
     def is_logical_sessions(self) -> bool:
         """Whether it is ``config.system.sessions``, the one sharded collection of the config database."""
         return self.db == "config" and self.collection == "system.sessions"

@@ -8,7 +8,7 @@ The rules, the rounding of times and the errors are those of MongoDB 6.0.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
 
@@ -92,6 +92,10 @@ class TimeSeriesFields:
         if self.bucket_max_span_seconds is not None:
             document["bucketMaxSpanSeconds"] = self.bucket_max_span_seconds
         return document
+
+    def with_granularity(self, granularity: str) -> "TimeSeriesFields":
+        """How measurements are made into buckets once the granularity has changed."""
+        return replace(self, granularity=granularity, bucket_max_span_seconds=_SPAN_SECONDS[granularity])
 
     @property
     def span_ms(self) -> int:

@@ -116,6 +116,11 @@ class CollectionChunks:
             above = {"shard": {"$gt": chunk.shard}}
         return owners
 
+    async def first_of_each_owner(self) -> list[Chunk]:
+        """The first chunk of each shard that owns any, ordered by the shards' names."""
+        found = [await self._first({"shard": owner}, sort=_IN_ORDER) for owner in await self.owners()]
+        return [chunk for chunk in found if chunk is not None]
+
     def write(self, changes: ChunkChanges) -> None:
         """Write the result of a change; the transaction must have read `newest`."""
         self._transaction.delete("chunks", (chunk.id for chunk in changes.deleted))

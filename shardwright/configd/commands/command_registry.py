@@ -27,11 +27,13 @@ class WriteConcernRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigCommand:
-    """One command: its name, the function that runs it, and its rule for write concerns."""
+    """One command: its name, the function that runs it, its rule for write concerns, and whether it runs only on the
+    admin database."""
 
     name: str
     handler: CommandHandler
     write_concern: WriteConcernRule
+    admin_only: bool
 
 
 COMMANDS: Final[dict[str, ConfigCommand]] = {}
@@ -39,7 +41,7 @@ COMMANDS: Final[dict[str, ConfigCommand]] = {}
 
 
 def config_command(
-    name: str, *, write_concern: WriteConcernRule = WriteConcernRule.MAJORITY
+    name: str, *, write_concern: WriteConcernRule = WriteConcernRule.MAJORITY, admin_only: bool = True
 ) -> Callable[[CommandHandler], CommandHandler]:
     """Register the decorated function as the handler of a command. It returns the reply without ``ok``.
 
@@ -50,7 +52,7 @@ def config_command(
     def register(handler: CommandHandler) -> CommandHandler:
         if name in COMMANDS:
             raise ValueError(f"two handlers for the command {name}")
-        COMMANDS[name] = ConfigCommand(name, handler, write_concern)
+        COMMANDS[name] = ConfigCommand(name, handler, write_concern, admin_only)
         return handler
 
     return register

@@ -18,6 +18,7 @@ from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
 from shardwright.router.operations.snapshots import snapshot_of
 from shardwright.router.operations.split_aggregation import run_segments
+from shardwright.router.pipelines.bucket_span import with_present_span
 from shardwright.router.pipelines.commands import API_PARAMETERS, NEEDS_MERGE
 from shardwright.router.pipelines.counting import Counting
 from shardwright.router.pipelines.internal_stages import check_stages
@@ -37,6 +38,7 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import latest_operation_time
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.request import Request
 
 
 async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
@@ -58,6 +60,9 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
+        present = with_present_span(request, pipeline, routing)
+        if present is not None:
+            return await _run_part(operation, present, cursor_namespace)
         target = await sharded_target(operation, pipeline)
         if target is not None:
             return await merge_into(operation, pipeline, target, cursor_namespace, run_aggregate)
@@ -85,6 +90,16 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
 
     reading = with_routing(operation, operation.namespace, attempt)
     return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
+
+
+async def _run_part(operation: Operation, request: Request, cursor_namespace: str) -> Reply:
+    """Run another form of an aggregation."""
+    part = operation.part(request)
+    try:
+        return await run_aggregate(part, cursor_namespace)
+    finally:
+        operation.targeted = part.targeted
+        operation.retries += part.retries
 
 
 async def _merge_here(

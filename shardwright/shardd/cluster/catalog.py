@@ -43,7 +43,7 @@ class Catalog(CatalogClient):
         self._shards: dict[str, ShardEntry] = {}
         self._shard_loads: SingleFlight[None, None] = SingleFlight(nursery)
 
-    async def commit(self, command: Mapping[str, Any]) -> dict[str, Any]:
+    async def commit(self, command: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
         """Run one of the ``_configsvr`` commands that change the catalog, with majority write concern.
 
         Once this has returned, no primary of this shard reads an older catalog.
@@ -52,7 +52,7 @@ class Catalog(CatalogClient):
             CommandError: as for `command`; or `ConfigTimes.wait_durable` failed, and the change may have been made.
             BackendError: likewise.
         """
-        reply = await self.command({**command, "writeConcern": MAJORITY})
+        reply = await self.command({**command, "writeConcern": MAJORITY}, db)
         await self._times.wait_durable()
         return reply
 

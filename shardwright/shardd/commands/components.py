@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwright.shardd.commands.server_parameters import ServerParameters
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.blocked_collections import BlockedCollections
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.ddl.rename_participants import RenameParticipants
 from shardwright.shardd.migration.migrations import Migrations
@@ -24,6 +25,7 @@ class ShardComponents:
     migrations: Migrations
     coordinators: CoordinatorService
     renames: RenameParticipants
+    blocked: BlockedCollections
     transaction_coordinators: TransactionCoordinators
     resharding: ReshardingService
 

@@ -19,7 +19,13 @@ from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollec
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
-from shardwright.shardd.ddl.time_series import buckets_to_shard, change_of_buckets, sharded_time_series
+from shardwright.shardd.ddl.time_series import (
+    buckets_to_shard,
+    change_of_buckets,
+    check_is_time_series,
+    granularity_of,
+    sharded_time_series,
+)
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
@@ -113,6 +119,8 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
     namespace = own_collection(request)
+    if granularity_of(fields) is not None:
+        await check_is_time_series(shard.context, namespace)
     time_series = await sharded_time_series(shard.context, namespace)
     if time_series is not None:
         namespace, fields = namespace.buckets, change_of_buckets(time_series, fields)

@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.ddl.blocked_collections import READS_AND_WRITES, UNBLOCK
 from shardwright.shardd.ddl.database_sections import database_closed
 from shardwright.shardd.ddl.dropping import drop_database_here, drop_here
 from shardwright.shardd.ddl.participant_sessions import execute_once
@@ -94,21 +95,52 @@ async def drop_database_participant(shard: ShardComponents, request: Request) ->
 async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change the local collection's options; ``result`` is mongod's reply.
 
+    With ``needsUnblock``, operations that wait since ``_shardsvrParticipantBlock`` are admitted afterwards. With
+    ``performViewChange``, this shard also has the view of a time-series collection whose buckets change.
+
     Raises:
         CommandError: TransactionTooOld, the command comes late; or an error of mongod.
     """
-    namespace = own_collection(request)
-    raw = Arguments.of(request).raw(b"collModRequest")
-    fields = with_verbatim_stages(request.get(b"collModRequest"), raw)
-    modification = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
+    namespace, arguments = own_collection(request), Arguments.of(request)
+    fields = with_verbatim_stages(request.get(b"collModRequest"), arguments.raw(b"collModRequest"))
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:
-        reply = await local_collections.change(shard.context.mongod, namespace, modification)
+        mongod = shard.context.mongod
+        if arguments.boolean(b"performViewChange") and "timeseries" in fields:
+            await local_collections.change_granularity(mongod, namespace, fields["timeseries"])
+        modification = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
+        reply = await local_collections.change(mongod, namespace, modification)
         result.update((name, value) for name, value in reply.items() if name not in ("$clusterTime", "operationTime"))
+        shard.context.views.forget()
+        if arguments.boolean(b"needsUnblock"):
+            await shard.blocked.unblock(namespace)
 
     await execute_once(shard.context, request, str(namespace), modify)
     return {"result": result}
+
+
+@command("_shardsvrParticipantBlock")
+async def participant_block(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Make operations on a collection wait; or, with the ``blockType`` of MongoDB 7.0 for that, no longer.
+
+    Raises:
+        CommandError: BadValue, it is another type; TransactionTooOld, the command comes late; LockBusy, a write under
+            way did not end.
+    """
+    namespace = own_collection(request)
+    kind = Arguments.of(request).maybe_string(b"blockType") or READS_AND_WRITES
+    if kind not in (READS_AND_WRITES, UNBLOCK):
+        raise CommandError(
+            ErrorCode.BadValue,
+            f"Enumeration value '{kind}' for field '{request.name}.blockType' is not a valid value.",
+        )
+
+    async def work() -> None:
+        await (shard.blocked.unblock if kind == UNBLOCK else shard.blocked.block)(namespace)
+
+    await execute_once(shard.context, request, str(namespace), work)
+    return {}
 
 
 @command("_shardsvrRenameCollectionParticipant")

@@ -10,9 +10,11 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import unknown_field
 
 _NOT_TIME_SERIES: Final = 6159000
 _OTHER_OPTIONS: Final = 5731500
+_NOT_FOR_OTHERS: Final = 6201808
 """MongoDB's numbers for errors without a name."""
 
 
@@ -75,32 +77,53 @@ def change_of_buckets(fields: TimeSeriesFields, change: Mapping[str, Any]) -> di
         fields: how measurements are made into buckets.
         change: the fields of the request that say what to change.
 
-    Raises:
-        CommandError: NotImplemented, the granularity is to change; BadValue, it is not one; InvalidOptions, it is finer
-            than, or two steps from, the present one.
     """
     changed = dict(change)
-    if isinstance(options := change.get("timeseries"), Mapping):
-        _check_granularity(fields.granularity, options.get("granularity", fields.granularity))
-        del changed["timeseries"]
     index = change.get("index")
     if isinstance(index, Mapping) and isinstance(key := index.get("keyPattern"), Mapping):
         changed["index"] = {**index, "keyPattern": fields.buckets_index_key(key)}
     return changed
 
 
-def _check_granularity(present: str, wanted: str) -> None:
-    if wanted not in GRANULARITIES:
+def granularity_of(change: Mapping[str, Any]) -> str | None:
+    """The granularity that a ``collMod`` sets; None if it sets none.
+
+    Raises:
+        CommandError: BadValue, it is not one; 40415, another option of time-series collections is to change.
+    """
+    options = change.get("timeseries")
+    if not isinstance(options, Mapping):
+        return None
+    for name in options:
+        if name != "granularity":
+            raise unknown_field(f"_shardsvrCollMod.timeseries.{name}")
+    granularity: object = options.get("granularity")
+    if granularity is not None and granularity not in GRANULARITIES:
         raise CommandError(
             ErrorCode.BadValue,
-            f"Enumeration value '{wanted}' for field '_shardsvrCollMod.timeseries.granularity' is not a valid value.",
+            f"Enumeration value '{granularity}' for field '_shardsvrCollMod.timeseries.granularity' is not a valid "
+            "value.",
         )
-    steps = GRANULARITIES.index(wanted) - GRANULARITIES.index(present)
-    if steps == 1:
-        raise CommandError(
-            ErrorCode.NotImplemented, "collMod of the granularity of a sharded time-series collection is not supported"
-        )
-    if steps:
+    return None if granularity is None else str(granularity)
+
+
+async def check_is_time_series(context: ShardContext, namespace: Namespace) -> None:
+    """Refuse options of a time-series collection for anything else.
+
+    Raises:
+        CommandError: 6201808.
+    """
+    if namespace.is_time_series_buckets or await local_collections.describe(context.mongod, namespace.buckets) is None:
+        raise CommandError(_NOT_FOR_OTHERS, "Cannot use time-series options for a non-timeseries collection")
+
+
+def check_is_coarser(fields: TimeSeriesFields, granularity: str) -> None:
+    """Check that a granularity is the present one or coarser.
+
+    Raises:
+        CommandError: InvalidOptions.
+    """
+    if GRANULARITIES.index(granularity) < GRANULARITIES.index(fields.granularity):
         raise CommandError(
             ErrorCode.InvalidOptions,
             "Invalid transition for timeseries.granularity. Can only transition from 'seconds' to 'minutes' or "

@@ -178,6 +178,19 @@ async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str
     return await mongod.command(namespace.db, {**command, **uuid_argument(namespace, existing)})
 
 
+async def change_granularity(mongod: LocalMongod, buckets: Namespace, options: Mapping[str, Any]) -> None:
+    """Change the granularity of a time-series collection whose view is on this shard, too; may be repeated.
+
+    mongod changes the view before the buckets, and once these have changed it leaves the view as it is.
+
+    Raises:
+        CommandError: InvalidOptions, the present one is coarser; or another error of mongod.
+    """
+    if buckets.is_time_series_buckets and await describe(mongod, buckets.measurements) is not None:
+        modification = {"collMod": buckets.measurements.collection, "timeseries": options}
+        await mongod.command(buckets.db, {**modification, "writeConcern": MAJORITY})
+
+
 def uuid_argument(namespace: Namespace, existing: LocalCollection | None) -> dict[str, Binary]:
     """``collectionUUID`` for a command about a collection; nothing if mongod does not accept it."""
     if existing is None or existing.uuid is None or namespace.is_time_series_buckets:

@@ -12,17 +12,20 @@ from bson.binary import Binary
 from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
+from shardwright.shardd.ddl.coordinators.granularity_change import BLOCK_SHARDS, UPDATE_SHARDS, GranularityChange
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
+from shardwright.shardd.ddl.time_series import check_is_coarser, granularity_of
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document
 
-BLOCK_SHARDS: Final = "BlockShards"
-UPDATE_SHARDS: Final = "UpdateShards"
+INFO: Final = "info"
+"""The argument that a change of the granularity, once begun, has in addition: what the collection was before."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 _REFUSED_FOR_INDEX: Final = frozenset(
@@ -57,7 +60,11 @@ class ModifyCollection(Coordinator):
             # As in MongoDB, what the only shard says is at the top, too.
             changed = {name: value for name, value in results[self._me].items() if name != "ok"}
             return {**changed, "raw": {shards[self._me].host: changed}}
-        results = await self._modify_sharded(table)
+        granularity = self._new_granularity(table)
+        if granularity is None:
+            results = await self._modify_sharded(table)
+        else:
+            results = await self._modify_buckets(table, granularity)
         return {"raw": {shards[shard_id].host: result for shard_id, result in sorted(results.items())}}
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
@@ -72,6 +79,36 @@ class ModifyCollection(Coordinator):
             with self.point_of_no_return(retried=_REFUSED_FOR_NOW):
                 results |= await self._modify_elsewhere(table)
         return results
+
+    async def _modify_buckets(self, table: RoutingTable, granularity: str) -> dict[str, Any]:
+        """Change the granularity, and whatever else is asked for."""
+        before = self.arguments.get(INFO) or {"timeSeriesOptions": _fields(table).to_document(), "isSharded": True}
+        await self.enter_phase(self.phase or BLOCK_SHARDS, info=before)
+        change = GranularityChange(self, table.collection.uuid, granularity)
+        await change.prepare(self._try_out)
+        table = await change.present_table()
+        results = await self._modify_here(table)
+        results |= await self._modify_elsewhere(table)
+        await change.finish()
+        return results
+
+    async def _try_out(self, table: RoutingTable) -> None:
+        """Check everything but the granularity: all shards would accept that, and by now operations wait for it."""
+        await self._check_owners(table)
+        rest = {name: value for name, value in self._request.items() if name != "timeseries"}
+        if rest:
+            command = {**self._change_of(table), "collModRequest": rest, "needsUnblock": False}
+            await self._modify_here(table, command)
+
+    def _new_granularity(self, table: RoutingTable) -> str | None:
+        """The granularity to change to; None if it stays as it is."""
+        granularity = granularity_of(self._request)
+        if granularity is None or self._request.get("dryRun"):
+            return None
+        if INFO in self.arguments:  # the catalog may have changed already
+            return granularity
+        check_is_coarser(_fields(table), granularity)
+        return None if granularity == _fields(table).granularity else granularity
 
     async def _read_routing(self) -> RoutingTable | None:
         catalog = await self.context.catalog()
@@ -111,9 +148,9 @@ class ModifyCollection(Coordinator):
                     f"key pattern {pattern}",
                 )
 
-    async def _modify_here(self, table: RoutingTable) -> dict[str, Any]:
+    async def _modify_here(self, table: RoutingTable, command: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Begin with this shard, whose mongod refuses whatever all of them would refuse."""
-        command = self._change_of(table)
+        command = {**(command or self._change_of(table)), "performViewChange": True}
         if self._me in table.shards:
             return await self._send({self._me}, command)
         return await self._modify_bystander(command, self._me)
@@ -159,7 +196,7 @@ class ModifyCollection(Coordinator):
         return {
             "_shardsvrCollModParticipant": self.namespace.collection,
             "collModRequest": request,
-            "needsUnblock": False,
+            "needsUnblock": INFO in self.arguments,
             "performViewChange": perform_view_change,
         }
 
@@ -171,3 +208,8 @@ class ModifyCollection(Coordinator):
     @property
     def _me(self) -> str:
         return self.context.require_identity().shard_name
+
+
+def _fields(table: RoutingTable) -> TimeSeriesFields:
+    assert table.collection.time_series is not None  # checked with the request
+    return table.collection.time_series
