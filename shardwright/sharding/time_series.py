@@ -189,6 +189,11 @@ class TimeSeriesFields:
         return from_elements(elements)
 
 
+def is_coarser(granularity: str, other: str) -> bool:
+    """Whether buckets of one granularity span more time than those of another."""
+    return GRANULARITIES.index(granularity) > GRANULARITIES.index(other)
+
+
 def buckets_of(namespace: str) -> str:
     """The name of the collection with the buckets of a time-series collection, given as ``db.collection``."""
     db, _, collection = namespace.partition(".")

@@ -9,7 +9,7 @@ from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.arguments import own_collection
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_version_bumps import bump_each_shard
-from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields
+from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields, is_coarser
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -17,10 +17,10 @@ from shardwright.wire.errors import CommandError
 
 @config_command("_configsvrCollMod", admin_only=False)
 async def coll_mod(operation: Operation) -> dict[str, Any]:
-    """Set the granularity of a collection of buckets, in a version that every shard that owns chunks notices.
+    """Make the granularity of a collection of buckets coarser, in versions that are new to all owners of chunks.
 
-    The database is that of the collection, as in MongoDB. Repeating this changes nothing, and neither does a request
-    that is about something else, for the catalog has no other options of a collection.
+    The database is that of the collection, as in MongoDB. Nothing changes if the request is repeated, even after later
+    ones, or if it is about something else: the catalog has no other options of a collection.
 
     Raises:
         CommandError: NamespaceNotSharded; InvalidOptions, it holds no buckets; BadValue, it is not a granularity.
@@ -33,7 +33,7 @@ async def coll_mod(operation: Operation) -> dict[str, Any]:
         if document is None:
             raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
         collection = CollectionEntry.from_document(document)
-        if granularity is not None and granularity != _fields(collection).granularity:
+        if granularity is not None and is_coarser(granularity, _fields(collection).granularity):
             changed = _fields(collection).with_granularity(granularity)
             transaction.put("collections", [{**document, "timeseriesFields": changed.to_document()}])
             chunks = CollectionChunks(transaction, collection)

@@ -7,7 +7,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields
+from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields, is_coarser
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import unknown_field
@@ -117,13 +117,13 @@ async def check_is_time_series(context: ShardContext, namespace: Namespace) -> N
         raise CommandError(_NOT_FOR_OTHERS, "Cannot use time-series options for a non-timeseries collection")
 
 
-def check_is_coarser(fields: TimeSeriesFields, granularity: str) -> None:
+def check_not_finer(granularity: str, fields: TimeSeriesFields) -> None:
     """Check that a granularity is the present one or coarser.
 
     Raises:
         CommandError: InvalidOptions.
     """
-    if GRANULARITIES.index(granularity) < GRANULARITIES.index(fields.granularity):
+    if is_coarser(fields.granularity, granularity):
         raise CommandError(
             ErrorCode.InvalidOptions,
             "Invalid transition for timeseries.granularity. Can only transition from 'seconds' to 'minutes' or "

@@ -13,13 +13,18 @@ from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard
 from shardwright.shardd.ddl.blocked_collections import READS_AND_WRITES, UNBLOCK
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.time_series import check_not_finer
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.errors import CommandError
 
 BLOCK_SHARDS: Final = "BlockShards"
 UPDATE_CONFIG: Final = "UpdateConfig"
 UPDATE_SHARDS: Final = "UpdateShards"
+
+
+Step = Callable[[RoutingTable], Awaitable[None]]
 
 
 class GranularityChange:
@@ -36,11 +41,12 @@ class GranularityChange:
         self._uuid = uuid
         self._granularity = granularity
 
-    async def prepare(self, try_out: Callable[[RoutingTable], Awaitable[None]]) -> None:
+    async def prepare(self, check: Step, begin: Step) -> None:
         """Keep chunks where they are, have operations wait, and commit; afterwards the shards have to change.
 
         Args:
-            try_out: finds out whether the shards would refuse the change, while operations wait.
+            check: finds out whether the owners of chunks would refuse anything else that is to change.
+            begin: changes that on the first shard, while operations wait.
 
         Raises:
             CommandError: a shard refused, or could not be reached. Unless the coordinator must finish, nothing has
@@ -50,7 +56,7 @@ class GranularityChange:
         if coordinator.phase == BLOCK_SHARDS:
             try:
                 with coordinator.point_of_no_return():
-                    await self._block(try_out)
+                    await self._block(check, begin)
             except CommandError:
                 if not coordinator.must_finish:
                     await self._give_up()
@@ -85,13 +91,25 @@ class GranularityChange:
         assert table is not None  # the coordinator holds the lock of the collection
         return table
 
-    async def _block(self, try_out: Callable[[RoutingTable], Awaitable[None]]) -> None:
+    async def _block(self, check: Step, begin: Step) -> None:
         coordinator = self._coordinator
         await self._allow_migrations(is_allowed=False)
         table = await self.present_table()
+        await self._check_shards(table)
+        await check(table)
         await self._send(READS_AND_WRITES, table.shards)
         await coordinator.enter_phase(BLOCK_SHARDS)  # for another command to the participants
-        await try_out(table)
+        await begin(table)
+
+    async def _check_shards(self, table: RoutingTable) -> None:
+        """Check that no shard has a granularity from which it would not change."""
+        coordinator = self._coordinator
+        listing = {"listCollections": 1, "filter": {"name": coordinator.namespace.collection}}
+        shard_ids = {coordinator.context.require_identity().shard_name, *table.shards}
+        replies = await send_to_shards(coordinator.context, shard_ids, coordinator.namespace.db, listing)
+        for shard_id in sorted(replies):
+            for entry in replies[shard_id]["cursor"]["firstBatch"]:
+                check_not_finer(self._granularity, TimeSeriesFields.from_document(entry["options"]["timeseries"]))
 
     async def _give_up(self) -> None:
         coordinator = self._coordinator

@@ -14,7 +14,7 @@ from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
 from shardwright.shardd.ddl.coordinators.granularity_change import BLOCK_SHARDS, UPDATE_SHARDS, GranularityChange
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
-from shardwright.shardd.ddl.time_series import check_is_coarser, granularity_of
+from shardwright.shardd.ddl.time_series import check_not_finer, granularity_of
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
@@ -81,20 +81,19 @@ class ModifyCollection(Coordinator):
         return results
 
     async def _modify_buckets(self, table: RoutingTable, granularity: str) -> dict[str, Any]:
-        """Change the granularity, and whatever else is asked for."""
+        """Change the granularity, and whatever else is asked for, on all shards while operations wait."""
         before = self.arguments.get(INFO) or {"timeSeriesOptions": _fields(table).to_document(), "isSharded": True}
         await self.enter_phase(self.phase or BLOCK_SHARDS, info=before)
         change = GranularityChange(self, table.collection.uuid, granularity)
-        await change.prepare(self._try_out)
+        await change.prepare(self._check_owners, self._modify_first)
         table = await change.present_table()
         results = await self._modify_here(table)
         results |= await self._modify_elsewhere(table)
         await change.finish()
         return results
 
-    async def _try_out(self, table: RoutingTable) -> None:
-        """Check everything but the granularity: all shards would accept that, and by now operations wait for it."""
-        await self._check_owners(table)
+    async def _modify_first(self, table: RoutingTable) -> None:
+        """Change everything but the granularity on this shard."""
         rest = {name: value for name, value in self._request.items() if name != "timeseries"}
         if rest:
             command = {**self._change_of(table), "collModRequest": rest, "needsUnblock": False}
@@ -107,7 +106,7 @@ class ModifyCollection(Coordinator):
             return None
         if INFO in self.arguments:  # the catalog may have changed already
             return granularity
-        check_is_coarser(_fields(table), granularity)
+        check_not_finer(granularity, _fields(table))
         return None if granularity == _fields(table).granularity else granularity
 
     async def _read_routing(self) -> RoutingTable | None:
