@@ -11,8 +11,7 @@ import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
-from shardwright.shardd.metadata.critical_sections import enter_exclusively, leave, restore
-from shardwright.shardd.migration.documents import CRITICAL_SECTIONS
+from shardwright.shardd.metadata.critical_sections import CRITICAL_SECTIONS, enter_exclusively, leave, restore
 from shardwright.sharding.namespace import Namespace
 
 READS_AND_WRITES: Final = "ReadsAndWrites"

@@ -19,6 +19,9 @@ from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.critical_sections")
 
+CRITICAL_SECTIONS: Final = "collection_critical_sections"
+"""The collection of ``config`` with the critical sections that the next primary has to restore, by namespace."""
+
 DRAIN_SECONDS_MAX: Final = 0.5
 """How long new writes wait for those under way before they are admitted again."""
 

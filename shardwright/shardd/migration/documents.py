@@ -21,7 +21,6 @@ from shardwright.wire.errors import CommandError
 
 MIGRATION_COORDINATORS: Final = "migrationCoordinators"
 MIGRATION_RECIPIENTS: Final = "migrationRecipients"
-CRITICAL_SECTIONS: Final = "collection_critical_sections"
 MIGRATION_ATTEMPTS: Final = "migrationAttempts"
 MIGRATION_CHECKPOINTS: Final = "migrationCheckpoints"
 """Collections of the ``config`` database."""

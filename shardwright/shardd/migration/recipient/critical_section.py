@@ -16,8 +16,9 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN, MAJORITY
 from shardwright.shardd.metadata.critical_section import CriticalSection
+from shardwright.shardd.metadata.critical_sections import CRITICAL_SECTIONS
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.migration.documents import CRITICAL_SECTIONS, MIGRATION_RECIPIENTS, MigrationRecipientDocument
+from shardwright.shardd.migration.documents import MIGRATION_RECIPIENTS, MigrationRecipientDocument
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
