@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from bson.objectid import ObjectId
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
@@ -15,9 +16,9 @@ FIELDS = {"timeField": "x", "metaField": "m", "granularity": "seconds"}
 
 
 @pytest.fixture
-def buckets(catalog: CatalogUser, request: pytest.FixtureRequest) -> Sharded:
+def buckets(catalog: CatalogUser) -> Sharded:
     """A collection of buckets with three chunks on two shards."""
-    name = f"granularity.system.buckets.{request.node.name.partition('[')[0]}"
+    name = f"granularity.system.buckets.{ObjectId()}"
     sharded = catalog.shard_collection(name, [(MinKey(), 0, "b"), (0, 5, "a"), (5, MaxKey(), "b")])
     catalog.config.collections.update_one({"_id": name}, {"$set": {"timeseriesFields": FIELDS}})
     return sharded
