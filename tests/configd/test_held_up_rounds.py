@@ -1,7 +1,9 @@
 """A shard that hangs holds up neither the other shards nor whoever stops the balancer."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import pytest
 from bson.max_key import MaxKey
@@ -69,3 +71,40 @@ def test_other_shards_go_on(world: BalancedWorld, hanging: SizedShard) -> None:
     assert world.run({"_configsvrBalancerStatus": 1})["inBalancerRound"] is False
     logged = world.logged_rounds()
     assert {"errorOccurred": False, "candidateChunks": 2, "chunksMoved": 2}.items() <= logged[-1].items()
+
+
+def test_a_move_goes_on_with_the_next_primary_of_its_donor(world: BalancedWorld) -> None:
+    """Its former one is frozen, so it never answers."""
+    with serving(SizedShard, "first", "second") as members:
+        first, second = members.values()
+        for each in members.values():
+            each.set_name = "elected"
+        elect(first, [first, second])
+        hosts = f"elected/{first.address},{second.address}"
+        world.catalog.run({"_configsvrAddShard": hosts, "name": "elected"})
+        try:
+            world.catalog.shard_collection("db.elected", [(MinKey(), MaxKey(), "elected")])
+            held = first.held["_shardsvrMoveRange"] = threading.Event()
+            move = {"_configsvrMoveRange": "db.elected", "toShard": "b", "min": {"x": MinKey()}, "max": {"x": MaxKey()}}
+            with ThreadPoolExecutor(1) as pool:
+                moving = pool.submit(world.catalog.run, move)
+                with first.arrived:
+                    assert first.arrived.wait_for(lambda: len(first.moves) == 1, 60)
+                elect(second, [first, second])
+                moving.result(60)
+            held.set()
+            assert len(second.moves) == 1
+            assert {**second.moves[0], **_TIMES} == {**first.moves[0], **_TIMES}
+        finally:
+            world.catalog.config.shards.delete_one({"_id": "elected"})
+
+
+_TIMES: Final = dict.fromkeys(("$clusterTime", "$configTime", "$topologyTime", "lsid", "operationTime"))
+
+
+def elect(primary: SizedShard, members: Sequence[SizedShard]) -> None:
+    """Have the members say which one of them is primary."""
+    for each in members:
+        is_primary = each is primary
+        state = {"isWritablePrimary": is_primary, "secondary": not is_primary, "primary": primary.address}
+        each.hello = {**state, "hosts": [member.address for member in members]}
