@@ -125,6 +125,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
     # With smaller caches the shards' mongods may refuse the 48 MB that one of PyMongo's tests inserts in a transaction.
     options = ("--routers", "2", "--orphan-cleanup-delay", "0", "--verify-migrations", "--cache-gb", "0.5")
     with running_cluster(tmp_path_factory.mktemp("cluster"), *options) as running:
+        with running.direct("config.0.configd") as config:
+            # However busy the machine is.
+            config.admin.command("setParameter", 1, reshardingCriticalSectionTimeoutMillis=60_000)
         yield running
 
 
