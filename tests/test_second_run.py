@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.second_run import DAYS, FOLDERS, NOT_CLOSED, OWN_CLUSTERS, chosen
+from tests.second_run import DAYS, NOT_CLOSED, TAKES_PART, chosen
 
 ROOT = Path(__file__).parent.parent
 
@@ -13,7 +13,7 @@ def ids(items: list[pytest.Item]) -> set[str]:
     return {item.nodeid for item in items}
 
 
-@pytest.mark.parametrize("name", [*FOLDERS, *OWN_CLUSTERS, *NOT_CLOSED])
+@pytest.mark.parametrize("name", [*TAKES_PART, *NOT_CLOSED])
 def test_what_is_named_exists(name: str) -> None:
     path, _, test = name.partition("::")
     assert (ROOT / path).exists()
