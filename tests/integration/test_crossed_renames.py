@@ -58,7 +58,7 @@ def outcomes(pair: tuple[Rename, Rename]) -> list[dict[str, str]]:
     return found
 
 
-@pytest.mark.matrix(share=0.7)
+@pytest.mark.matrix(share=0.5)
 @pytest.mark.parametrize("sharded", ["abc", "a", "b"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_two_renames_at_once(

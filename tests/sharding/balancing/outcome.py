@@ -23,7 +23,7 @@ class Needs:
         moves: how many moves that takes at least.
     """
 
-    load: float
+    load: int
     moves: int
 
 
@@ -51,7 +51,7 @@ def needs_of(world: World) -> Needs:
         mean = (at.total() + arriving) / len(at)
         excess += sum(max(0, load - mean) for load in at.values())
     step = world.chunk_bytes_max if world.policy is Policy.DATA_SIZE else 1
-    return Needs(misplaced + excess, moves + ceil(excess / step))
+    return Needs(misplaced + ceil(excess), moves + ceil(excess / step))
 
 
 def moved_load(world: World) -> int:
