@@ -73,7 +73,7 @@ if (subject) {
   await certified.close();
   await external((db) => db.command({ dropUser: subject }));
   const unknown = new MongoClient(`mongodb://${address}/${query}&authMechanism=MONGODB-X509`);
-  await assert.rejects(ping(unknown), { code: 18, codeName: "AuthenticationFailed" });
+  await assert.rejects(ping(unknown), { code: 11, codeName: "UserNotFound" });
   await unknown.close();
 }
 console.log("done");
