@@ -19,12 +19,14 @@ from shardwright.shardd.metadata.renamed import is_renamed
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import Admission, Entry, is_read, namespace_of
+from shardwright.shardd.operations.counted_measurements import CountedMeasurements
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import named_namespaces
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
 from shardwright.shardd.operations.retried_writes import answer_retried_write, maybe_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
+from shardwright.shardd.orphans.bucket_statements import is_about_measurements
 from shardwright.shardd.orphans.error_texts import without_filter_in_errors
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
@@ -280,8 +282,10 @@ class VersionedOperations:
     ) -> bytes | None:
         namespace = Namespace.parse(state.namespace)
         time_series = None if state.table is None else state.table.collection.time_series
-        request = await without_orphans(request, self._context.mongod, namespace, orphans, time_series)
-        return await self._run_filtered(exchange, state, request)
+        filtered = await without_orphans(request, self._context.mongod, namespace, orphans, time_series)
+        if time_series is not None and filtered is not request and is_about_measurements(request):
+            return await CountedMeasurements(exchange, namespace, filtered, time_series).run()
+        return await self._run_filtered(exchange, state, filtered)
 
     @may_run_in_reactor
     async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:

@@ -13,8 +13,9 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, catalog_entry, placement, shard_collection
-from tests.local_cluster import Client
+from tests.local_cluster import Client, RunningCluster
 
 START = datetime(2024, 1, 1)
 OPTIONS = {"timeField": "at", "metaField": "sensor"}
@@ -223,6 +224,33 @@ def test_moves_beside_writers(series: Documents, other_client: Client) -> None:
         writer.join()
     assert inserted
     assert series.count_documents({}) == len(list(series.find())) == 100 + inserted
+
+
+def test_counts_beside_orphans(series: Documents, cluster: RunningCluster) -> None:
+    """The upper shard has buckets of three sensors that it no longer owns; each bucket has ten measurements."""
+    admin, buckets = series.database.client.admin, f"{series.database.name}.system.buckets.series"
+    admin.command("split", buckets, middle={"meta": 7})
+    with cluster.direct("shard1.0.shardd") as donor, fail_point(donor, "suspendRangeDeletion"):
+        admin.command("moveChunk", buckets, find={"meta": 7}, to=LOWER)
+        deletes = [{"q": {"sensor": {"$in": each}}, "limit": 0} for each in ([4, 5, 7], [6, 7, 8], [5])]
+        assert series.database.command("delete", "series", deletes=deletes)["n"] == 50
+        assert sorted(series.distinct("sensor")) == [0, 1, 2, 3, 9]
+        refused = series.database.command("delete", "series", deletes=[*deletes, {"q": {"value": 1}, "limit": 0}])
+        assert [(each["index"], each["code"]) for each in refused["writeErrors"]] == [(3, ErrorCode.InvalidOptions)]
+    assert series.count_documents({}) == 50
+
+
+def test_counts_of_updates_beside_orphans(database: Database[Document], cluster: RunningCluster) -> None:
+    series = shard_series(database, {"sensor.id": 1}, {"meta.id": 5})
+    series.insert_many([{"at": at(i), "sensor": {"id": i % 10, "room": i % 2}} for i in range(30)])
+    admin, buckets = database.client.admin, f"{database.name}.system.buckets.series"
+    admin.command("split", buckets, middle={"meta.id": 7})
+    with cluster.direct("shard1.0.shardd") as donor, fail_point(donor, "suspendRangeDeletion"):
+        admin.command("moveChunk", buckets, find={"meta.id": 7}, to=LOWER)
+        moved = series.update_many({"sensor.room": 1}, {"$set": {"sensor.room": 2}})
+        assert (moved.matched_count, moved.modified_count) == (15, 15)
+        again = series.update_many({"sensor.room": 2}, {"$set": {"sensor.room": 2}})
+        assert (again.matched_count, again.modified_count) == (15, 0)
 
 
 def test_refusals(database: Database[Document]) -> None:

@@ -38,7 +38,7 @@ def is_about_measurements(request: Request) -> bool:
 def as_bucket_statements(request: Request, fields: TimeSeriesFields) -> Request | None:
     """An equivalent update or delete of buckets; None if there is none.
 
-    Its reply counts buckets.
+    Its reply counts buckets (see `operations.counted_measurements`).
 
     Raises:
         InvalidBSONError: a statement is not well-formed.
