@@ -5,6 +5,7 @@ to it meanwhile, unless the change is one of the whole database.
 """
 
 from abc import ABC, abstractmethod
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from shardwright.wire.error_codes import ErrorCode
@@ -169,6 +170,45 @@ class Modify(Change):
         assert entry["options"]["validationLevel"] == "moderate"
 
 
+class Granularity(Change):
+    """The granularity of a sharded time-series collection, by which routers target."""
+
+    name = "collMod (granularity)"
+    # Not the beginning and the end, which are those of any `collMod`.
+    places = coordinator_at("collMod_V2", *["BlockShards"] * 2, "UpdateConfig", "UpdateShards")[1:]
+
+    def prepare(self, router: Client) -> None:
+        admin, options = router.admin, {"timeField": "at", "metaField": "sensor"}
+        noon = {"meta": 1, "control.min.at": self._at(12)}
+        admin.command("shardCollection", self._namespace("series"), key={"sensor": 1, "at": 1}, timeseries=options)
+        admin.command("split", self._buckets, middle=noon)
+        admin.command("moveChunk", self._buckets, find=noon, to=UPPER)
+        router[self.db].series.insert_many([{"at": self._at(hour), "sensor": 1, "hour": hour} for hour in range(24)])
+
+    def request(self) -> tuple[str, Document]:
+        return self.db, {"collMod": "series", "timeseries": {"granularity": "hours"}}
+
+    def check(self, router: Client) -> None:
+        entry = catalog_entry(router, self._buckets)
+        assert entry is not None
+        assert entry["timeseriesFields"]["bucketMaxSpanSeconds"] == 30 * 86_400
+        # It belongs to a bucket that begins at midnight, on the other shard than most of the same afternoon.
+        router[self.db].series.insert_one({"at": self._at(20.5), "sensor": 1, "hour": 20.5})
+        found = router[self.db].series.find({"sensor": 1, "at": {"$gte": self._at(20)}}).sort("at")
+        assert [each["hour"] for each in found] == [20, 20.5, 21, 22, 23]
+        midnight = {"meta": 1, "control.min.at": self._at(0)}
+        router.admin.command("moveChunk", self._buckets, find=midnight, to=UPPER)
+        assert router[self.db].series.count_documents({}) == 25
+
+    @property
+    def _buckets(self) -> str:
+        return self._namespace("system.buckets.series")
+
+    @staticmethod
+    def _at(hour: float) -> datetime:
+        return datetime(2024, 1, 1) + timedelta(hours=hour)
+
+
 class Rename(Change):
     """A sharded collection over another one."""
 
@@ -324,8 +364,8 @@ class MovePrimary(Change):
 
 
 CHANGES: Final[tuple[type[Change], ...]] = (
-    *(ShardCollection, ShardNewCollection, DropSharded, DropUnsharded, DropDatabase, Modify, Rename, RenameUnsharded),
-    *(Refine, ForbidMigrations, Create, CreateIndexes, DropIndexes, MovePrimary),
+    *(ShardCollection, ShardNewCollection, DropSharded, DropUnsharded, DropDatabase, Modify, Granularity),
+    *(Rename, RenameUnsharded, Refine, ForbidMigrations, Create, CreateIndexes, DropIndexes, MovePrimary),
 )
 
 STOPS: Final[dict[str, tuple[type[Change], Place]]] = {
