@@ -55,6 +55,12 @@ class Cluster:
         bounds = [(each["min"], each["max"], self.shards.index(each["shard"])) for each in chunks]
         return {field: value for field, value in entry.items() if field not in OF_ONE_INCARNATION}, bounds
 
+    def lastmods(self, name: str) -> list[Any]:
+        """The versions of the chunks of the buckets."""
+        entry = self.client.config["collections"].find_one({"_id": f"{DB}.system.buckets.{name}"})
+        assert entry is not None
+        return [each["lastmod"] for each in self.client.config.chunks.find({"uuid": entry["uuid"]}).sort("min", 1)]
+
 
 @pytest.fixture(scope="module")
 def clusters(client: Client, other_client: Client, cluster: RunningCluster) -> Iterator[tuple[Cluster, Cluster]]:
@@ -141,6 +147,38 @@ def test_operations(clusters: tuple[Cluster, Cluster], command: dict[str, Any]) 
     """Each one on both clusters, through a router that may believe the collection to be unsharded."""
     db = "admin" if next(iter(command)).endswith(("Key", "reshardCollection")) else DB
     genuine, own = (each.answer(command, db=db, is_other=True) for each in clusters)
+    assert own == genuine
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeseries": {"granularity": "days"}},
+        {"timeseries": {"bucketMaxSpanSeconds": 5}},
+        {"timeseries": {}},
+        {"timeseries": {"granularity": "minutes"}},
+        {"timeseries": {"granularity": "seconds"}},
+        {"timeseries": {"granularity": "hours"}, "expireAfterSeconds": 10**9},
+    ],
+    ids=str,
+)
+def test_granularity(clusters: tuple[Cluster, Cluster], options: dict[str, Any]) -> None:
+    """The collection has chunks on both shards, and the router does not know its present granularity."""
+    answers, entries = [], []
+    for each in clusters:
+        answers.append(each.answer({"collMod": "c", **options}, is_other=True))
+        each.client[DB].c.insert_one({"t": START + timedelta(days=3), "m": 7, "v": 1000})
+        entries.append((each.catalog("c"), each.lastmods("c"), each.other[DB].c.count_documents({"v": 1000})))
+    assert answers[1] == answers[0]
+    assert entries[1] == entries[0]
+
+
+@pytest.mark.parametrize("name", ["system.buckets.c", "plain"])
+def test_granularity_of_what_has_none(clusters: tuple[Cluster, Cluster], name: str) -> None:
+    for each in clusters:
+        each.client[DB].plain.insert_one({})
+    command = {"collMod": name, "timeseries": {"granularity": "hours"}}
+    genuine, own = (each.answer(command) for each in clusters)
     assert own == genuine
 
 
