@@ -10,6 +10,7 @@ import pytest
 from bson import Binary, Int64, ObjectId, Timestamp
 from pymongo.errors import OperationFailure
 
+from shardwright.daemon.user_names import UserName
 from tests.access_control.conftest import PlainMongod
 from tests.access_control.users import PASSWORD, LogIn, raw_user, user_of
 from tests.integration.raw_client import RawClient, raw_client
@@ -281,6 +282,16 @@ def test_a_user_who_is_created_again_is_another(closed: RunningCluster, plain: P
         their_root.admin.command("createUser", name, pwd=PASSWORD, roles=[ON_SHOP])
         with raw_client(closed.address("router.0")) as ours, raw_client(plain.address) as theirs:
             assert seen(root, ours, name) == seen(their_root, theirs, name) == ["command find requires authentication"]
+
+
+@pytest.mark.parametrize("argument", [{}, {"allUsers": False}, {"users": []}, {"users": [], "allUsers": False}])
+def test_lists_of_sessions_are_of_ones_own(closed: RunningCluster, argument: Command) -> None:
+    listing = {"aggregate": 1, "pipeline": [{"$listLocalSessions": argument}], "cursor": {}}
+    with raw_user(closed, "writer") as writer, raw_user(closed, "chief") as chief:
+        for raw in (writer, chief):
+            raw.command({"find": "goods", "limit": 1, "lsid": {"id": Binary(uuid4().bytes, 4)}}, db="shop")
+        own = UserName("writer", "admin").digest
+        assert {each["_id"]["uid"] for each in writer.command(listing)["cursor"]["firstBatch"]} == {own}
 
 
 REACHING_FURTHER: Final[list[tuple[str, Command]]] = [

@@ -3,7 +3,8 @@
 Shards are asked by the cluster, so the router names the user there.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.rawbson import (
@@ -24,6 +25,11 @@ _PIPELINE: Final = b"pipeline"
 _MARK: Final = b"Sessions"
 
 
+def names_others(argument: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    """Whether one of the stages may list sessions of others than who sends it: no names mean one's own."""
+    return not isinstance(argument, Mapping) or bool(argument.get("users") or argument.get("allUsers"))
+
+
 def with_own_sessions(request: Request, user: UserName) -> Request:
     """The request with the user's name in the stage that it begins with, if that lists the sessions of nobody else.
 
@@ -37,7 +43,7 @@ def with_own_sessions(request: Request, user: UserName) -> Request:
     stages = request.documents(_PIPELINE)
     first = decode_document(stages[0]) if stages else {}
     name = next(iter(first), "")
-    if name not in LISTS_OF_SESSIONS or first[name] != {}:
+    if name not in LISTS_OF_SESSIONS or names_others(first[name]):
         return request
     own = encode_document({name: {"users": [user.to_document()]}})
     pipeline = element(_PIPELINE, ARRAY, array_of_documents([own, *stages[1:]]))

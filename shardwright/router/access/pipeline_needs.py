@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shardwright.daemon.privileges import ANY, CLUSTER, Resource
 from shardwright.router.access.needs import Need, Needs
-from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS
+from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS, names_others
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import duplicate_field
@@ -79,7 +79,7 @@ def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[st
     elif first == "$currentOp":
         yield Need("inprog", CLUSTER)  # the user's own operations are not told apart
     elif first in LISTS_OF_SESSIONS:
-        if not isinstance(argument, Mapping) or argument.get("users") or argument.get("allUsers"):
+        if names_others(argument):
             yield Need("listSessions", CLUSTER)
     elif first == "$shardedDataDistribution":
         yield Need("shardedDataDistribution", CLUSTER)
