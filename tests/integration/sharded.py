@@ -65,6 +65,11 @@ def chunks(client: Client, namespace: str) -> list[Document]:
     """The documents of ``config.chunks`` in the order of their bounds."""
     entry = catalog_entry(client, namespace)
     assert entry is not None, f"{namespace} is not sharded"
+    return chunks_of(client, entry)
+
+
+def chunks_of(client: Client, entry: Document) -> list[Document]:
+    """As `chunks`, of the collection with an entry of ``config.collections``, even if it is not there any more."""
     found = client.config.get_collection("chunks", CATALOG_OPTIONS).find({"uuid": entry["uuid"]})
     return list(found.sort("min", 1))
 

@@ -8,7 +8,7 @@ from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 from tests.chaos.nemeses.base import Nemesis, Scene
 from tests.chaos.stage import Document, Stage
 from tests.chaos.worlds import World
-from tests.integration.sharded import catalog_entry, chunks
+from tests.integration.sharded import catalog_entry, chunks_of
 
 CHUNKS_MAX: Final = 12
 """If a collection has more chunks, some are merged before any is split."""
@@ -75,7 +75,7 @@ class Moves(Nemesis):
         entry = catalog_entry(self._client, namespace)
         if entry is None or entry["key"] != world.key:
             return {}
-        found = chunks(self._client, namespace)
+        found = chunks_of(self._client, entry)
         if not found:
             return {}
         index, kind = int(draws[0] * len(found)), draws[1]
