@@ -17,6 +17,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
 from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import LOWER, UPPER, Document, shard_by_range
@@ -227,6 +228,28 @@ def test_kill_during_an_abort(
             is_committed = commit.wait()
     assert not is_committed
     check_settled(faulty, tokens, is_committed=False)
+
+
+@pytest.mark.exhaustive  # the router looks for the shard for a long time
+def test_coordinator_that_the_router_cannot_find(faulty: FaultCluster, application: Client, tokens: Tokens) -> None:
+    """A commit that gives up says nothing of the attempt before it, which had the participants prepare."""
+    with application.start_session() as session:
+        session.start_transaction()
+        transfer(application, session)
+        with fail_point(faulty.client(f"{COORDINATOR}.shardd"), "hangBeforeWritingDecision") as point:
+            commit = RunningCommit(session)
+            point.wait_entered()
+            with (
+                killed(faulty, f"{COORDINATOR}.mongod", f"{COORDINATOR}.shardd"),
+                raw_client(faulty.router_addresses[0]) as router,
+            ):
+                router.socket.settimeout(OUTCOME_SECONDS_MAX)
+                reply = router.command(recovery(tokens))
+                assert reply["code"] == ErrorCode.FailedToSatisfyReadPreference, reply
+                assert "errorLabels" not in reply
+            point.turn_off()
+            assert commit.wait()
+    check_settled(faulty, tokens, is_committed=True)
 
 
 LOSSES: Final[dict[str, tuple[str, Document]]] = {

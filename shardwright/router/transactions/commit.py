@@ -13,25 +13,28 @@ from shardwright.wire.error_codes import Category, ErrorCode, codes_of
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_UNKNOWN: Final = (
-    codes_of(Category.RETRYABLE)
-    | codes_of(Category.EXCEEDED_TIME_LIMIT)
-    | codes_of(Category.WRITE_CONCERN)
-    | {
-        *(ErrorCode.ClientDisconnect, ErrorCode.ClientMarkedKilled, ErrorCode.Interrupted),
-        ErrorCode.TransactionTooOld,
-    }
-)
-"""Errors of a commit that leave open whether it has taken place, or will."""
+_ABORTED: Final = codes_of(Category.SNAPSHOT) | {
+    ErrorCode.APIMismatchError,
+    ErrorCode.NoSuchTransaction,
+    ErrorCode.OperationNotSupportedInTransaction,
+    ErrorCode.ReadConcernMajorityNotEnabled,
+    ErrorCode.TransactionCommitted,
+    ErrorCode.WriteConflict,
+}
+"""Errors by which a shard says that the transaction was aborted: its own part, or by the vote of a participant.
+
+Any other error leaves open whether the commit has taken place, or will: even one that says that the shard could not be
+found, because an earlier attempt may have reached it.
+"""
 
 
 @may_run_in_reactor
 async def commit(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> ShardReply | None:
     """Commit a transaction; the reply to be passed on, None if no shard was asked.
 
-    If it fails in a way that leaves the outcome open, the next commit sends the same again. After any other failure
-    nothing has been committed, and the participants that are still open are aborted: the one that failed may have been
-    the only one that was asked.
+    If it fails in a way that leaves the outcome open, the next commit sends the same again. If a shard says that the
+    transaction was aborted, the participants that are still open are aborted: the one that failed may have been the
+    only one that was asked.
 
     Args:
         sender: the plain one.
@@ -76,7 +79,7 @@ async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, ele
 
 def is_unknown(error: CommandError) -> bool:
     """Whether a commit that failed so may have taken place, or may still."""
-    return error.code in _UNKNOWN or "writeConcernError" in error.extra
+    return error.code not in _ABORTED or "writeConcernError" in error.extra
 
 
 async def _abort_others(sender: ShardSender, transaction: RouterTransaction, error: CommandError) -> None:

@@ -131,7 +131,7 @@ def test_two_writers_commit_through_the_coordinator() -> None:
     assert command["coordinator"] is True
 
 
-@pytest.mark.parametrize("code", [6, 10107, 50, 64, 225, 262, 91, 11601])
+@pytest.mark.parametrize("code", [6, 10107, 50, 64, 225, 262, 91, 11601, 133, 70, 24, 267, 72])
 def test_unknown_outcome_has_the_same_sent_again(code: int) -> None:
     name = "coordinateCommitTransaction"
     shards, transaction = Shards({(name, "a"): [failure(code), OK]}), transaction_of(a=True, b=True)
@@ -154,7 +154,7 @@ def test_write_concern_error_has_the_same_sent_again() -> None:
     assert transaction.phase is Phase.COMMITTED
 
 
-@pytest.mark.parametrize(("code", "is_over"), [(251, True), (72, False)])
+@pytest.mark.parametrize(("code", "is_over"), [(251, True), (246, False)])
 def test_refusal_is_final(code: int, *, is_over: bool) -> None:
     shards, transaction = Shards({("commitTransaction", "a"): [failure(code)]}), transaction_of(a=True)
     with pytest.raises(CommandError):
