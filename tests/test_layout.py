@@ -86,7 +86,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "replies": {"placement"},
         "reads": {"placement"},
         "pipelines": {"placement", "reads"},
-        "ddl": {"placement", "replies"},
+        "ddl": {"replies"},
         "routing": {"placement"},
         "sending": {"replies", "routing"},
         "transactions": {"replies", "sending"},

@@ -153,6 +153,9 @@ class ChunkVersion:
         return f"{self.major}|{self.minor}||{self.epoch}||Timestamp({self.timestamp.time}, {self.timestamp.inc})"
 
 
+CONFIG_SHARD: Final = "config"
+"""The shard name of the config servers, which are addressed like a shard."""
+
 UNSHARDED: Final = ChunkVersion(0, 0, ObjectId(bytes(12)), Timestamp(0, 0))
 """The version of a collection that is not sharded."""
 

@@ -359,3 +359,25 @@ def test_stale_routing_in_a_later_statement_is_transient(
         assert raised.value.has_error_label("TransientTransactionError")
         session.abort_transaction()
         assert session.with_transaction(read) is not None
+
+
+def test_the_admin_database_has_transactions_of_its_own(
+    filled: Documents, session: ClientSession, client: Client
+) -> None:
+    own = client.admin.get_collection(f"own_{uuid4().hex[:8]}")
+    own.insert_one({"_id": 0})
+    with session.start_transaction():
+        own.insert_one({"_id": 1}, session=session)
+        assert [each["_id"] for each in own.find(session=session)] == [0, 1]
+    assert own.count_documents({}) == 2
+    for first, second in ((own, filled), (filled, own)):
+        session.start_transaction()
+        first.insert_one({"_id": "a", "key": 1}, session=session)
+        with pytest.raises(OperationFailure) as raised:
+            second.insert_one({"_id": "a", "key": 1}, session=session)
+        assert raised.value.code == ErrorCode.OperationNotSupportedInTransaction
+        assert not raised.value.has_error_label("TransientTransactionError")
+        session.abort_transaction()
+    assert own.count_documents({}) == 2
+    assert filled.count_documents({}) == 20
+    own.delete_many({})  # nobody may drop it

@@ -17,12 +17,12 @@ from shardwright.router.change_streams.tokens import ResumeToken, after, token_i
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.reads.sort_order import sort_key_span
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger

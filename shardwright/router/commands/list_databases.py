@@ -10,9 +10,9 @@ from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.database_list import merge_database_lists
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import read_all_shards
-from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.worst_error import raise_worst
+from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.router.placement.database_routing import CONFIG_SHARD
+from shardwright.sharding.versions import CONFIG_SHARD
 
 _EMPTY: Final = 1
 """The ``sizeOnDisk`` by which a storage engine without files says that a database is empty."""

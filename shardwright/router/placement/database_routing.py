@@ -5,9 +5,6 @@ from typing import Final
 from shardwright.sharding.clock import config_time_element
 from shardwright.sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
 
-CONFIG_SHARD: Final = "config"
-"""The shard name of the config servers, which are addressed like a shard."""
-
 _UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 
 

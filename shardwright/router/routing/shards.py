@@ -8,10 +8,10 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorClock, VectorTime
+from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -19,6 +19,7 @@ from shardwright.router.transactions.session_fields import (
 )
 from shardwright.router.transactions.transaction_times import TransactionTimes
 from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, decode_document, encode_document
@@ -143,16 +144,27 @@ class RouterTransaction:
         return self._at_cluster_time
 
     def join(self, shard: str) -> bytes:
-        """What the next request to a shard carries; the shard becomes a participant, if it is not one yet."""
+        """What the next request to a shard carries; the shard becomes a participant, if it is not one yet.
+
+        Raises:
+            CommandError: OperationNotSupportedInTransaction, the config servers would have to commit together with
+                others, which they cannot.
+        """
         self.requests += 1
         if shard in self.participants:
             return self.elements_for(shard)
+        if self.participants and CONFIG_SHARD in (shard, self.coordinator):
+            raise CommandError(
+                ErrorCode.OperationNotSupportedInTransaction,
+                "Cannot use the admin database together with another one in a transaction.",
+            )
         self.participants[shard] = Participant(self.statement)
         return self.elements_for(shard) + read_concern_element(self._concern_of_participants()) + STARTS_ELEMENT
 
     def elements_for(self, shard: str) -> bytes:
         """What a request to a participant carries, be it a later statement, a commit, or an abort."""
-        return self.own_elements + COORDINATOR_ELEMENT if shard == self.coordinator else self.own_elements
+        coordinates = shard == self.coordinator != CONFIG_SHARD
+        return self.own_elements + COORDINATOR_ELEMENT if coordinates else self.own_elements
 
     def note_answer(self, shard: str, *, is_read_only: bool) -> None:
         """Note from a participant's successful reply whether all its statements so far have only read.
