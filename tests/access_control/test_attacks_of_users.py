@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.daemon.user_names import UserName
 from tests.access_control.conftest import PlainMongod
-from tests.access_control.users import PASSWORD, LogIn, raw_user, user_of
+from tests.access_control.users import PASSWORD, LogIn, create_users, raw_user, user_of
 from tests.integration.raw_client import RawClient, raw_client
 from tests.local_cluster import Client, RunningCluster
 
@@ -120,9 +120,7 @@ def test_internal_commands_are_for_nobody(closed: RunningCluster) -> None:
 @pytest.mark.parametrize("process", ["shard0.0.shardd", "config.0.configd"])
 def test_not_even_root_is_internal_at_a_daemon(closed: RunningCluster, process: str) -> None:
     with closed.direct(process) as system:
-        known = [each["user"] for each in system.admin.command("usersInfo", 1)["users"]]
-        if "chief" not in known:
-            system.admin.command("createUser", "chief", pwd=PASSWORD, roles=["root"])
+        create_users(system)
     with user_of(closed, "chief", process) as client:
         codes = {name: error_of(client, "admin", {name: 1})[0] for name in INTERNAL_COMMANDS if name[0] == "_"}
         assert set(codes.values()) <= {13, 59}

@@ -74,8 +74,7 @@ def sideways(closed: RunningCluster) -> RunningCluster:
     """The cluster, whose replica sets have users of their own."""
     for process in DAEMONS:
         with closed.direct(process) as system:
-            if not any(each["user"] == "chief" for each in system.admin.command("usersInfo", 1)["users"]):
-                create_users(system)
+            create_users(system)
     return closed
 
 

@@ -34,10 +34,13 @@ _CUSTOM_PRIVILEGES: Final[list[dict[str, Any]]] = [
 
 
 def create_users(root: Client) -> None:
-    """Create the users and the role of one of them."""
-    root.admin.command("createRole", CUSTOM_ROLE, privileges=_CUSTOM_PRIVILEGES, roles=[])
+    """Create the users and the role of one of them, as far as they are missing."""
+    if not root.admin.command("rolesInfo", CUSTOM_ROLE)["roles"]:
+        root.admin.command("createRole", CUSTOM_ROLE, privileges=_CUSTOM_PRIVILEGES, roles=[])
+    known = {each["user"] for each in root.admin.command("usersInfo", 1)["users"]}
     for user, roles in USERS.items():
-        root.admin.command("createUser", user, pwd=PASSWORD, roles=roles)
+        if user not in known:
+            root.admin.command("createUser", user, pwd=PASSWORD, roles=roles)
 
 
 @contextmanager

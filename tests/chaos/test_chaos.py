@@ -21,7 +21,7 @@ def test_sample_of_the_day(tmp_path: Path) -> None:
     summary = run_chaos(tmp_path / "chaos", plan)
     print(summary)
     assert summary.anomalies == [], str(summary)
-    assert summary.moves > 5, str(summary)
+    assert summary.moves > 1, str(summary)
     assert summary.operations.total() > 500, str(summary)
 
 

@@ -120,6 +120,7 @@ def in_progress_while_stopped(cluster: RunningCluster, root: Client) -> list[dic
     stage = {"$currentOp": {"allUsers": True, "localOps": True}}
     with raw_client(cluster.address("router.0")) as raw:
         converse_as_system(cluster, raw)
+        list(root.admin.aggregate([stage]))  # so that the router knows its privileges
         cluster.kill("config.0.mongod", "STOP")
         try:
             raw.send_command({"createUser": "late", "pwd": PASSWORDS["stopped"], "roles": []}, db="shop")

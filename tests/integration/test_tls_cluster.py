@@ -202,7 +202,7 @@ def test_the_first_hello_logs_in_with_a_certificate(secured: RunningCluster, ext
         options: dict[str, Any] = {"authMechanism": X509, "event_listeners": [started], **secured.tls}
         with Client(f"mongodb://{address}/", directConnection=True, **options) as client:
             client.admin.command("ping")
-        assert started.names == ["ping"], address
+            assert started.names == ["ping"], address
 
 
 @pytest.mark.parametrize("process", ["shard0.0.shardd", "config.0.configd"])
