@@ -258,6 +258,7 @@ def test_a_user_who_is_dropped_loses_cursors_and_transactions(closed: RunningClu
                 session.commit_transaction()
             refused = error_of(client, "shop", {"getMore": opened, "collection": "goods"})
             assert refused == (13, "command getMore requires authentication")
+        root.admin.command("killAllSessions", [])  # the transaction would hold locks for another minute
         # Nor does it belong to somebody who has the name later.
         root.admin.command("createUser", name, pwd=PASSWORD, roles=[])
         assert error_of(client, "shop", {"find": "goods"}) == (13, "command find requires authentication")

@@ -77,7 +77,8 @@ def test_mongosh_logs_in_with_a_certificate(secured_router: SecuredRouter, certi
     uri = nobody.uri(secured_router.address, authMechanism=X509, authSource="$external")
     code = """
         const shop = db.getSiblingDB("shop");
-        shop.goods.findOne({ a: 7 }).a + " " + shop.runCommand({ connectionStatus: 1 }).authInfo.authenticatedUsers[0].user
+        const status = shop.runCommand({ connectionStatus: 1 })
+        shop.goods.findOne({ a: 7 }).a + " " + status.authInfo.authenticatedUsers[0].user
     """
     assert run_code(uri, code).check().strip() == f"7 {certified}"
     refused = run_code(uri, 'db.getSiblingDB("other").secret.findOne()')
