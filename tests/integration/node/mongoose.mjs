@@ -127,7 +127,8 @@ try {
   const { operationTime } = await connection.db.command({ ping: 1 });
   const options = { fullDocument: "updateLookup", startAtOperationTime: operationTime, hydrate: true };
   const changes = Order.watch([{ $match: { "documentKey._id": watched._id } }], options);
-  assert.equal(await changes.tryNext(), null);
+  await changes.$driverChangeStreamPromise;
+  assert.equal(await changes.driverChangeStream.tryNext(), null);
   await watched.save();
   const inserted = await changes.next();
   assert.deepEqual([inserted.operationType, inserted.fullDocument.pieces], ["insert", 0]);
