@@ -64,13 +64,17 @@ class PlainStage(Stage):
 
 @pytest.fixture(scope="module")
 def mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneMongod]:
-    """With fail points."""
+    """With fail points, and short transactions.
+
+    A client that gives up a commit leaves locks behind, and then may wait for them itself until that transaction ends.
+    """
     with PortReservation() as ports:
         plan = ProcessPlan("plain", Role.MONGOD, ports.hold_free(), "plain")
         ports.release(plan.port)
         directory = tmp_path_factory.mktemp("plain") / "mongod"
+        parameters = ("--setParameter", "enableTestCommands=1", "--setParameter", "transactionLifetimeLimitSeconds=2")
         with (
-            primary_mongod(find_mongod(), plan, directory, 0.5, "--setParameter", "enableTestCommands=1"),
+            primary_mongod(find_mongod(), plan, directory, 0.5, *parameters),
             MongoClient[dict[str, Any]](plan.address, directConnection=True) as client,
         ):
             yield OneMongod(plan.address, client)
