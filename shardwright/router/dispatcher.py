@@ -21,6 +21,7 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID, naming_actual_collection
+from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.processes.session_owner import relayed_to_owner
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
@@ -90,6 +91,9 @@ class Dispatcher:
                 relayed = await relayed_to_owner(context, request)
                 if relayed is not None:
                     return relayed
+            if not context.signing_keys.are_read and SESSION in request.fields:
+                # The session's next operation may be sent to a router that ignores times which nobody has signed.
+                await context.client_times.look_up_keys()
             told = request.fields.get(CLUSTER_TIME)
             if told is not None and not context.clock.is_at(request.body, told):
                 request = operation.request = await context.client_times.exchange(request, told)

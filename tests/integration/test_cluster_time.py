@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Final
+from uuid import uuid4
 
 import bson
 import pytest
@@ -11,6 +12,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.sharding.signing_keys import SigningKey
 from shardwright.wire.message import op_msg
+from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import SPLIT_AT, Document, Documents
 from tests.integration.signed_times import is_signed, later, signing_keys, time_in
@@ -64,6 +66,21 @@ def test_all_replies_to_clients_are_signed(raw: RawClient, ranged: Documents, ke
         raw.command({"noSuchCommand": 1}),
     ]
     assert [is_signed(reply, keys) for reply in replies] == [True] * len(replies)
+
+
+def test_a_new_router_reads_the_keys_before_it_serves_sessions(
+    cluster: RunningCluster, ranged: Documents, keys: dict[int, SigningKey]
+) -> None:
+    slow: Document = {"namespace": "admin.system.keys", "blockConnection": True, "blockTimeMS": 2000}
+    with (
+        cluster.direct("config.0.mongod") as mongod,
+        fail_point(mongod, "failCommand", failCommands=["find"], failInternalCommands=True, **slow),
+    ):
+        cluster.kill("router.1")
+        cluster.restart("router.1")
+        with raw_client(cluster.address("router.1")) as router:
+            insert = {"insert": ranged.name, "documents": [{"key": HIGH}], "lsid": {"id": Binary(uuid4().bytes, 4)}}
+            assert is_signed(router.command(insert, db=ranged.database.name), keys)
 
 
 def test_a_time_that_was_not_signed_is_refused(raw: RawClient) -> None:

@@ -50,7 +50,7 @@ class ClientTimes:
         """Advance the clock to the ``$clusterTime`` of a request, or the request's to the clock's.
 
         A time that was not signed is ignored, as from a client of a genuine cluster that has not authenticated, and not
-        passed on: routers that have no keys yet hand out such times.
+        passed on: a router that has no keys yet hands out such times with its handshake.
 
         Args:
             request: from a client.
@@ -70,15 +70,17 @@ class ClientTimes:
             return request.without((CLUSTER_TIME,))
         key = self._signer.keys.find(received.key_id, received.time)
         if key is None:
-            await in_own_task()
-            await self._look_up()
+            await self.look_up_keys()
             key = self._signer.keys.find(received.key_id, received.time)
         received.check_signed(key)
         received.check_near(int(self._wall_clock()), self._drift_seconds_max)
         self._clock.observe_cluster_time(received.time)
         return request
 
-    async def _look_up(self) -> None:
+    @may_run_in_reactor
+    async def look_up_keys(self) -> None:
+        """Read the keys again, if the config servers answer."""
+        await in_own_task()
         try:
             await self._refresh_keys()
         except CommandError as error:

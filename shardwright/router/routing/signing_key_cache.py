@@ -22,12 +22,16 @@ class SigningKeyCache:
         catalog: the config servers.
         signer: gets the keys.
         nursery: for reads.
+
+    Attributes:
+        are_read: whether the config servers have answered yet.
     """
 
     def __init__(self, catalog: CatalogClient, signer: TimeSigner, nursery: trio.Nursery) -> None:
         self._catalog = catalog
         self._signer = signer
         self._reads: SingleFlight[str, None] = SingleFlight(nursery)
+        self.are_read = False
 
     async def run(self) -> None:
         """Keep the keys current until cancelled."""
@@ -46,3 +50,4 @@ class SigningKeyCache:
 
     async def _read(self) -> None:
         self._signer.keys = await self._catalog.read(read_signing_keys())
+        self.are_read = True
