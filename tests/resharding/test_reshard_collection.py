@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count
 from uuid import uuid4
 
 import pytest
@@ -21,13 +20,10 @@ from tests.local_cluster import Client, RunningCluster
 from tests.resharding.resharded import (
     LAST,
     check_nothing_left,
-    new_collection,
     resharding,
     running_writers,
     two_halves,
 )
-
-numbers = count(1)
 
 _UNEQUAL = "Another reshard collection with different arguments is already running for the same namespace"
 
@@ -36,14 +32,6 @@ _UNEQUAL = "Another reshard collection with different arguments is already runni
 def mongods(cluster: RunningCluster) -> Iterator[list[Client]]:
     with cluster.direct("shard0.0.mongod") as lower, cluster.direct("shard1.0.mongod") as upper:
         yield [lower, upper]
-
-
-@pytest.fixture
-def collection(cluster: RunningCluster) -> Iterator[Documents]:
-    with cluster.client(w="majority") as client:
-        found = new_collection(client, f"resharding_{next(numbers)}")
-        yield found
-        client.drop_database(found.database.name)
 
 
 def documents(count: int) -> list[Document]:

@@ -1,18 +1,16 @@
 """Resharding of documents as large as documents can be, and of a collection with a collation of its own."""
 
-from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
 import bson
-import pytest
 from bson import MaxKey, MinKey
 from pymongo.collation import Collation
 
 from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents, catalog_entry, placement
 from tests.local_cluster import RunningCluster
-from tests.resharding.resharded import LAST, new_collection, resharding, two_halves
+from tests.resharding.resharded import LAST, resharding, two_halves
 
 DOCUMENT_BYTES_MAX: Final = 16 << 20
 
@@ -20,14 +18,6 @@ IGNORES_CASE: Final = Collation(locale="en", strength=2)
 SIMPLE: Final = Collation(locale="simple")
 
 _numbers = count(1)
-
-
-@pytest.fixture
-def collection(cluster: RunningCluster) -> Iterator[Documents]:
-    with cluster.client(w="majority") as client:
-        found = new_collection(client, f"unusual_{next(_numbers)}")
-        yield found
-        client.drop_database(found.database.name)
 
 
 def largest(identity: int, text: str) -> Document:
