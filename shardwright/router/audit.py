@@ -76,7 +76,7 @@ class RouterAudit:
         roles = [] if user is None else [{"role": each["role"], "db": each["db"]} for each in user.role_documents]
         return {
             "local": self._own_addresses[client.id],
-            "remote": _address(client.peer),
+            "remote": _address(client),
             "users": [] if name is None else [name.to_document()],
             "roles": roles,
         }
@@ -136,9 +136,9 @@ def _first(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
     return request.get(request.name.encode())
 
 
-def _address(peer: str) -> dict[str, Any]:
-    host, colon, port = peer.rpartition(":")
-    return {"ip": host, "port": int(port)} if colon and port.isdecimal() else {"unix": peer}
+def _address(client: ClientConnection) -> dict[str, Any]:
+    address = client.peer_address
+    return {"unix": client.peer} if address is None else {"ip": address[0], "port": address[1]}
 
 
 def _create(request: Request) -> Iterator[Event]:

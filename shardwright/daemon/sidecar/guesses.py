@@ -62,5 +62,4 @@ def _user_of(start: Mapping[str, Any], db: str) -> UserName | None:
 
 
 def _address(client: ClientConnection) -> str | None:
-    host, colon, port = client.peer.rpartition(":")
-    return host if colon and port.isdecimal() else None
+    return None if client.peer_address is None else client.peer_address[0]

@@ -102,6 +102,12 @@ class ClientConnection:
         self.state: Any = None
         self.login: Any = None
 
+    @property
+    def peer_address(self) -> tuple[str, int] | None:
+        """The host and the port of the client; None on a UNIX socket."""
+        host, colon, port = self.peer.rpartition(":")
+        return (host, int(port)) if colon and port.isdecimal() else None
+
     def allow_interruption(self) -> None:
         """Let the running operation end when its client disconnects; for reads and waits, not writes, as in MongoDB."""
         self.is_interruptible = True
