@@ -41,7 +41,7 @@ def test_repeated_fields_are_judged_as_by_mongod(closed: RunningCluster, plain: 
             assert (seen.get("code"), seen.get("errmsg")) == (expected["code"], expected["errmsg"])
 
 
-# A mongod that is sent these by whoever may read "plain" ends with a failed invariant.
+# A mongod that gets these from a user who may read "plain" ends with a failed invariant.
 @pytest.mark.parametrize(
     ("stage", "field"),
     [

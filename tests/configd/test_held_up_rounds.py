@@ -1,4 +1,4 @@
-"""A shard that hangs holds up neither the other shards nor whoever stops the balancer."""
+"""A shard that hangs holds up neither the other shards nor those who stop the balancer."""
 
 import threading
 from collections.abc import Iterator, Sequence

@@ -118,9 +118,9 @@ class SidecarHandler(ABC):
             reply = await upstream.forward(request.message.frame, request.message.flags)
         else:
             reply = await self.dispatch(client, upstream, admitted)
-        has_failed = reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT)
-        if has_failed and reply is not None:
-            reply = access.as_sent(request, reply)
+        has_failed = False
+        if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+            has_failed, reply = True, access.as_sent(request, reply)
         if may_log_in(request):
             if has_failed:
                 client.log_in_failed()

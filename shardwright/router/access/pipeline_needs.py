@@ -123,9 +123,10 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
 
 
 def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
-    into = argument.get("into") if name == "$merge" and isinstance(argument, Mapping) else argument
-    if isinstance(argument, Mapping) and name == "$merge":
+    into = argument
+    if name == "$merge" and isinstance(argument, Mapping):
         _refuse_repeated(name, argument)
+        into = argument.get("into")
     if isinstance(into, Mapping):
         if name == "$out" and isinstance(into, WholeDocument) and into.repeated:
             raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")

@@ -95,7 +95,7 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
                     operation, first, first.string(b"db"), is_speculative=True
                 )
             elif first.has(b"authenticate"):
-                # Drivers leave it away, because there is only one in which such users can be.
+                # Drivers leave it out, because only one database has such users.
                 db = first.string(b"db") if first.has(b"db") else EXTERNAL
                 fields["speculativeAuthenticate"] = await authenticate_by_certificate(operation, first, db)
     return fields

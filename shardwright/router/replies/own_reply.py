@@ -26,8 +26,10 @@ def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
     if not cluster_time:
         return {}
     newest = unpack_timestamp(cluster_time)
-    times = {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
-    return times if not operation_time else {**times, "operationTime": unpack_timestamp(operation_time)}
+    return {
+        "$clusterTime": signed_cluster_time(newest),
+        "operationTime": unpack_timestamp(operation_time) if operation_time else newest,
+    }
 
 
 def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> bytes:

@@ -76,7 +76,6 @@ def change_of_buckets(fields: TimeSeriesFields, change: Mapping[str, Any]) -> di
     Args:
         fields: how measurements are made into buckets.
         change: the fields of the request that say what to change.
-
     """
     changed = dict(change)
     index = change.get("index")

@@ -18,11 +18,11 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
 from shardwright.wire.rawbson import (
     ARRAY,
+    append,
     array_of_documents,
     decode_document,
     element,
     find,
-    from_elements,
     raw_document,
     without,
 )
@@ -72,8 +72,8 @@ class CountedMeasurements:
 
     async def _run_statement(self, statement: bytes) -> dict[str, Any]:
         counted = await self._count(statement)
-        body = without(self._request.body, (self._statements,))
-        body = from_elements(body[4:-1] + element(self._statements, ARRAY, array_of_documents([statement])))
+        only = element(self._statements, ARRAY, array_of_documents([statement]))
+        body = append(without(self._request.body, (self._statements,)), only)
         message = self._request.message
         frame = await self._exchange.run(Request(OpMsg(op_msg(body, request_id=message.request_id))))
         assert frame is not None  # an acknowledged write has a reply, and is not relayed

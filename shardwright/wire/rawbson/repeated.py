@@ -1,7 +1,7 @@
 """Decoding documents without losing fields whose names they have twice.
 
-A dict keeps the last of such fields. A mongod may act on the first, or on all, so whoever judges what a document asks
-for has to see them all.
+A dict keeps the last of such fields. A mongod may act on the first, or on all, so code that judges what a document
+asks for has to see them all.
 """
 
 from collections.abc import Iterator

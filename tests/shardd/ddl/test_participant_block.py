@@ -1,4 +1,4 @@
-"""A collection that a coordinator has blocked on a shard, until it or another primary is told to admit operations."""
+"""A collection that a coordinator has blocked on a shard, until its primary gets the command to admit operations."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -23,8 +23,8 @@ BLOCK_SHARDS: Final = "BlockShards"
 UPDATE_CONFIG: Final = "UpdateConfig"
 UPDATE_SHARDS: Final = "UpdateShards"
 
-
 Step = Callable[[RoutingTable], Awaitable[None]]
+"""Acts on the shards of a routing table."""
 
 
 class GranularityChange:
