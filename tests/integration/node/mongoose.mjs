@@ -127,6 +127,7 @@ try {
   const { operationTime } = await connection.db.command({ ping: 1 });
   const options = { fullDocument: "updateLookup", startAtOperationTime: operationTime, hydrate: true };
   const changes = Order.watch([{ $match: { "documentKey._id": watched._id } }], options);
+  // The driver does not tell all its connections that time, so the stream begins before there is anything to be seen.
   await changes.$driverChangeStreamPromise;
   assert.equal(await changes.driverChangeStream.tryNext(), null);
   await watched.save();
