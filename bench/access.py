@@ -22,7 +22,7 @@ from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
 from shardwright.wire.scram.client import ClientConversation
 from shardwright.wire.scram.keys import Mechanism, ScramKeys
-from shardwright.wire.transport.cluster_keys import ClusterKeys
+from shardwright.wire.transport.cluster_auth import ClusterAuth
 
 _FINDS: Final = 50_000
 _LOG_INS: Final = 2_000
@@ -44,9 +44,9 @@ def measure_access() -> dict[str, float]:
 
 
 async def _measure() -> dict[str, float]:
-    keys = ClusterKeys()
-    keys.use(["a" * 60])
-    access = AccessControl(cast("Any", _Catalog()), keys, lambda: _CACHE_SECONDS)
+    auth = ClusterAuth()
+    auth.use(None, ("a" * 60,))
+    access = AccessControl(cast("Any", _Catalog()), auth, lambda: _CACHE_SECONDS)
     await access.users.read(_USER)
     client = cast("Any", SimpleNamespace(login=Login(user=_USER)))
     lsid = {"id": Binary(os.urandom(16), UUID_SUBTYPE)}

@@ -11,6 +11,7 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.sidecar.mode_change import change_mode_of_both
 from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
 from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
@@ -81,6 +82,8 @@ class ConfigHandler(SidecarHandler):
             return await self._server.sidecar.answer_hello(client, upstream, request)
         if request.name in ROTATIONS:
             return await rotate_both(upstream, request)
+        if request.name == "setParameter":
+            return await change_mode_of_both(upstream, request)
         # mongod itself ends operations whose client has disconnected.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)

@@ -14,6 +14,7 @@ from shardwright.daemon.tls_options import add_tls_options
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import CommandError
 from shardwright.wire.host_and_port import PORT_MAX, HostAndPort
+from shardwright.wire.transport.cluster_auth_mode import ClusterAuthMode
 from shardwright.wire.transport.newcomers import NewcomerLimits
 from shardwright.wire.transport.timeouts import TIMEOUTS
 from shardwright.wire.transport.unread_total import UnreadBounds
@@ -106,6 +107,14 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         help="the key of the cluster, which turns access control on; only its owner may read it (default: none)",
     )
     parser.add_argument(
+        "--cluster-auth-mode",
+        type=ClusterAuthMode,
+        choices=tuple(ClusterAuthMode),
+        metavar="MODE",
+        help="how the processes of the cluster recognise each other: by the key (keyFile), by certificates (x509), or, "
+        "while that changes, by both (sendKeyFile, then sendX509) (default: keyFile, if there is a key file)",
+    )
+    parser.add_argument(
         "--noauth",
         action="store_true",
         help="listen on other addresses than loopback even without a key: anyone who reaches them may do anything",
@@ -155,7 +164,7 @@ def check_exposure(parsed: argparse.Namespace) -> None:
     Raises:
         ValueError: an address is not of this machine alone, and there is neither a key nor ``--noauth``.
     """
-    if parsed.key_file is not None or parsed.noauth:
+    if parsed.key_file is not None or parsed.cluster_auth_mode is not None or parsed.noauth:
         return
     for address in parsed.bind_ip:
         if not _is_loopback(address):

@@ -25,7 +25,7 @@ from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
 from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.reactor import REACTOR
@@ -90,8 +90,8 @@ def run_daemon(
     """
     try:
         check_exposure(arguments)
-        use_key_file(arguments)
         TLS.use(tls_settings(arguments, secured_sockets=frozenset(secured_sockets)))
+        use_cluster_auth(arguments)
     except OSError as error:
         return explain_start_error(component, error)
     except ValueError as error:
@@ -124,15 +124,15 @@ def run_daemon(
     return 0
 
 
-def use_key_file(arguments: argparse.Namespace) -> None:
-    """Log in with the keys of the key file, if there is one.
+def use_cluster_auth(arguments: argparse.Namespace) -> None:
+    """Recognise the other processes of the cluster as the options say.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: see `read_key_file`.
+        OSError: the key file cannot be read.
+        ValueError: see `read_key_file` and `ClusterAuth.use`.
     """
-    if arguments.key_file is not None:
-        CLUSTER_KEYS.use(read_key_file(arguments.key_file))
+    keys = () if arguments.key_file is None else read_key_file(arguments.key_file)
+    CLUSTER_AUTH.use(arguments.cluster_auth_mode, keys)
 
 
 def explain_start_error(component: str, error: OSError) -> int:
@@ -252,7 +252,7 @@ async def _live(
     async with trio.open_nursery() as nursery:
         daemon = await start(nursery)
         connections_max = arguments.max_connections or connections_allowed()
-        newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_KEYS.keys else None
+        newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_AUTH.is_on else None
         server = Server(daemon, connections_max=connections_max, newcomers=newcomers)
         daemon.serving(server)
         if metrics_listeners:

@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 
 from shardwright.wire.tls.contexts import PROTOCOLS
+from shardwright.wire.tls.own_certificate import organization_in_name
 from shardwright.wire.tls.settings import TlsMode, TlsSettings
+from shardwright.wire.tls.subject_names import Organization
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +30,13 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
         default=frozenset(),
         metavar="NAMES",
         help=f"of {', '.join(PROTOCOLS)}; those before TLS1_2 are always disabled",
+    )
+    group.add_argument(
+        "--tls-x509-cluster-auth-dn-override",
+        type=_organization,
+        default=(),
+        metavar="DN",
+        help="other O, OU and DC by which a certificate is that of a member of the cluster, besides this server's own",
     )
     for name, description in (
         ("--tls-allow-connections-without-certificates", "clients need no certificate"),
@@ -55,12 +64,20 @@ def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str])
         allows_connections_without_certificates=parsed.tls_allow_connections_without_certificates,
         allows_invalid_certificates=parsed.tls_allow_invalid_certificates,
         allows_invalid_hostnames=parsed.tls_allow_invalid_hostnames,
+        members_too=parsed.tls_x509_cluster_auth_dn_override,
         secured_sockets=secured_sockets,
     )
 
 
 def _add_file(group: argparse._ArgumentGroup, name: str, description: str) -> None:
     group.add_argument(name, type=Path, metavar="PATH", help=description)
+
+
+def _organization(text: str) -> Organization:
+    try:
+        return organization_in_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _protocols(text: str) -> frozenset[str]:

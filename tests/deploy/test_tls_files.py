@@ -20,7 +20,7 @@ def test_daemons_take_them(tmp_path: Path) -> None:
     files.create()
     tls = ProcessTls()
     tls.use(TlsSettings(TlsMode.REQUIRE, certificate_key_file=files.server_file, ca_file=files.ca_file))
-    assert tls.organization == {("O", "shardwright"), ("OU", "servers")}
+    assert tls.organization == (("O", "shardwright"), ("OU", "servers"))
 
 
 def test_they_hold_up_to_strict_clients(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
 from shardwright.daemon.sidecar.internal_requests import is_for_admin_alone, is_internal, is_internal_command
+from shardwright.daemon.sidecar.member_login import AUTHENTICATE, SPECULATIVE, without_certificate
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import UserName, with_owner_of_session
 from shardwright.wire.error_codes import ErrorCode
@@ -21,9 +22,7 @@ from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 
-_LOG_INS: Final = frozenset({"authenticate", "logout", "saslContinue", "saslStart"})
-_X509: Final = "MONGODB-X509"
-_SPECULATIVE: Final = b"speculativeAuthenticate"
+_LOG_INS: Final = frozenset({AUTHENTICATE, "logout", "saslContinue", "saslStart"})
 _REFUSAL: Final = "not authorized on {} to execute command "
 
 
@@ -75,10 +74,6 @@ class SidecarAccess:
             BackendError: the mongod is gone.
         """
         user = upstream.user
-        if _uses_certificate(request):
-            raise CommandError(
-                ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
-            )
         name = request.name
         is_judged_here = is_internal_command(name) or self._answers_itself(name)
         if is_judged_here and request.db != "admin" and is_for_admin_alone(name):
@@ -89,6 +84,7 @@ class SidecarAccess:
             if user is None:
                 raise self._refusal(request, user)
             await self._check_own_command(upstream, request, user)
+        request = without_certificate(request)
         return request if user is None else with_owner_of_session(request, user)
 
     async def learn_user(self, upstream: Upstream) -> None:
@@ -140,17 +136,7 @@ class SidecarAccess:
 
 def may_log_in(request: Request) -> bool:
     """Whether a request may change who is logged in on its connection."""
-    return request.name in _LOG_INS or (request.name in HELLO_NAMES and _SPECULATIVE in request.fields)
-
-
-def _uses_certificate(request: Request) -> bool:
-    """Whether a client wants to log in with a certificate. The mongod would take this daemon's for the client's."""
-    if request.name == "authenticate" or (request.fields.get(b"mechanism") and request.get(b"mechanism") == _X509):
-        return True
-    if request.name not in HELLO_NAMES or _SPECULATIVE not in request.fields:
-        return False
-    speculative = request.get(_SPECULATIVE)
-    return isinstance(speculative, dict) and ("authenticate" in speculative or speculative.get("mechanism") == _X509)
+    return request.name in _LOG_INS or (request.name in HELLO_NAMES and SPECULATIVE in request.fields)
 
 
 async def _status(upstream: Upstream, **arguments: bool) -> dict[str, Any]:

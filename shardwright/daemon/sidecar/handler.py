@@ -10,16 +10,17 @@ from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
 from shardwright.daemon.sidecar.guesses import Guesses
+from shardwright.daemon.sidecar.member_login import AUTHENTICATE, log_in_member
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import SYSTEM, with_owner_of_session
-from shardwright.wire.errors import BackendError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import Logger
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.well_formed import error_of_request
 
@@ -39,7 +40,7 @@ class SidecarHandler(ABC):
         metrics: counts the operations.
         slow_ms: operations that take longer are logged.
         logger: logs them.
-        access: decides who may send what; used only if the daemon has the keys of a cluster.
+        access: decides who may send what; used only under access control.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class SidecarHandler(ABC):
         self._observe = metrics.operations.observe
         self._slow_seconds = slow_ms / 1000
         self._logger = logger
-        self._access = access if CLUSTER_KEYS.keys else None
+        self._access = access if CLUSTER_AUTH.is_on else None
         self._guesses = Guesses()
 
     def connection_opened(self, client: ClientConnection) -> None:
@@ -111,11 +112,13 @@ class SidecarHandler(ABC):
             return await self.dispatch(client, upstream, with_owner_of_session(request, SYSTEM))
         await in_own_task()
         admitted = await access.admit(upstream, request)
+        if request.name == AUTHENTICATE:
+            return await self._log_in_member(access, client, upstream, request)
         if may_log_in(request):
-            await self._guesses.wait(client, upstream, request)
+            await self._guesses.wait(client, upstream, admitted)
         if upstream.user is None and request.name not in HELLO_NAMES:
             # The mongod knows what may be run without a log-in; the daemon does nothing for such a client.
-            reply = await upstream.forward(request.message.frame, request.message.flags)
+            reply = await upstream.forward(admitted.message.frame, admitted.message.flags)
         else:
             reply = await self.dispatch(client, upstream, admitted)
         has_failed = False
@@ -126,6 +129,17 @@ class SidecarHandler(ABC):
                 client.log_in_failed()
             self._guesses.note(client, upstream, request, has_failed=has_failed)
             await access.learn_user(upstream)
+        return reply
+
+    async def _log_in_member(
+        self, access: SidecarAccess, client: ClientConnection, upstream: Upstream, request: Request
+    ) -> bytes:
+        try:
+            reply = await log_in_member(client, upstream, request)
+        except CommandError:
+            client.log_in_failed()
+            raise
+        await access.learn_user(upstream)
         return reply
 
     @abstractmethod

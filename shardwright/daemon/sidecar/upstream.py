@@ -131,6 +131,17 @@ class Upstream:
         connection = self._connection or await self._open()
         return await connection.command(db, command)
 
+    @may_run_in_reactor
+    async def log_in(self) -> None:
+        """Log the client's connection in as a part of the cluster, as this daemon itself.
+
+        Raises:
+            CommandError: the mongod refuses.
+            BackendError: as `forward`.
+        """
+        connection = self._connection or await self._open()
+        await connection.log_in()
+
     def note_user(self, user: "UserName | None") -> None:
         """Note who is logged in, as the mongod says."""
         if user != self.user:

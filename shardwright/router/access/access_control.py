@@ -1,6 +1,6 @@
 """Whether a client may run a command, and in whose name it runs.
 
-Every request of a router with a key passes here first. The checks are in mongos's order: the database, the log-in, then
+Under access control every request passes here first. The checks are in mongos's order: the database, the log-in, then
 the privileges.
 """
 
@@ -26,7 +26,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_keys import ClusterKeys
+from shardwright.wire.transport.cluster_auth import ClusterAuth
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("router.access")
@@ -45,7 +45,7 @@ class AccessControl:
 
     Args:
         catalog: the config servers.
-        keys: of the cluster.
+        auth: how the parts of the cluster recognise each other.
         cache_seconds: returns how old a user's description may be.
 
     Attributes:
@@ -53,9 +53,9 @@ class AccessControl:
         scram: log-ins.
     """
 
-    def __init__(self, catalog: CatalogClient, keys: ClusterKeys, cache_seconds: Callable[[], float]) -> None:
+    def __init__(self, catalog: CatalogClient, auth: ClusterAuth, cache_seconds: Callable[[], float]) -> None:
         self.users = UserCache(catalog, cache_seconds)
-        self.scram = ScramLogin(self.users, keys)
+        self.scram = ScramLogin(self.users, auth)
         self._localhost = LocalhostException(self.users)
 
     @may_run_in_reactor

@@ -2,7 +2,8 @@
 
 Nothing tells apart a wrong password, an unknown user and a mechanism for which a user has no credentials: each gets a
 salt and fails at the proof. The salt of somebody unknown is made from the name and the cluster's key, so that it is the
-same each time and on each router, as that of a user is.
+same each time and on each router, as that of a user is. Without a key, the private key of the router's certificate has to
+do, and the salt is the same on routers with the same certificate.
 """
 
 import hmac
@@ -21,14 +22,13 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.scram.keys import MECHANISMS, Credentials, Mechanism
 from shardwright.wire.scram.messages import ClientFirst, ScramError
 from shardwright.wire.scram.server import ServerConversation, first_reply
-from shardwright.wire.transport.cluster_keys import ClusterKeys
+from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE, ClusterAuth
 
 logger = get_logger("router.access")
 
 _NONCE_BYTES: Final = 24
 _NAME_CHARACTERS_SHOWN: Final = 128
 _EXTERNAL: Final = "$external"
-_WITH_CERTIFICATE: Final = "MONGODB-X509"
 
 
 class ScramLogin:
@@ -36,12 +36,12 @@ class ScramLogin:
 
     Args:
         users: the users.
-        keys: with which parts of the cluster log in.
+        auth: how parts of the cluster log in.
     """
 
-    def __init__(self, users: UserCache, keys: ClusterKeys) -> None:
+    def __init__(self, users: UserCache, auth: ClusterAuth) -> None:
         self._users = users
-        self._keys = keys
+        self._auth = auth
         self._failed = FailedLogIns()
         self._system_salt = secrets.token_bytes(Mechanism.SHA_256.salt_bytes)
         self._system_credentials: list[Credentials] = []
@@ -132,7 +132,7 @@ class ScramLogin:
             CommandError: the config servers cannot be read.
         """
         if name == SYSTEM:
-            return [Mechanism.SHA_256.value]
+            return [Mechanism.SHA_256.value] if self._auth.accepts_key else []
         if name.db == _EXTERNAL:
             return []
         user = await self._users.find(name)
@@ -143,7 +143,7 @@ class ScramLogin:
     async def _credentials_of(self, name: UserName, mechanism: Mechanism) -> tuple[bytes, list[Credentials]]:
         """The id of a user, and with what proofs are verified."""
         if name == SYSTEM:
-            if mechanism is Mechanism.SHA_256:
+            if mechanism is Mechanism.SHA_256 and self._auth.accepts_key:
                 return b"", await self._credentials_of_system()
             return b"", [self._credentials_of_nobody(name, mechanism)]
         user = await self._users.read(name)  # a changed password counts at once
@@ -160,14 +160,14 @@ class ScramLogin:
                 await trio.to_thread.run_sync(
                     Credentials.of_password, mechanism, key, self._system_salt, mechanism.iterations
                 )
-                for key in self._keys.keys
+                for key in self._auth.keys.keys
             ]
         return self._system_credentials
 
     def _credentials_of_nobody(self, name: UserName, mechanism: Mechanism) -> Credentials:
         """Credentials for which nobody can make a proof, so that verifying one takes as long as with others."""
         text = f"{mechanism.value}\0{name.db}\0{name.user}".encode()
-        salt = hmac.digest(self._keys.keys[0], text, "sha256")[: mechanism.salt_bytes]
+        salt = hmac.digest(self._auth.secret, text, "sha256")[: mechanism.salt_bytes]
         unknown = (secrets.token_bytes(mechanism.key_bytes) for _ in range(2))
         return Credentials(mechanism, salt, mechanism.iterations, *unknown)
 
@@ -190,7 +190,7 @@ def _checked_mechanism(name: str, db: str) -> Mechanism:
         CommandError: MechanismUnavailable, there is none of that name, or not for users of that database.
     """
     mechanism = MECHANISMS.get(name)
-    if name == _WITH_CERTIFICATE or (mechanism is not None and db == _EXTERNAL):
+    if name == WITH_CERTIFICATE or (mechanism is not None and db == _EXTERNAL):
         raise CommandError(
             ErrorCode.MechanismUnavailable, f"Unsupported mechanism '{name}' on authentication database '{db}'"
         )

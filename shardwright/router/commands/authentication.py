@@ -2,10 +2,11 @@
 
 from base64 import b64decode, b64encode
 from binascii import Error
-from typing import Any, Final
+from typing import Any
 
 from bson import Binary
 
+from shardwright.daemon.certificate_names import check_mechanism
 from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.certificate_login import log_in_with_certificate
 from shardwright.router.access.login import CONVERSATION_ID, Login
@@ -19,8 +20,6 @@ from shardwright.wire.field_errors import missing_field
 from shardwright.wire.rawbson import find
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.type_names import type_name
-
-_WITH_CERTIFICATE: Final = "MONGODB-X509"
 
 
 @command("saslStart", api_versions=("1",), arguments=("mechanism", "payload", "autoAuthorize", "options"))
@@ -89,17 +88,11 @@ async def authenticate_by_certificate(operation: Operation, arguments: Arguments
         CommandError: see `log_in_with_certificate`, or the mechanism is another.
     """
     access, _ = access_and_login(operation)
-    mechanism = arguments.string(b"mechanism")
-    if mechanism == _WITH_CERTIFICATE:
-        user = arguments.maybe_string(b"user")
-        addresses = addresses_of(operation.client)
-        name = await log_in_with_certificate(access.users, operation.client, db, user, addresses)
-        return {"dbname": name.db, "user": name.user}
-    if mechanism.startswith("SCRAM-SHA-"):
-        raise CommandError(ErrorCode.BadValue, f"Unsupported mechanism: {mechanism}")
-    raise CommandError(
-        ErrorCode.MechanismUnavailable, f"Received authentication for mechanism {mechanism} which is not enabled"
-    )
+    check_mechanism(arguments.string(b"mechanism"))
+    user = arguments.maybe_string(b"user")
+    addresses = addresses_of(operation.client)
+    name = await log_in_with_certificate(access.users, operation.client, db, user, addresses)
+    return {"dbname": name.db, "user": name.user}
 
 
 @command("logout", arguments=())
@@ -130,7 +123,7 @@ def access_and_login(operation: Operation) -> tuple[AccessControl, Login]:
     """The access control of this router, and the log-in of the client.
 
     Raises:
-        CommandError: CommandNotFound, the router was started without a key file.
+        CommandError: CommandNotFound, the router was started without access control.
     """
     access = operation.context.access
     if access is None:

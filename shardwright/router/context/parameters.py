@@ -11,6 +11,8 @@ from shardwright.router.context.log_verbosity import changed_verbosity, default_
 from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.cluster_auth_mode import UNDEFINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,17 @@ def _whole_number(low: int, high: int) -> Callable[[Any], int]:
 
 _INT32_MAX: Final = 2**31 - 1
 
+_CLUSTER_AUTH_MODE: Final = "clusterAuthMode"
 _LEVEL: Final = "logLevel"
 _COMPONENTS: Final = "logComponentVerbosity"
 _REDACT: Final = "redactClientLogData"
 _REQUIRE_API_VERSION: Final = "requireApiVersion"
+
+
+def _next_mode(value: Any) -> str:  # noqa: ANN401 - whatever a client sent
+    CLUSTER_AUTH.change_mode(value)
+    return CLUSTER_AUTH.mode_name
+
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
     _LEVEL: Parameter(0, _whole_number(0, 5), parse=int),
@@ -55,6 +64,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     _REQUIRE_API_VERSION: Parameter(False, bool, parse=parse_boolean),
     _REDACT: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
+    _CLUSTER_AUTH_MODE: Parameter(UNDEFINED, _next_mode),
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
     "localLogicalSessionTimeoutMinutes": Parameter(30),
@@ -105,6 +115,7 @@ class Parameters:
         self._values = {name: parameter.default for name, parameter in PARAMETERS.items()}
         self._values[_COMPONENTS] = default_verbosity()
         self._values[_REDACT] = REDACTION.is_on
+        self._values[_CLUSTER_AUTH_MODE] = CLUSTER_AUTH.mode_name
         self.requires_api_version = False
         for name, text in at_start.items():
             self._keep(name, _parsed(name, text))

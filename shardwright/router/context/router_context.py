@@ -34,7 +34,7 @@ from shardwright.sharding.session_cache import SessionCache
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
 from shardwright.wire.transport.client import handshake_document
-from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -61,7 +61,7 @@ class RouterContext:
         pools: connections to other servers.
         pools_as_router: connections to genuine shards on which they take this router for a mongos.
         catalog: the config servers.
-        access: who the clients are and what they may do; None without a key file, when everybody may do everything.
+        access: who the clients are and what they may do; None without access control, when everybody may do everything.
         shards: the shards and their members.
         routing: the cache of routing tables.
         signer: signs the cluster times in replies to clients.
@@ -96,9 +96,9 @@ class RouterContext:
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.access = (
             AccessControl(
-                self.catalog, CLUSTER_KEYS, lambda: float(self.parameters["userCacheInvalidationIntervalSecs"])
+                self.catalog, CLUSTER_AUTH, lambda: float(self.parameters["userCacheInvalidationIntervalSecs"])
             )
-            if CLUSTER_KEYS.keys
+            if CLUSTER_AUTH.is_on
             else None
         )
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)

@@ -2,11 +2,13 @@
 
 from typing import Any, Final
 
+from shardwright.daemon.sidecar.mode_change import MODE
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
 from shardwright.shardd.two_phase_commit.coordinators import LIFETIME_LIMIT
 from shardwright.wire.request import Request
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 
 _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
 
@@ -22,7 +24,11 @@ async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, 
     of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
     reply = {}
     if of_mongod or not given:
+        if MODE in of_mongod:
+            CLUSTER_AUTH.check_ability(of_mongod[MODE])
         reply = await shard.context.mongod.command("admin", {"setParameter": 1, **of_mongod})
+        if MODE in of_mongod:
+            CLUSTER_AUTH.adopt_mode(of_mongod[MODE])
         if LIFETIME_LIMIT in of_mongod:
             await shard.transaction_coordinators.read_lifetime()
     for name, value in given.items():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from shardwright.wire.tls.contexts import client_context, server_context
 from shardwright.wire.tls.own_certificate import organization_in
 from shardwright.wire.tls.settings import TlsMode, TlsSettings
+from shardwright.wire.tls.subject_names import Organization, Subject, organization_of
 
 if TYPE_CHECKING:
     import ssl
@@ -26,7 +27,7 @@ class ProcessTls:
         self.accepting: ssl.SSLContext | None = None
         self.dialing: ssl.SSLContext | None = None
         self.dialing_locally: ssl.SSLContext | None = None
-        self.organization: frozenset[tuple[str, str]] = frozenset()
+        self.organization: Organization = ()
 
     def use(self, settings: TlsSettings) -> None:
         """Use TLS as the settings say.
@@ -46,10 +47,19 @@ class ProcessTls:
         """
         self._load(self.settings)
 
+    def is_member(self, subject: Subject | None) -> bool:
+        """Whether a certificate is that of a member of the cluster: of this server's own organization.
+
+        Args:
+            subject: the name in a certificate that was checked; None if there is none.
+        """
+        organization = organization_of(subject or ())
+        return bool(organization) and organization in (self.organization, self.settings.members_too)
+
     def _load(self, settings: TlsSettings) -> None:
         if settings.mode is TlsMode.DISABLED:
             self.accepting = self.dialing = self.dialing_locally = None
-            self.organization = frozenset()
+            self.organization = ()
             return
         assert settings.certificate_key_file is not None, "checked with the settings"
         organization = organization_in(settings.certificate_key_file)

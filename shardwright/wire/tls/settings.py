@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from shardwright.wire.tls.subject_names import Organization
+
 
 class TlsMode(Enum):
     """Which connections use TLS (MongoDB's ``--tlsMode``, whose values end in ``TLS``)."""
@@ -51,6 +53,7 @@ class TlsSettings:
         allows_connections_without_certificates: clients need none; one that is sent is checked.
         allows_invalid_certificates: certificates of peers are not checked at all.
         allows_invalid_hostnames: a server's certificate may be for another host.
+        members_too: another organization whose certificates are those of members, while the cluster changes its own.
         secured_sockets: paths of UNIX sockets at which a server asks for TLS; on others it is not used.
     """
 
@@ -64,6 +67,7 @@ class TlsSettings:
     allows_connections_without_certificates: bool = False
     allows_invalid_certificates: bool = False
     allows_invalid_hostnames: bool = False
+    members_too: Organization = ()
     secured_sockets: frozenset[str] = frozenset()
 
     @property

@@ -8,6 +8,9 @@ from typing import Final, TypeAlias
 Subject: TypeAlias = tuple[tuple[tuple[str, str], ...], ...]
 """A distinguished name as ``SSLObject.getpeercert`` returns it: parts of pairs of an attribute and a value."""
 
+Organization: TypeAlias = tuple[tuple[str, str], ...]
+"""Attributes with their values, sorted; an attribute may be there several times."""
+
 _SHORT_NAMES: Final = {
     "commonName": "CN",
     "countryName": "C",
@@ -29,10 +32,10 @@ def subject_text(subject: Subject) -> str:
     return ",".join("+".join(_attribute(*pair) for pair in reversed(part)) for part in reversed(subject))
 
 
-def organization_of(subject: Subject) -> frozenset[tuple[str, str]]:
-    """The attributes in which the members of a cluster agree: O, OU and DC."""
+def organization_of(subject: Subject) -> Organization:
+    """The attributes in which the members of a cluster agree, whatever their order: O, OU and DC."""
     pairs = ((_SHORT_NAMES.get(name, name), value) for part in subject for name, value in part)
-    return frozenset(pair for pair in pairs if pair[0] in {"O", "OU", "DC"})
+    return tuple(sorted(pair for pair in pairs if pair[0] in {"O", "OU", "DC"}))
 
 
 def _attribute(name: str, value: str) -> str:

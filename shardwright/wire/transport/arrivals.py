@@ -13,6 +13,7 @@ from trio.lowlevel import wait_readable
 from shardwright.wire.frames import HEADER_BYTES, Header
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.handshakes import TlsHandshakeError, accept_handshake
 from shardwright.wire.transport.stream import FrameStream
 
@@ -23,8 +24,11 @@ _ANSWERS_NOTHING: Final = frozenset({0, -1})
 
 
 def needs_greeting(accepted: socket.socket) -> bool:
-    """Whether `greet` has to be called: with TLS, but not for UNIX sockets, which belong to this user alone."""
-    return TLS.accepting is not None and accepted.family != socket.AF_UNIX
+    """Whether `greet` has to be called: with TLS.
+
+    UNIX sockets belong to this user alone, so that TLS is there for nothing but the certificates of members.
+    """
+    return TLS.accepting is not None and (accepted.family != socket.AF_UNIX or CLUSTER_AUTH.accepts_certificate)
 
 
 async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
@@ -54,7 +58,7 @@ async def _greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
         accepted.close()
         return None
     if len(beginning) == HEADER_BYTES and Header(beginning).response_to in _ANSWERS_NOTHING:
-        if not TLS.settings.mode.accepts_plain:
+        if not TLS.settings.mode.accepts_plain and accepted.family != socket.AF_UNIX:
             raise TlsHandshakeError("The server is configured to only allow SSL connections")
         return ClientConnection(FrameStream(accepted, received=beginning), peer)
     context = TLS.accepting

@@ -21,7 +21,8 @@ from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.transport.cluster_keys import CLUSTER_KEYS
+from shardwright.wire.tls.subject_names import Subject
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.handshakes import dial_handshake
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
 from shardwright.wire.transport.relay import Relay
@@ -61,11 +62,12 @@ class Connection:
             without it, the stream is closed.
     """
 
-    __slots__ = ("_stream", "_was_abandoned", "address", "hello", "idle_since", "take_abandoned")
+    __slots__ = ("_certificate", "_stream", "_was_abandoned", "address", "hello", "idle_since", "take_abandoned")
 
     def __init__(self, address: str, stream: FrameStream) -> None:
         self.address = address
         self._stream = stream
+        self._certificate: Subject | None = None
         stream.make_room = UNREAD_REPLIES.reservations.reserve
         self.hello: dict[str, Any] = {}
         self.idle_since = 0.0
@@ -87,10 +89,12 @@ class Connection:
         connection: Connection | None = None
         try:
             with trio.fail_after(CONNECT_SECONDS_MAX):
-                connection = cls(address, FrameStream(await _connect(address)))
+                connected = await _connect(address)
+                connection = cls(address, FrameStream(connected))
+                connection._certificate = connected.peer_subject if isinstance(connected, TlsSocket) else None
                 if handshake is not None:
                     connection.hello = await connection.command_document(handshake)
-                    await CLUSTER_KEYS.log_in(connection.command)
+                    await connection.log_in()
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -98,6 +102,15 @@ class Connection:
                 raise ConnectFailedError(address, f"could not connect: {error or 'timed out'}", sent=False) from error
             raise
         return connection
+
+    async def log_in(self) -> None:
+        """Log in as a part of the cluster, if there is access control.
+
+        Raises:
+            CommandError: AuthenticationFailed (`ClusterAuth.log_in`).
+            BackendError: the connection broke.
+        """
+        await CLUSTER_AUTH.log_in(self.command, self._certificate)
 
     @property
     def socket(self) -> socket.socket:
@@ -283,14 +296,12 @@ def decode_reply(frame: bytes) -> dict[str, Any]:
 async def _connect(address: str) -> socket.socket | TlsSocket:
     """A connected non-blocking socket: a local one if there is one, else one to the first address that accepts."""
     if address.startswith("/"):
-        local = _connect_unix_socket(address)
-        if address in TLS.settings.secured_sockets and TLS.dialing_locally is not None:
-            return await dial_handshake(local, TLS.dialing_locally, None)
-        return local
+        is_secured = CLUSTER_AUTH.sends_certificate or address in TLS.settings.secured_sockets
+        return await _connect_locally(address, is_secured=is_secured)
     local_path = LOCAL_SOCKETS.path_of(address)
     if local_path is not None:
         with suppress(OSError):  # left behind by a daemon that was killed
-            return _connect_unix_socket(local_path)
+            return await _connect_locally(local_path, is_secured=CLUSTER_AUTH.sends_certificate)
     host, _, port = address.rpartition(":")
     failure: OSError = OSError(f"no address for {host}")
     host = host.strip("[]")
@@ -301,6 +312,14 @@ async def _connect(address: str) -> socket.socket | TlsSocket:
         except OSError as error:
             failure = error
     raise failure
+
+
+async def _connect_locally(path: str, *, is_secured: bool) -> socket.socket | TlsSocket:
+    """A connection through a UNIX socket; with TLS if a certificate has to be shown there."""
+    local = _connect_unix_socket(path)
+    if not is_secured or TLS.dialing_locally is None:
+        return local
+    return await dial_handshake(local, TLS.dialing_locally, None)
 
 
 async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, Any]]:

@@ -1,4 +1,4 @@
-"""How this process proves to other servers that it belongs to the cluster: it logs in with a shared key.
+"""Log-ins with a shared key, by which processes of a cluster recognise each other (`wire.transport.cluster_auth`).
 
 During a rotation there are two keys; the second is tried where the first is refused.
 """
@@ -28,7 +28,7 @@ class ClusterKeys:
     """The keys of this process; there are none until `use` is called, once, at startup.
 
     Attributes:
-        keys: the first is used first. Empty without access control.
+        keys: the first is used first. Empty without a key file.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,3 @@ def _payload(answer: Mapping[str, Any]) -> bytes:
     if not isinstance(payload, bytes):
         raise ScramError("the server's payload is not binary")
     return payload
-
-
-CLUSTER_KEYS: Final = ClusterKeys()
-"""Shared by all connections of the process."""

@@ -1,0 +1,59 @@
+"""Whom the certificate of a connection names, for log-ins with it (MONGODB-X509): a user, or a member of the cluster.
+
+A certificate with the organization of this server's own is that of a member, and never a user's.
+"""
+
+from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.subject_names import subject_text
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, EXTERNAL_DATABASE, WITH_CERTIFICATE
+
+
+def check_mechanism(mechanism: str) -> None:
+    """Refuse mechanisms of ``authenticate`` other than by certificate.
+
+    Raises:
+        CommandError: BadValue or MechanismUnavailable.
+    """
+    if mechanism.startswith("SCRAM-SHA-"):
+        raise CommandError(ErrorCode.BadValue, f"Unsupported mechanism: {mechanism}")
+    if mechanism != WITH_CERTIFICATE:
+        raise CommandError(
+            ErrorCode.MechanismUnavailable, f"Received authentication for mechanism {mechanism} which is not enabled"
+        )
+
+
+def name_in_certificate(client: ClientConnection, db: str, user: str | None) -> tuple[UserName, UserName]:
+    """The name in the certificate of a client, and as whom it logs in: as that user, or as a part of the cluster.
+
+    Args:
+        client: whose connection has the certificate.
+        db: of the user according to the client.
+        user: the user's name according to the client, if it gives any.
+
+    Raises:
+        CommandError: ProtocolError, the database is another; AuthenticationFailed, anything else is wrong.
+    """
+    if db != EXTERNAL_DATABASE:
+        raise CommandError(ErrorCode.ProtocolError, "X.509 authentication must always use the $external database.")
+    subject = client.certificate_subject
+    if not subject:
+        raise _failed("No verified subject name available from client")
+    name = UserName(subject_text(subject), EXTERNAL_DATABASE)
+    if user is not None and user != name.user:
+        raise _failed("There is no x.509 client certificate matching the user.")
+    if not TLS.is_member(subject):
+        return name, name
+    if not CLUSTER_AUTH.accepts_certificate:
+        raise _failed(
+            "The provided certificate can only be used for cluster authentication, not client authentication. The "
+            "current configuration does not allow x.509 cluster authentication, check the --clusterAuthMode flag"
+        )
+    return name, SYSTEM
+
+
+def _failed(message: str) -> CommandError:
+    return CommandError(ErrorCode.AuthenticationFailed, message)

@@ -1,0 +1,68 @@
+"""Log-ins with a certificate at a sidecar: of members of the cluster, and of nobody else.
+
+The mongod sees the certificate of this daemon on every connection, so that no ``authenticate`` of a client may reach it: the
+daemon itself checks whose certificate the client has, and then logs the client's connection to the mongod in as itself.
+"""
+
+from typing import Any, Final
+
+from shardwright.daemon.certificate_names import check_mechanism, name_in_certificate
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.message import reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
+
+AUTHENTICATE: Final = "authenticate"
+SPECULATIVE: Final = b"speculativeAuthenticate"
+
+
+async def log_in_member(client: ClientConnection, upstream: Upstream, request: Request) -> bytes:
+    """Answer ``authenticate``; afterwards the client acts as a part of the cluster at the mongod too.
+
+    Raises:
+        CommandError: see `check_mechanism` and `name_in_certificate`; AuthenticationFailed, the certificate is not that of
+            a member, or the mongod does not take this daemon's; 5626701, somebody else is logged in.
+        BackendError: the mongod is gone.
+    """
+    arguments = Arguments.of(request)
+    check_mechanism(arguments.string(b"mechanism"))
+    name, becomes = name_in_certificate(client, request.db, arguments.maybe_string(b"user"))
+    if not becomes.is_internal:
+        raise CommandError(
+            ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
+        )
+    await upstream.log_in()
+    reply: dict[str, Any] = {"dbname": name.db, "user": name.user, "ok": 1.0}
+    return reply_document(request.message.request_id, reply)
+
+
+def without_certificate(request: Request) -> Request:
+    """A request that does not reach the mongod with a log-in by certificate.
+
+    A hello loses it, as if the guess had failed, and the client then sends ``authenticate``.
+
+    Raises:
+        CommandError: MechanismUnavailable, it is a ``saslStart`` with this mechanism.
+    """
+    if (
+        request.name != AUTHENTICATE
+        and request.fields.get(b"mechanism")
+        and request.get(b"mechanism") == WITH_CERTIFICATE
+    ):
+        raise CommandError(
+            ErrorCode.MechanismUnavailable,
+            f"Unsupported mechanism '{WITH_CERTIFICATE}' on authentication database '{request.db}'",
+        )
+    if request.name not in HELLO_NAMES or SPECULATIVE not in request.fields:
+        return request
+    speculative = request.get(SPECULATIVE)
+    if isinstance(speculative, dict) and (
+        AUTHENTICATE in speculative or speculative.get("mechanism") == WITH_CERTIFICATE
+    ):
+        return request.without((SPECULATIVE,))
+    return request

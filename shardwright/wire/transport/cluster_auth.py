@@ -1,0 +1,159 @@
+"""How this process and others prove to each other that they belong to the cluster: with a key, or with certificates.
+
+With a certificate a process logs in by MONGODB-X509. Both sides look at the subject of the other's certificate, which has
+to be that of a member (`ProcessTls.is_member`): an ordinary certificate of the same authority passes for no server.
+"""
+
+import hashlib
+from typing import Final
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode
+from shardwright.wire.tls.subject_names import Subject
+from shardwright.wire.transport.cluster_auth_mode import UNDEFINED, ClusterAuthMode, check_transition, mode_named
+from shardwright.wire.transport.cluster_keys import ClusterKeys, RunCommand
+
+EXTERNAL_DATABASE: Final = "$external"
+WITH_CERTIFICATE: Final = "MONGODB-X509"
+
+
+class ClusterAuth:
+    """There is no access control until `use` is called, once, at startup.
+
+    Attributes:
+        keys: the keys of this process.
+        mode: what is sent and accepted; None without access control.
+        secret: what nobody outside knows: the key, or without one a digest of the private key of this process.
+    """
+
+    def __init__(self) -> None:
+        self.keys = ClusterKeys()
+        self.mode: ClusterAuthMode | None = None
+        self.secret = b""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is access control."""
+        return self.mode is not None
+
+    @property
+    def mode_name(self) -> str:
+        """The mode as ``getParameter`` shows it."""
+        return UNDEFINED if self.mode is None else self.mode.value
+
+    @property
+    def sends_certificate(self) -> bool:
+        """Whether this process logs in with its certificate."""
+        return self.mode is not None and self.mode.sends_certificate
+
+    @property
+    def accepts_certificate(self) -> bool:
+        """Whether a certificate of a member lets a client in."""
+        return self.mode is not None and self.mode.accepts_certificate
+
+    @property
+    def accepts_key(self) -> bool:
+        """Whether a key lets a client in."""
+        return self.mode is not None and self.mode.accepts_key
+
+    def use(self, mode: ClusterAuthMode | None, keys: tuple[str, ...]) -> None:
+        """Have access control, if a mode or keys are given. `TLS` has to be in use already.
+
+        Args:
+            mode: None for the one that the keys imply.
+            keys: none if there is no key file.
+
+        Raises:
+            TlsConfigurationError: the mode needs what the other options do not give; the words are a mongod's, where it
+                refuses that too.
+        """
+        self.keys.use(keys)
+        if mode is not None:
+            _check_at_start(mode, has_keys=bool(keys))
+        self.mode = mode or (ClusterAuthMode.KEY_FILE if keys else None)
+        if keys:
+            self.secret = self.keys.keys[0]
+        elif mode is not None:
+            assert TLS.settings.certificate_key_file is not None, "checked above"
+            self.secret = hashlib.sha256(TLS.settings.certificate_key_file.read_bytes()).digest()
+
+    def change_mode(self, name: object) -> None:
+        """Go to the next mode, for log-ins from now on.
+
+        Raises:
+            CommandError: BadValue or 5579202, it is not the next one; or this process has no certificate of a member.
+        """
+        self.check_ability(name)
+        mode = mode_named(name)
+        check_transition(self.mode, mode)
+        self.mode = mode
+
+    def check_ability(self, name: object) -> None:
+        """Refuse a mode for which this process lacks TLS or a certificate.
+
+        Raises:
+            CommandError: BadValue.
+        """
+        mode_named(name)
+        if TLS.dialing is None:
+            raise CommandError(
+                ErrorCode.BadValue,
+                "Illegal state transition for clusterAuthMode, need to enable SSL for outgoing connections",
+            )
+        reason = _why_no_member() if self.is_on else None
+        if reason is not None:
+            raise CommandError(ErrorCode.BadValue, reason)
+
+    def adopt_mode(self, name: object) -> None:
+        """Take the mode that the mongod of this process has taken; without access control there is none."""
+        if self.is_on:
+            self.mode = mode_named(name)
+
+    async def log_in(self, run: RunCommand, server: Subject | None) -> None:
+        """Log in on a connection, if there is access control; the server has to belong to the cluster too.
+
+        Args:
+            run: sends a command on the connection, given its database, and returns the reply.
+            server: the name in the certificate of the server, which was checked; None without TLS.
+
+        Raises:
+            CommandError: AuthenticationFailed, one of the two does not recognise the other.
+            BackendError: the connection broke.
+        """
+        if not self.sends_certificate:
+            await self.keys.log_in(run)
+            return
+        if not TLS.is_member(server):
+            raise CommandError(
+                ErrorCode.AuthenticationFailed, "the server's certificate is not that of a member of the cluster"
+            )
+        await run(EXTERNAL_DATABASE, {"authenticate": 1, "mechanism": WITH_CERTIFICATE})
+
+
+def _check_at_start(mode: ClusterAuthMode, *, has_keys: bool) -> None:
+    if mode.accepts_key and not has_keys:
+        raise TlsConfigurationError("Unable to acquire security key[s]")
+    if not mode.accepts_certificate:
+        return
+    if TLS.settings.mode is TlsMode.DISABLED:
+        raise TlsConfigurationError("need to enable TLS via the tlsMode flag")
+    if mode.sends_certificate and not TLS.settings.mode.dials_tls:
+        raise TlsConfigurationError("cannot have x.509 cluster authentication in allowTLS mode")
+    reason = _why_no_member()
+    if reason is not None:
+        raise TlsConfigurationError(reason)
+
+
+def _why_no_member() -> str | None:
+    """Why members cannot recognise each other by their certificates; None if they can."""
+    if TLS.settings.allows_invalid_certificates or TLS.settings.ca_file is None:
+        return "x.509 cluster authentication needs certificates that are checked"
+    if not TLS.organization:
+        return "Cluster member DN's must contain at least one O, OU, or DC component"
+    return None
+
+
+CLUSTER_AUTH: Final = ClusterAuth()
+"""Shared by all connections of the process."""
