@@ -1,7 +1,8 @@
 """Log-ins with a certificate at a sidecar: of members of the cluster, and of nobody else.
 
-The mongod sees the certificate of this daemon on every connection, so that no ``authenticate`` of a client may reach it: the
-daemon itself checks whose certificate the client has, and then logs the client's connection to the mongod in as itself.
+The mongod sees the certificate of this daemon on every connection, so that no ``authenticate`` of a client may reach
+it. The daemon checks itself whose certificate the client has, and then logs the client's connection to the mongod in as
+itself.
 """
 
 from typing import Any, Final
@@ -25,8 +26,8 @@ async def log_in_member(client: ClientConnection, upstream: Upstream, request: R
     """Answer ``authenticate``; afterwards the client acts as a part of the cluster at the mongod too.
 
     Raises:
-        CommandError: see `check_mechanism` and `name_in_certificate`; AuthenticationFailed, the certificate is not that of
-            a member, or the mongod does not take this daemon's; 5626701, somebody else is logged in.
+        CommandError: see `check_mechanism` and `name_in_certificate`; AuthenticationFailed, the certificate is not that
+            of a member, or the mongod does not take this daemon's; 5626701, somebody else is logged in.
         BackendError: the mongod is gone.
     """
     arguments = Arguments.of(request)
