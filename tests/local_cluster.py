@@ -168,7 +168,7 @@ class RunningCluster:
     def key_file(self) -> Path | None:
         """The key of the cluster, if it is closed."""
         access = self.document.get("auth")
-        return None if access is None else Path(access["keyFile"])
+        return None if access is None or "keyFile" not in access else Path(access["keyFile"])
 
     def register(self, address: str, *, is_router: bool = True) -> None:
         """Have connections to a process get in, if all clusters are closed (see `credentials_for`)."""

@@ -2,11 +2,13 @@
 
 ::
 
-    DIR/auth/key              by which the processes recognise each other, and the launcher
+    DIR/auth/key              by which the processes recognise each other, and the launcher, unless they do so by
+                              certificates
     DIR/auth/password         of the first user
     DIR/auth/rotation.json    how far a rotation of the key has come, while there is one
 
-All are for their owner alone. The launcher logs in with the key, so that a changed password does not lock it out.
+All are for their owner alone. The launcher logs in with the key, or with a certificate of the cluster, so that a
+changed password does not lock it out.
 """
 
 import base64
@@ -54,15 +56,19 @@ class Access:
         """The file with the progress of a rotation of the key (`deploy.key_rotation`)."""
         return self.directory / "rotation.json"
 
-    def create(self) -> None:
+    def create(self, *, has_key: bool) -> None:
         """Make the files that do not exist yet.
+
+        Args:
+            has_key: whether processes log in with a key.
 
         Raises:
             DeployError: they cannot be written.
         """
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
-            write_once(self.key_file, new_key())
+            if has_key:
+                write_once(self.key_file, new_key())
             write_once(self.password_file, secrets.token_hex(_PASSWORD_BYTES))
         except OSError as error:
             raise DeployError(f"cannot create the secrets in {self.directory}: {error.strerror}") from error
@@ -120,13 +126,13 @@ class Access:
         except PyMongoError as error:
             raise DeployError(f"cannot create the first user: {reason(error)}") from error
 
-    def describe(self) -> dict[str, str]:
+    def describe(self, *, has_key: bool) -> dict[str, str]:
         """What ``--json`` shows; no secrets."""
         return {
             "user": FIRST_USER,
             "database": FIRST_USER_DATABASE,
             "passwordFile": str(self.password_file),
-            "keyFile": str(self.key_file),
+            **({"keyFile": str(self.key_file)} if has_key else {}),
         }
 
 

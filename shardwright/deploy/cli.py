@@ -19,6 +19,7 @@ from shardwright.deploy.errors import DeployError
 from shardwright.deploy.interrupts import signals_interrupt
 from shardwright.deploy.layout import DEFAULT_CACHE_GB
 from shardwright.deploy.migrations import migration_text
+from shardwright.deploy.modes import MODES
 from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
 from shardwright.deploy.reshardings import resharding_text
@@ -79,6 +80,7 @@ def _up(options: argparse.Namespace) -> int:
             separate_sockets=options.separate_sockets,
             auth=options.auth,
             tls=options.tls,
+            cluster_auth_mode=options.cluster_auth_mode,
             start_timeout=options.timeout,
         )
     )
@@ -126,6 +128,11 @@ def _restart(options: argparse.Namespace) -> int:
 
 def _rotate_key(options: argparse.Namespace) -> int:
     LocalCluster(options.dir, Steps()).rotate_key(options.timeout)
+    return 0
+
+
+def _cluster_auth_mode(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).change_cluster_auth_mode(options.mode)
     return 0
 
 
@@ -254,6 +261,12 @@ def argument_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="use TLS for all connections of a new cluster: make an authority and certificates",
     )
+    up.add_argument(
+        "--cluster-auth-mode",
+        choices=MODES,
+        help="how the processes of a new cluster with --auth and --tls recognise each other: by a key, by certificates "
+        "(x509), or by both while that changes (default: keyFile)",
+    )
     up.add_argument("--detach", action="store_true", help="return and leave the cluster running")
     up.add_argument(
         "--json", action="store_true", help="print one JSON line on standard output, everything else on standard error"
@@ -279,6 +292,14 @@ def argument_parser() -> argparse.ArgumentParser:
         "rotate-key", _rotate_key, "Give a running cluster with access control another key, one process at a time."
     )
     _add_timeout(rotate_key)
+
+    cluster_auth_mode = command(
+        "cluster-auth-mode",
+        _cluster_auth_mode,
+        "Have the processes of a running cluster with --auth and --tls recognise each other by certificates instead "
+        "of a key, without a restart.",
+    )
+    cluster_auth_mode.add_argument("mode", choices=MODES, help="the mode to go to; there is no way back")
 
     add_shard = command("add-shard", _add_shard, "Start another shard and add it to the running cluster.")
     add_shard.add_argument(

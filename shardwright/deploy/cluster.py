@@ -12,12 +12,14 @@ from bson import json_util
 
 from shardwright.deploy.added_shard import add_shard
 from shardwright.deploy.balancing import balancer, explanation
+from shardwright.deploy.cluster_auth import change_mode
 from shardwright.deploy.consistency import inconsistencies
 from shardwright.deploy.daemon_options import check_options
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.key_rotation import rotate_key
 from shardwright.deploy.layout import ClusterState, DamagedStateError, Layout, remove_sockets
 from shardwright.deploy.migrations import migrations_under_way
+from shardwright.deploy.modes import has_key
 from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.plan import existing_cluster, new_cluster
 from shardwright.deploy.ports import PortReservation
@@ -114,6 +116,17 @@ class LocalCluster:
             rotate_key(self._layout, state, self._supervisor(state), self._steps, timeout)
         self._steps.say("the cluster has a new key")
 
+    def change_cluster_auth_mode(self, mode: str) -> None:
+        """Have the processes of the running cluster recognise each other in another way; it can be repeated.
+
+        Raises:
+            DeployError: see `deploy.cluster_auth.change_mode`.
+        """
+        state = self._layout.require()
+        with self._layout.lock():
+            change_mode(self._layout, state, self._supervisor(state), self._steps, mode)
+        self._steps.say(f"the cluster is in mode {mode}")
+
     def add_shard(self, members: int | None, timeout: float) -> None:
         """Start another shard and add it to the running cluster.
 
@@ -180,13 +193,14 @@ class LocalCluster:
                 "log": str(self._layout.log(plan.name)),
             }
 
+        access = self._layout.access.describe(has_key=has_key(state.cluster_auth_mode))
         return {
             "uri": topology.uri,
             "dir": str(self._layout.root),
             "processes": [describe_process(plan) for plan in topology.processes],
             "shards": topology.shards,
             "metrics": {plan.name: plan.metrics_address for plan in topology.processes if plan.metrics_address},
-            **({"auth": self._layout.access.describe()} if state.has_access_control else {}),
+            **({"auth": access} if state.has_access_control else {}),
             **({"tls": self._layout.tls.describe()} if state.has_tls else {}),
         }
 

@@ -21,7 +21,8 @@ _GIVEN_BY_LAUNCHER: Final = frozenset(
     {
         *("bind-ip", "port", "metrics-port", "unix-socket-directory", "log-file", "log-rotate"),
         *("configdb", "workers", "mongod-socket", "mongod-address", "set-parameter", "key-file"),
-        *("tls-mode", "tls-certificate-key-file", "tls-ca-file", "mongod-tls"),
+        *("tls-mode", "tls-certificate-key-file", "tls-cluster-file", "tls-ca-file", "mongod-tls"),
+        "cluster-auth-mode",
     }
 )
 

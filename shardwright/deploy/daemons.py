@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from shardwright.deploy.daemon_options import option_words
 from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.modes import daemon_words
 from shardwright.deploy.mongod import mongod_socket
 from shardwright.deploy.parameters import parameters_of_daemon, parameters_of_router
 from shardwright.deploy.topology import ProcessPlan, Role
@@ -21,7 +22,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *("--log-file", str(layout.log(plan.name))),
         *("--log-rotate", state.log_rotate),
         *("--unix-socket-directory", str(state.sockets_of(plan.name))),
-        *(("--key-file", str(layout.access.key_file)) if state.has_access_control else ()),
+        *(daemon_words(state.cluster_auth_mode, layout.access.key_file) if state.has_access_control else ()),
         *(layout.tls.daemon_words() if state.has_tls else ()),
         *option_words(state.daemon_options.get(plan.role, {})),
     ]

@@ -20,6 +20,7 @@ from shardwright.deploy.access import Access, new_key
 from shardwright.deploy.durable_files import write_json
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.modes import has_key
 from shardwright.deploy.mongod import POLL_INTERVAL, connect, wait_members_known, wait_primary
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.supervisor import Supervisor
@@ -89,6 +90,8 @@ def rotate_key(layout: Layout, state: ClusterState, supervisor: Supervisor, step
     """
     if not state.has_access_control:
         raise DeployError("the cluster has no key: it was started without --auth")
+    if not has_key(state.cluster_auth_mode):
+        raise DeployError("the cluster has no key: its processes recognise each other by certificates")
     path = layout.access.rotation_file
     rotation = Rotation.load(path)
     if rotation is None:

@@ -31,6 +31,7 @@ from shardwright.deploy.daemon_options import DaemonOptions
 from shardwright.deploy.durable_files import UNFINISHED_SUFFIX, write_json
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.marks import directory_identity
+from shardwright.deploy.modes import KEY_FILE, has_key
 from shardwright.deploy.tls_files import TlsFiles
 from shardwright.deploy.topology import Role, Topology
 
@@ -62,6 +63,7 @@ class ClusterState:
         added: the shards that were added to the cluster at some time: one of them that is no shard any more has been
             removed, and is not to be added again.
         has_tls: whether all connections are secured.
+        cluster_auth_mode: how the processes recognise each other (`deploy.modes`), with access control.
     """
 
     topology: Topology
@@ -76,6 +78,7 @@ class ClusterState:
     has_access_control: bool = False
     added: frozenset[str] = frozenset()
     has_tls: bool = False
+    cluster_auth_mode: str = KEY_FILE
 
     def sockets_of(self, name: str) -> Path:
         """The directory in which the daemon ``name`` looks for UNIX sockets."""
@@ -129,6 +132,8 @@ class Layout:
         Raises:
             DeployError: the key file cannot be read.
         """
+        if state.has_access_control and state.cluster_auth_mode != KEY_FILE:
+            return self.tls.log_in()
         return {
             **(self.access.log_in() if state.has_access_control else NO_LOG_IN),
             **(self.tls.client_options() if state.has_tls else {}),
@@ -179,7 +184,7 @@ class Layout:
         except OSError as error:
             raise DeployError(f"cannot create the cluster's directory: {error}") from error
         if state.has_access_control:
-            self.access.create()
+            self.access.create(has_key=has_key(state.cluster_auth_mode))
         if state.has_tls:
             self.tls.create()
         if sockets.stat().st_uid != os.getuid() or sockets.is_symlink():
@@ -204,6 +209,7 @@ class Layout:
             "accessControl": state.has_access_control,
             "added": sorted(state.added),
             "tls": state.has_tls,
+            "clusterAuthMode": state.cluster_auth_mode,
             **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
             **state.topology.to_document(),
         }
@@ -238,6 +244,7 @@ class Layout:
                 document.get("accessControl", False),
                 frozenset(document.get("added", ())),
                 document.get("tls", False),
+                document.get("clusterAuthMode", KEY_FILE),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(

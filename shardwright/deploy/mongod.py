@@ -61,7 +61,7 @@ def mongod_arguments(
     cache_gb: float,
     parameters: Mapping[str, str] | None = None,
     log_rotate: str = "rename",
-    key_file: Path | None = None,
+    auth_words: Sequence[str] = (),
     tls_words: Sequence[str] = (),
 ) -> list[str]:
     """The command line of one member of a replica set.
@@ -75,7 +75,7 @@ def mongod_arguments(
         cache_gb: its cache.
         parameters: added to those that all members have.
         log_rotate: what a rotation does with the log file.
-        key_file: turns access control on.
+        auth_words: the options that turn access control on.
         tls_words: the options for TLS.
     """
     assert plan.replica_set is not None
@@ -87,7 +87,7 @@ def mongod_arguments(
         # At SIGTERM a member waits this long so that clients of a large deployment notice; that is no use here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
         # A UNIX socket counts as localhost, so that clients of a daemon from anywhere would have the exception.
-        **({} if key_file is None else {"enableLocalhostAuthBypass": "false"}),
+        **({"enableLocalhostAuthBypass": "false"} if auth_words else {}),
         **(parameters or {}),
     }
     return [
@@ -98,7 +98,7 @@ def mongod_arguments(
         *("--dbpath", str(dbpath)),
         *("--logpath", str(log), "--logappend", "--logRotate", log_rotate),
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
-        *(() if key_file is None else ("--keyFile", str(key_file))),
+        *auth_words,
         *tls_words,
         *(word for name, value in settings.items() for word in ("--setParameter", f"{name}={value}")),
     ]

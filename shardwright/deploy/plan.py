@@ -10,6 +10,7 @@ from shardwright.deploy.layout import (
     Layout,
     remove_sockets,
 )
+from shardwright.deploy.modes import KEY_FILE
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import Role, Topology
 from shardwright.deploy.up_options import DEFAULT_PORT, UpOptions
@@ -51,6 +52,7 @@ def existing_cluster(
         state.has_access_control,
         state.added,
         state.has_tls,
+        state.cluster_auth_mode,
     )
 
 
@@ -83,6 +85,7 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
         combined({}, options.daemon_options),
         options.auth,
         has_tls=options.tls,
+        cluster_auth_mode=options.cluster_auth_mode or KEY_FILE,
     )
 
 
@@ -101,5 +104,11 @@ def _check_same(layout: Layout, options: UpOptions, state: ClusterState) -> None
             raise DeployError(f"the cluster in {layout.root} was created with {option} {found}; omit {option} {wanted}")
     if options.auth and not state.has_access_control:
         raise DeployError(f"the cluster in {layout.root} was created without --auth; omit it")
+    mode = options.cluster_auth_mode
+    if mode not in (None, state.cluster_auth_mode):
+        raise DeployError(
+            f"the cluster in {layout.root} is in mode {state.cluster_auth_mode}; omit --cluster-auth-mode {mode}, and "
+            "change it while it runs: shardwright cluster-auth-mode"
+        )
     if options.tls and not state.has_tls:
         raise DeployError(f"the cluster in {layout.root} was created without --tls; omit it")

@@ -10,6 +10,7 @@ from shardwright.deploy.daemons import daemon_arguments
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import ClusterState, Layout
 from shardwright.deploy.marks import mark, marked_processes
+from shardwright.deploy.modes import mongod_words
 from shardwright.deploy.mongod import POLL_INTERVAL, mongod_arguments
 from shardwright.deploy.parameters import parameters_of_mongod
 from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
@@ -169,9 +170,14 @@ class Supervisor:
             cache_gb=self._state.cache_gb,
             parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
             log_rotate=self._state.log_rotate,
-            key_file=self._layout.access.key_file if self._state.has_access_control else None,
+            auth_words=self._auth_words(),
             tls_words=self._layout.tls.mongod_words() if self._state.has_tls else (),
         )
+
+    def _auth_words(self) -> list[str]:
+        if not self._state.has_access_control:
+            return []
+        return mongod_words(self._state.cluster_auth_mode, self._layout.access.key_file)
 
     def _pid_file(self, plan: ProcessPlan) -> PidFile:
         return load_pid_file(self._layout.pid_file(plan.name), self._layout.log(plan.name), self._directory)

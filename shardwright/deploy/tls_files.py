@@ -5,6 +5,7 @@
     DIR/tls/ca.pem        the certificate of the authority, by which clients recognise servers and servers clients
     DIR/tls/ca-key.pem    its private key
     DIR/tls/server.pem    certificate and key of all processes, which share a machine
+    DIR/tls/member.pem    certificate and key with which they connect to each other, and the launcher in their place
     DIR/tls/client.pem    certificate and key for clients; also the launcher's
 
 Files with keys are for their owner alone. What is missing is made at the next start, so that a file can be renewed by
@@ -69,6 +70,11 @@ class TlsFiles:
         return self.directory / "server.pem"
 
     @property
+    def member_file(self) -> Path:
+        """Certificate and key for connections of the processes to each other."""
+        return self.directory / "member.pem"
+
+    @property
     def client_file(self) -> Path:
         """Certificate and key for clients."""
         return self.directory / "client.pem"
@@ -85,6 +91,8 @@ class TlsFiles:
             hosts = ("localhost", "127.0.0.1", "::1", socket.gethostname())
             if not self.server_file.exists():
                 write_once(self.server_file, authority.issue(_SERVERS, "localhost", hosts))
+            if not self.member_file.exists():
+                write_once(self.member_file, authority.issue(_SERVERS, "member", ()))
             if not self.client_file.exists():
                 write_once(self.client_file, authority.issue(_CLIENTS, "client", ()))
         except (OSError, ValueError, TypeError) as error:
@@ -95,26 +103,40 @@ class TlsFiles:
         """The options with which a client connects."""
         return {"tls": True, "tlsCAFile": str(self.ca_file), "tlsCertificateKeyFile": str(self.client_file)}
 
+    def log_in(self) -> Mapping[str, Any]:
+        """The options with which a client connects, and logs in as a part of the cluster."""
+        return {
+            **self.client_options(),
+            "tlsCertificateKeyFile": str(self.member_file),
+            "authMechanism": "MONGODB-X509",
+            "authSource": "$external",
+        }
+
     def daemon_words(self) -> list[str]:
         """The options of a daemon."""
-        files = ("--tls-certificate-key-file", str(self.server_file), "--tls-ca-file", str(self.ca_file))
-        return ["--tls-mode", "require", *files]
+        files = ("--tls-certificate-key-file", str(self.server_file), "--tls-cluster-file", str(self.member_file))
+        return ["--tls-mode", "require", *files, "--tls-ca-file", str(self.ca_file)]
 
     def mongod_words(self) -> list[str]:
         """The options of a mongod."""
-        files = ("--tlsCertificateKeyFile", str(self.server_file), "--tlsCAFile", str(self.ca_file))
-        return ["--tlsMode", "requireTLS", *files]
+        files = ("--tlsCertificateKeyFile", str(self.server_file), "--tlsClusterFile", str(self.member_file))
+        return ["--tlsMode", "requireTLS", *files, "--tlsCAFile", str(self.ca_file)]
 
     def describe(self) -> dict[str, str]:
         """What ``--json`` shows."""
-        return {"caFile": str(self.ca_file), "clientCertificateFile": str(self.client_file)}
+        return {
+            "caFile": str(self.ca_file),
+            "clientCertificateFile": str(self.client_file),
+            "memberCertificateFile": str(self.member_file),
+        }
 
     def _authority(self) -> "_Authority":
         key_file = self.directory / "ca-key.pem"
         if not key_file.exists() or not self.ca_file.exists():
             authority = _Authority.new()
-            for made_by_an_old_one in (key_file, self.ca_file, self.server_file, self.client_file):
-                made_by_an_old_one.unlink(missing_ok=True)
+            made_by_an_old_one = (key_file, self.ca_file, self.server_file, self.member_file, self.client_file)
+            for each in made_by_an_old_one:
+                each.unlink(missing_ok=True)
             write_once(key_file, _text(authority.key))
             write_once(self.ca_file, authority.certificate.public_bytes(Encoding.PEM).decode())
         key = load_pem_private_key(key_file.read_bytes(), None)

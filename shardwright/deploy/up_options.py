@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.deploy.daemon_options import DaemonOptions
 from shardwright.deploy.errors import DeployError
+from shardwright.deploy.modes import KEY_FILE
 from shardwright.deploy.topology import Size
 
 DEFAULT_PORT: Final = 27017
@@ -31,6 +32,7 @@ class UpOptions:
         separate_sockets: whether each daemon of a new cluster gets its own socket directory.
         auth: whether a new cluster gets access control; an existing one keeps what it has.
         tls: whether a new cluster uses TLS, likewise.
+        cluster_auth_mode: how the processes of a new cluster recognise each other.
         start_timeout: the maximum duration of the start, in seconds.
     """
 
@@ -48,6 +50,7 @@ class UpOptions:
     separate_sockets: bool = False
     auth: bool = False
     tls: bool = False
+    cluster_auth_mode: str | None = None
     start_timeout: float = DEFAULT_START_TIMEOUT
 
     def size(self) -> Size:
@@ -57,6 +60,8 @@ class UpOptions:
             DeployError: a number is too small or too large.
         """
         self._check_maxima()
+        if self.cluster_auth_mode not in (None, KEY_FILE) and not (self.auth and self.tls):
+            raise DeployError(f"--cluster-auth-mode {self.cluster_auth_mode} needs --auth and --tls")
         return Size.of(self.shards, self.members, self.config_members, self.routers)
 
     def _check_maxima(self) -> None:

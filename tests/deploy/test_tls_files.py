@@ -50,7 +50,7 @@ def test_files_are_private(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "tls")
     files.create()
     modes = {path.name: S_IMODE(path.stat().st_mode) for path in files.directory.iterdir()}
-    assert modes == dict.fromkeys(("ca.pem", "ca-key.pem", "server.pem", "client.pem"), 0o600)
+    assert modes == dict.fromkeys(("ca.pem", "ca-key.pem", "server.pem", "member.pem", "client.pem"), 0o600)
     assert S_IMODE(files.directory.stat().st_mode) == 0o700
 
 
@@ -72,7 +72,7 @@ def test_a_new_authority_signs_everything_again(tmp_path: Path) -> None:
     (files.directory / "ca-key.pem").unlink()
     files.create()
     authority = x509.load_pem_x509_certificate(files.ca_file.read_bytes())
-    for path in (files.server_file, files.client_file):
+    for path in (files.server_file, files.member_file, files.client_file):
         x509.load_pem_x509_certificate(path.read_bytes()).verify_directly_issued_by(authority)
 
 
@@ -83,9 +83,9 @@ def test_clients_are_not_taken_for_servers(tmp_path: Path) -> None:
         path.name: x509.load_pem_x509_certificate(path.read_bytes())
         .subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)[0]
         .value
-        for path in (files.server_file, files.client_file)
+        for path in (files.server_file, files.member_file, files.client_file)
     }
-    assert units == {"server.pem": "servers", "client.pem": "clients"}
+    assert units == {"server.pem": "servers", "member.pem": "servers", "client.pem": "clients"}
 
 
 def test_a_broken_key_is_explained(tmp_path: Path) -> None:

@@ -50,11 +50,9 @@ def without_certificate(request: Request) -> Request:
     Raises:
         CommandError: MechanismUnavailable, it is a ``saslStart`` with this mechanism.
     """
-    if (
-        request.name != AUTHENTICATE
-        and request.fields.get(b"mechanism")
-        and request.get(b"mechanism") == WITH_CERTIFICATE
-    ):
+    if request.name == AUTHENTICATE:
+        return request  # answered by `log_in_member`
+    if request.fields.get(b"mechanism") and request.get(b"mechanism") == WITH_CERTIFICATE:
         raise CommandError(
             ErrorCode.MechanismUnavailable,
             f"Unsupported mechanism '{WITH_CERTIFICATE}' on authentication database '{request.db}'",

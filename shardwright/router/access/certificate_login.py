@@ -1,4 +1,4 @@
-"""Log-ins with the certificate of the connection (MONGODB-X509), of users of ``$external`` and members of the cluster."""
+"""Log-ins with the certificate of the connection (MONGODB-X509): users of ``$external``, members of the cluster."""
 
 from shardwright.daemon.certificate_names import name_in_certificate
 from shardwright.daemon.user_names import UserName
@@ -23,7 +23,7 @@ async def log_in_with_certificate(
         addresses: of the client and the server, for `Restrictions.are_met`.
 
     Raises:
-        CommandError: see `name_in_certificate`; UserNotFound; AuthenticationFailed, the user's restrictions are not met.
+        CommandError: see `name_in_certificate`; UserNotFound; AuthenticationFailed, restrictions are not met.
     """
     name, becomes = name_in_certificate(client, db, user)
     user_id = b""

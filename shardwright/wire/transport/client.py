@@ -4,7 +4,7 @@ import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import bson
 import trio
@@ -21,7 +21,6 @@ from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.subject_names import Subject
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.handshakes import dial_handshake
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
@@ -30,6 +29,9 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.tls_socket import TlsSocket
 from shardwright.wire.transport.unread import UNREAD_REPLIES
+
+if TYPE_CHECKING:
+    from shardwright.wire.tls.subject_names import Subject
 
 CONNECT_SECONDS_MAX: Final = 20.0
 

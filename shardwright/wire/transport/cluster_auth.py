@@ -1,7 +1,7 @@
 """How this process and others prove to each other that they belong to the cluster: with a key, or with certificates.
 
-With a certificate a process logs in by MONGODB-X509. Both sides look at the subject of the other's certificate, which has
-to be that of a member (`ProcessTls.is_member`): an ordinary certificate of the same authority passes for no server.
+With a certificate a process logs in by MONGODB-X509. Both sides look at the subject of the other's certificate, which
+has to be that of a member (`ProcessTls.is_member`): an ordinary one of the same authority passes for no server either.
 """
 
 import hashlib

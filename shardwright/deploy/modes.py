@@ -1,0 +1,33 @@
+"""The modes in which the processes of a cluster recognise each other, and what each needs on a command line.
+
+The names are those of MongoDB's ``clusterAuthMode``; `cluster_auth` has a cluster go from one to the next.
+"""
+
+from pathlib import Path
+from typing import Final
+
+KEY_FILE: Final = "keyFile"
+X509: Final = "x509"
+MODES: Final = (KEY_FILE, "sendKeyFile", "sendX509", X509)
+
+
+def has_key(mode: str) -> bool:
+    """Whether processes need the key."""
+    return mode != X509
+
+
+def daemon_words(mode: str, key_file: Path) -> list[str]:
+    """The options of a daemon."""
+    return _words(mode, key_file, "--key-file", "--cluster-auth-mode")
+
+
+def mongod_words(mode: str, key_file: Path) -> list[str]:
+    """The options of a mongod."""
+    return _words(mode, key_file, "--keyFile", "--clusterAuthMode")
+
+
+def _words(mode: str, key_file: Path, key_option: str, mode_option: str) -> list[str]:
+    return [
+        *((key_option, str(key_file)) if has_key(mode) else ()),
+        *(() if mode == KEY_FILE else (mode_option, mode)),
+    ]
