@@ -7,9 +7,10 @@ in DIR/auth/rotation.json, so that the rotation can be interrupted at any point 
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -102,10 +103,10 @@ def rotate_key(layout: Layout, state: ClusterState, supervisor: Supervisor, step
             rotation = Rotation(stage)
         rotation.save(path)
         _write_keys(layout.access, stage)
-        for plan in _in_order(state):
+        for plan in _in_order(layout, state):
             if plan.name not in rotation.restarted:
                 with steps.step(f"restarting {plan.name} with {stage}"):
-                    _restart(state, supervisor, plan, time.monotonic() + seconds)
+                    _restart(layout, state, supervisor, plan, time.monotonic() + seconds)
                 rotation.restarted.append(plan.name)
                 rotation.save(path)
     path.unlink()
@@ -126,41 +127,41 @@ def _write_keys(access: Access, stage: Stage) -> None:
         access.write_keys([new_key(), *keys])
 
 
-def _in_order(state: ClusterState) -> Iterator[ProcessPlan]:
+def _in_order(layout: Layout, state: ClusterState) -> Iterator[ProcessPlan]:
     """The processes: of each replica set the primary last, so that it is elected anew once; then the daemons."""
     for _, members in state.topology.replica_sets():
-        yield from sorted(members, key=_is_primary)
+        yield from sorted(members, key=partial(_is_primary, layout.connection(state)))
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
         yield from state.topology.of_role(role)
 
 
-def _restart(state: ClusterState, supervisor: Supervisor, plan: ProcessPlan, deadline: float) -> None:
+def _restart(layout: Layout, state: ClusterState, supervisor: Supervisor, plan: ProcessPlan, deadline: float) -> None:
     """Restart a process, and wait until its replica set could do without the next one.
 
     Raises:
         DeployError: that takes too long.
     """
     supervisor.restart(plan, deadline)
-    topology = state.topology
+    topology, connection = state.topology, layout.connection(state)
     if plan.role is Role.MONGOD:
         members = dict(topology.replica_sets())[str(plan.replica_set)]
-        wait_primary(str(plan.replica_set), members, deadline)
+        wait_primary(str(plan.replica_set), members, deadline, connection)
         for member in members:
-            _wait_member(member, deadline)
+            _wait_member(connection, member, deadline)
         sidecars = topology.of_role(Role.CONFIGD, Role.SHARDD)
         supervisor.wait_ready([each for each in sidecars if topology.mongod_behind(each) == plan], deadline)
     elif plan.role is not Role.ROUTER:
         addresses = next(each for each in topology.daemon_sets(plan.role) if plan.address in each)
-        wait_members_known(addresses, deadline)
+        wait_members_known(addresses, deadline, connection)
 
 
-def _wait_member(member: ProcessPlan, deadline: float) -> None:
+def _wait_member(connection: Mapping[str, Any], member: ProcessPlan, deadline: float) -> None:
     """Wait until a mongod is primary or secondary.
 
     Raises:
         DeployError: it is neither in time.
     """
-    with connect(member.address) as client:
+    with connect(member.address, log_in=connection) as client:
         while not {"isWritablePrimary", "secondary"} & {
             name for name, value in _hello(client).items() if value is True
         }:
@@ -169,8 +170,8 @@ def _wait_member(member: ProcessPlan, deadline: float) -> None:
             time.sleep(POLL_INTERVAL)
 
 
-def _is_primary(member: ProcessPlan) -> bool:
-    with connect(member.address) as client:
+def _is_primary(connection: Mapping[str, Any], member: ProcessPlan) -> bool:
+    with connect(member.address, log_in=connection) as client:
         return bool(_hello(client).get("isWritablePrimary"))
 
 

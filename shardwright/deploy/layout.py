@@ -126,6 +126,10 @@ class Layout:
         """The certificates of a cluster with TLS."""
         return TlsFiles(self.root / "tls")
 
+    def connection(self, state: ClusterState) -> Mapping[str, Any]:
+        """The options with which the launcher connects without logging in."""
+        return self.tls.client_options() if state.has_tls else NO_LOG_IN
+
     def log_in(self, state: ClusterState) -> Mapping[str, Any]:
         """The options with which the launcher connects to the cluster's processes.
 
@@ -136,7 +140,7 @@ class Layout:
             return self.tls.log_in()
         return {
             **(self.access.log_in() if state.has_access_control else NO_LOG_IN),
-            **(self.tls.client_options() if state.has_tls else {}),
+            **self.connection(state),
         }
 
     def identity(self) -> str:

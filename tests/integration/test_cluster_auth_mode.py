@@ -41,6 +41,15 @@ def changed_to(cluster: RunningCluster, mode: str) -> RunningCluster:
     return replace(cluster, document=cluster.local.describe())
 
 
+def test_the_key_of_a_cluster_with_tls_is_rotated(keyed: RunningCluster) -> None:
+    before = (keyed.directory / "auth" / "key").read_text()
+    completed = shardwright("rotate-key", "--dir", str(keyed.directory))
+    assert completed.returncode == 0, completed.stderr
+    assert (keyed.directory / "auth" / "key").read_text() != before
+    with root(keyed) as client:
+        client.shop.rotated.insert_one({})
+
+
 def test_a_cluster_goes_from_keys_to_certificates_while_it_is_written_to(keyed: RunningCluster) -> None:
     written, has_ended, failures = [0], threading.Event(), list[Exception]()
 

@@ -10,7 +10,7 @@ from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
 from shardwright.daemon.sidecar.guesses import Guesses
-from shardwright.daemon.sidecar.member_login import AUTHENTICATE, log_in_member
+from shardwright.daemon.sidecar.member_login import AUTHENTICATE, log_in_member, without_any_certificate
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import SYSTEM, with_owner_of_session
@@ -73,6 +73,8 @@ class SidecarHandler(ABC):
         try:
             refuse_reserved_session(request)
             if self._access is None:
+                if may_log_in(request):
+                    request = without_any_certificate(request)
                 reply = await self.dispatch(client, client.state, request)
             else:
                 reply = await self._controlled(self._access, client, client.state, request)

@@ -34,9 +34,7 @@ async def log_in_member(client: ClientConnection, upstream: Upstream, request: R
     check_mechanism(arguments.string(b"mechanism"))
     name, becomes = name_in_certificate(client, request.db, arguments.maybe_string(b"user"))
     if not becomes.is_internal:
-        raise CommandError(
-            ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
-        )
+        raise _not_here()
     await upstream.log_in()
     reply: dict[str, Any] = {"dbname": name.db, "user": name.user, "ok": 1.0}
     return reply_document(request.message.request_id, reply)
@@ -65,3 +63,20 @@ def without_certificate(request: Request) -> Request:
     ):
         return request.without((SPECULATIVE,))
     return request
+
+
+def without_any_certificate(request: Request) -> Request:
+    """As `without_certificate`, for a daemon without access control, where nobody at all logs in with one.
+
+    Raises:
+        CommandError: AuthenticationFailed or MechanismUnavailable.
+    """
+    if request.name == AUTHENTICATE:
+        raise _not_here()
+    return without_certificate(request)
+
+
+def _not_here() -> CommandError:
+    return CommandError(
+        ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
+    )
