@@ -20,9 +20,11 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
         help="disabled; allow: clients may use it; prefer: connections to other servers use it too; require: all do",
     )
     _add_file(group, "--tls-certificate-key-file", "the certificate of this server and its private key, PEM")
+    _add_file(group, "--tls-certificate-key-file-password-file", "the password of that private key; its owner's alone")
     _add_file(group, "--tls-ca-file", "the authorities that have to have signed the certificates of peers, PEM")
     _add_file(group, "--tls-crl-file", "certificates that were revoked, PEM")
     _add_file(group, "--tls-cluster-file", "another certificate and key for connections to other servers, PEM")
+    _add_file(group, "--tls-cluster-password-file", "the password of the private key in it; its owner's alone")
     _add_file(group, "--tls-cluster-ca-file", "other authorities for the certificates of clients, PEM")
     group.add_argument(
         "--tls-disabled-protocols",
@@ -56,9 +58,11 @@ def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str])
     return TlsSettings(
         mode=parsed.tls_mode,
         certificate_key_file=parsed.tls_certificate_key_file,
+        certificate_key_password_file=parsed.tls_certificate_key_file_password_file,
         ca_file=parsed.tls_ca_file,
         crl_file=parsed.tls_crl_file,
         cluster_file=parsed.tls_cluster_file,
+        cluster_password_file=parsed.tls_cluster_password_file,
         cluster_ca_file=parsed.tls_cluster_ca_file,
         disabled_protocols=parsed.tls_disabled_protocols,
         allows_connections_without_certificates=parsed.tls_allow_connections_without_certificates,

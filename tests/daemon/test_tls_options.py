@@ -81,6 +81,25 @@ def test_an_encrypted_key_is_refused_without_asking_for_its_password(files: Path
         used(*SERVER, "--tls-ca-file", "authority.pem")
 
 
+def test_encrypted_keys_have_their_passwords_in_files(files: Path) -> None:
+    authority = Authority(files)
+    authority.issue("server.pem", password=b"of the server")
+    authority.issue("cluster.pem", password=b"of the cluster")
+    words = [*SERVER, *AUTHORITY, "--tls-cluster-file", "cluster.pem"]
+    for name, password in (("server", "of the server\n"), ("cluster", "of the cluster")):
+        (files / name).write_text(password)
+        (files / name).chmod(0o600)
+    words += ["--tls-certificate-key-file-password-file", "server", "--tls-cluster-password-file"]
+    tls = used(*words, "cluster")
+    tls.rotate()
+    assert tls.accepting is not None
+    with pytest.raises(TlsConfigurationError, match=r"cluster\.pem: no certificate with its private key"):
+        used(*words, "server")
+    (files / "cluster").chmod(0o640)
+    with pytest.raises(TlsConfigurationError, match="permissions on cluster are too open"):
+        used(*words, "cluster")
+
+
 @pytest.mark.parametrize("text", ["TLS1_5", "TLS1_2,tls1_3", ""])
 def test_unknown_protocols_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentError, match="Unrecognized disabledProtocols"):

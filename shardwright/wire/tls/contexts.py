@@ -1,7 +1,10 @@
 """The library's contexts for the two sides of a connection, made of `TlsSettings`."""
 
+import os
 import ssl
+from functools import partial
 from pathlib import Path
+from stat import S_IRWXG, S_IRWXO
 from typing import Final
 
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
@@ -21,7 +24,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     _set_protocols(context, settings)
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION  # as a mongod, which resumes no sessions
     context.num_tickets = 0
-    _load_certificate(context, settings.certificate_key_file)
+    _load_certificate(context, settings.certificate_key_file, settings.certificate_key_password_file)
     if settings.client_ca_file is not None and not settings.allows_invalid_certificates:
         # Not CERT_REQUIRED: a client without a certificate is refused after the handshake, when the log can say who.
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -39,11 +42,13 @@ def client_context(settings: TlsSettings, *, checks_host_name: bool) -> ssl.SSLC
     Raises:
         TlsConfigurationError: a file cannot be used.
     """
-    own = settings.cluster_file or settings.certificate_key_file
+    own, password_file = settings.cluster_file, settings.cluster_password_file
+    if own is None:
+        own, password_file = settings.certificate_key_file, settings.certificate_key_password_file
     assert own is not None, "checked with the settings"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _set_protocols(context, settings)
-    _load_certificate(context, own)
+    _load_certificate(context, own, password_file)
     if settings.allows_invalid_certificates or settings.ca_file is None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -62,9 +67,10 @@ def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
         context.maximum_version = ssl.TLSVersion.TLSv1_2
 
 
-def _load_certificate(context: ssl.SSLContext, path: Path) -> None:
+def _load_certificate(context: ssl.SSLContext, path: Path, password_file: Path | None) -> None:
+    password = _refuse_encrypted_key if password_file is None else partial(_password_in, password_file)
     try:
-        context.load_cert_chain(path, password=_refuse_encrypted_key)
+        context.load_cert_chain(path, password=password)
     except (OSError, ValueError) as error:
         raise TlsConfigurationError(f"{path}: no certificate with its private key: {_reason(error)}") from error
 
@@ -85,7 +91,20 @@ def _load_authorities(context: ssl.SSLContext, path: Path, crl_file: Path | None
 
 def _refuse_encrypted_key() -> str:
     """The library would ask for a password at the terminal."""
-    raise ValueError("the private key is encrypted, and there is no option for its password")
+    raise ValueError("the private key is encrypted, and no file with its password is given")
+
+
+def _password_in(path: Path) -> bytes:
+    """The first line of a file that nobody but its owner may read.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: others may read it.
+    """
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_mode & (S_IRWXG | S_IRWXO):
+            raise ValueError(f"permissions on {path} are too open")
+        return file.readline().rstrip(b"\r\n")
 
 
 def _reason(error: Exception) -> str:

@@ -45,9 +45,11 @@ class TlsSettings:
     Attributes:
         mode: see `TlsMode`.
         certificate_key_file: the certificate of this server and its private key, PEM.
+        certificate_key_password_file: the password of that private key, if it is encrypted.
         ca_file: who has to have signed the certificates of peers, PEM; without it clients are not asked for any.
         crl_file: the certificates that were revoked, PEM.
         cluster_file: certificate and key for connections to other servers, in place of ``certificate_key_file``.
+        cluster_password_file: the password of its private key, if that is encrypted.
         cluster_ca_file: who has to have signed those of clients, in place of ``ca_file``.
         disabled_protocols: names such as ``TLS1_2``.
         allows_connections_without_certificates: clients need none; one that is sent is checked.
@@ -59,9 +61,11 @@ class TlsSettings:
 
     mode: TlsMode = TlsMode.DISABLED
     certificate_key_file: Path | None = None
+    certificate_key_password_file: Path | None = None
     ca_file: Path | None = None
     crl_file: Path | None = None
     cluster_file: Path | None = None
+    cluster_password_file: Path | None = None
     cluster_ca_file: Path | None = None
     disabled_protocols: frozenset[str] = frozenset()
     allows_connections_without_certificates: bool = False
