@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import trio
 
+from shardwright.daemon.certificate_expiry import watch_expiry
 from shardwright.daemon.certificate_rotation import rotate_at_signal
 from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.key_file import read_key_file
@@ -235,6 +236,8 @@ async def _main(
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(wait_for_end, stop, None if TLS.accepting is None else rotate_at_signal)
+        if TLS.accepting is not None:
+            nursery.start_soon(watch_expiry)
         nursery.start_soon(_live, component, arguments, start, listeners, metrics_listeners, stop, nursery.cancel_scope)
     logger.info("Stopped", daemon=component)
 

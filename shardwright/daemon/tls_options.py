@@ -40,6 +40,13 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
         metavar="DN",
         help="other O, OU and DC by which a certificate is that of a member of the cluster, besides this server's own",
     )
+    group.add_argument(
+        "--tls-x509-expiration-warning-threshold-days",
+        type=_days,
+        default=TlsSettings().expiration_warning_days,
+        metavar="DAYS",
+        help="warn in the log this long before this server's certificate expires; 0: never (default: %(default)s)",
+    )
     for name, description in (
         ("--tls-allow-connections-without-certificates", "clients need no certificate"),
         ("--tls-allow-invalid-certificates", "do not check the certificates of peers"),
@@ -69,6 +76,7 @@ def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str])
         allows_invalid_certificates=parsed.tls_allow_invalid_certificates,
         allows_invalid_hostnames=parsed.tls_allow_invalid_hostnames,
         members_too=parsed.tls_x509_cluster_auth_dn_override,
+        expiration_warning_days=parsed.tls_x509_expiration_warning_threshold_days,
         secured_sockets=secured_sockets,
     )
 
@@ -82,6 +90,12 @@ def _organization(text: str) -> Organization:
         return organization_in_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _days(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
+    return int(text)
 
 
 def _protocols(text: str) -> frozenset[str]:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 
-def organization_in(path: Path) -> Organization:
-    """The attributes O, OU and DC of the certificate in a file, which may also have its key.
+def own_certificate(path: Path) -> tuple[Organization, datetime]:
+    """The attributes O, OU and DC of the certificate in a file, which may also have its key, and when it expires.
 
     Raises:
         TlsConfigurationError: there is none, or it is not valid now.
@@ -25,7 +25,7 @@ def organization_in(path: Path) -> Organization:
         raise TlsConfigurationError(f"{path}: no certificate: {error}") from error
     if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
         raise TlsConfigurationError(f"{path}: The provided SSL certificate is expired or not yet valid.")
-    return _organization(certificate.subject)
+    return _organization(certificate.subject), certificate.not_valid_after_utc
 
 
 def organization_in_name(text: str) -> Organization:

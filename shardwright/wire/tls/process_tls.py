@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Final
 
 from shardwright.wire.tls.contexts import client_context, server_context
-from shardwright.wire.tls.own_certificate import organization_in
+from shardwright.wire.tls.own_certificate import own_certificate
 from shardwright.wire.tls.settings import TlsMode, TlsSettings
 from shardwright.wire.tls.subject_names import Organization, Subject, organization_of
 
 if TYPE_CHECKING:
     import ssl
+    from datetime import datetime
 
 
 class ProcessTls:
@@ -19,7 +20,8 @@ class ProcessTls:
         accepting: for clients; None without TLS.
         dialing: for servers on the network; None if connections to them do not use TLS.
         dialing_locally: for servers behind UNIX sockets.
-        organization: what is common to the certificates of the members of the cluster (`organization_in`).
+        organization: what is common to the certificates of the members of the cluster (`own_certificate`).
+        expires_at: when the certificate of this server expires; None without TLS.
     """
 
     def __init__(self) -> None:
@@ -28,6 +30,7 @@ class ProcessTls:
         self.dialing: ssl.SSLContext | None = None
         self.dialing_locally: ssl.SSLContext | None = None
         self.organization: Organization = ()
+        self.expires_at: datetime | None = None
 
     def use(self, settings: TlsSettings) -> None:
         """Use TLS as the settings say.
@@ -60,9 +63,10 @@ class ProcessTls:
         if settings.mode is TlsMode.DISABLED:
             self.accepting = self.dialing = self.dialing_locally = None
             self.organization = ()
+            self.expires_at = None
             return
         assert settings.certificate_key_file is not None, "checked with the settings"
-        organization = organization_in(settings.certificate_key_file)
+        organization, expires_at = own_certificate(settings.certificate_key_file)
         accepting = server_context(settings)
         dialing = client_context(settings, checks_host_name=True)
         dialing_locally = client_context(settings, checks_host_name=False)
@@ -70,6 +74,7 @@ class ProcessTls:
         self.dialing = dialing if settings.mode.dials_tls else None
         self.dialing_locally = dialing_locally
         self.organization = organization
+        self.expires_at = expires_at
 
 
 TLS: Final = ProcessTls()

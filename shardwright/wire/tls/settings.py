@@ -56,6 +56,7 @@ class TlsSettings:
         allows_invalid_certificates: certificates of peers are not checked at all.
         allows_invalid_hostnames: a server's certificate may be for another host.
         members_too: another organization whose certificates are those of members, while the cluster changes its own.
+        expiration_warning_days: how long before they expire the log warns of certificates; 0: it does not.
         secured_sockets: paths of UNIX sockets at which a server asks for TLS; on others it is not used.
     """
 
@@ -72,6 +73,7 @@ class TlsSettings:
     allows_invalid_certificates: bool = False
     allows_invalid_hostnames: bool = False
     members_too: Organization = ()
+    expiration_warning_days: int = 30
     secured_sockets: frozenset[str] = frozenset()
 
     @property

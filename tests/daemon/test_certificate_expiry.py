@@ -1,0 +1,40 @@
+"""Warnings that the certificate of this server expires."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from shardwright.daemon.certificate_expiry import warn_of_expiry
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.settings import TlsMode, TlsSettings
+from tests.certificates import Authority
+
+
+@pytest.fixture(autouse=True)
+def without_tls_afterwards() -> Iterator[None]:
+    yield
+    TLS.use(TlsSettings())
+
+
+@pytest.mark.parametrize(
+    ("threshold", "days", "warning"),
+    [
+        (30, 0, None),
+        (30, 75, "The certificate of this server expires soon"),
+        (30, 101, "The certificate of this server has expired"),
+        (10, 75, None),
+        (0, 101, None),
+    ],
+)
+def test_the_log_warns_in_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, threshold: int, days: int, warning: str | None
+) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("server.pem", days=(-1, 100))
+    settings = TlsSettings(TlsMode.REQUIRE, certificate_key_file=issued.path, ca_file=authority.path)
+    TLS.use(replace(settings, expiration_warning_days=threshold))
+    warn_of_expiry(datetime.now(UTC) + timedelta(days=days))
+    assert [record.message for record in caplog.records] == ([] if warning is None else [warning])
