@@ -12,6 +12,7 @@ from shardwright.wire.scram.client import ClientConversation
 from shardwright.wire.scram.keys import Mechanism, ScramKeys
 
 NO_TLS: Final[Mapping[str, str]] = {}
+EXTERNAL: Final = "$external"
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Credentials:
     Attributes:
         user: a name; empty if nobody logs in.
         password: theirs.
-        database: where the user is.
+        database: where the user is; `EXTERNAL` for a log-in with the certificate.
         tls: what ``up --json`` shows as ``tls``; empty without TLS.
     """
 
@@ -72,6 +73,8 @@ class Credentials:
 
     @property
     def _log_in(self) -> dict[str, Any]:
+        if self.database == EXTERNAL:
+            return {"authMechanism": "MONGODB-X509", "authSource": EXTERNAL}
         if not self.user:
             return {}
         return {

@@ -22,7 +22,7 @@ from shardwright.deploy.access import FIRST_USER, Access
 from shardwright.deploy.cluster import LocalCluster
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.tls_files import TlsFiles
-from tests.credentials import NO_TLS, NOBODY, Credentials
+from tests.credentials import EXTERNAL, NO_TLS, NOBODY, Credentials
 
 # Seconds for any launcher command; a start on a busy two-core machine takes about ten.
 COMMAND_TIMEOUT = 180.0
@@ -182,6 +182,9 @@ class RunningCluster:
         if is_router:
             password = Path(access["passwordFile"]).read_text()
             return Credentials(access["user"], password, access["database"], self._tls_files)
+        if self.key_file is None:
+            member = {**self._tls_files, "clientCertificateFile": self._tls_files["memberCertificateFile"]}
+            return Credentials(database=EXTERNAL, tls=member)
         log_in = Access(Path(access["keyFile"]).parent).log_in()
         return Credentials(log_in["username"], log_in["password"], log_in["authSource"], self._tls_files)
 

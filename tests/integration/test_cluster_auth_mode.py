@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from pymongo.errors import OperationFailure
 
-from tests.local_cluster import Client, RunningCluster, running_cluster, shardwright
+from tests.local_cluster import RunningCluster, running_cluster, shardwright
 
 DAEMONS: Final = ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod")
 
@@ -19,11 +19,6 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     size = ("--shards", "1", "--members", "1", "--config-members", "1", "--workers", "2")
     with running_cluster(tmp_path_factory.mktemp("keyed"), "--auth", "--tls", *size) as cluster:
         yield cluster
-
-
-def root(cluster: RunningCluster) -> Client:
-    password = (cluster.directory / "auth" / "password").read_text()
-    return Client(cluster.uri, username="root", password=password, **cluster.tls)
 
 
 def modes_of(cluster: RunningCluster) -> set[str]:
@@ -46,7 +41,7 @@ def test_the_key_of_a_cluster_with_tls_is_rotated(keyed: RunningCluster) -> None
     completed = shardwright("rotate-key", "--dir", str(keyed.directory))
     assert completed.returncode == 0, completed.stderr
     assert (keyed.directory / "auth" / "key").read_text() != before
-    with root(keyed) as client:
+    with keyed.client() as client:
         client.shop.rotated.insert_one({})
 
 
@@ -54,7 +49,7 @@ def test_a_cluster_goes_from_keys_to_certificates_while_it_is_written_to(keyed: 
     written, has_ended, failures = [0], threading.Event(), list[Exception]()
 
     def write() -> None:
-        with root(keyed) as client:
+        with keyed.client() as client:
             while not has_ended.is_set():
                 try:
                     client.shop.goods.insert_one({"_id": written[0]})
@@ -76,13 +71,13 @@ def test_a_cluster_goes_from_keys_to_certificates_while_it_is_written_to(keyed: 
         has_ended.set()
         writer.join()
     assert failures == []
-    with root(keyed) as client:
+    with keyed.client() as client:
         assert client.shop.goods.count_documents({}) == written[0] > 0
 
     # Processes that start from now on get no key, and find the others.
     for name in ("shard0.0.mongod", "shard0.0.shardd", "router.0"):
         certificates.restart(name)
-    with root(certificates) as client:
+    with certificates.client() as client:
         client.shop.goods.insert_one({"_id": "last"})
     assert modes_of(certificates) == {"x509"}
     back = shardwright("cluster-auth-mode", "keyFile", "--dir", str(keyed.directory))
