@@ -8,7 +8,6 @@ import bson
 import trio
 
 from shardwright.daemon.user_names import UserName
-from shardwright.router.access.certificate_login import EXTERNAL
 from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
@@ -38,6 +37,7 @@ from shardwright.wire.limits import (
 from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, STRING, decode_document
 from shardwright.wire.request import Request
+from shardwright.wire.transport.cluster_auth import EXTERNAL_DATABASE
 
 _MECHANISMS: Final = b"saslSupportedMechs"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
@@ -96,7 +96,7 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
                 )
             elif first.has(b"authenticate"):
                 # Drivers leave it out, because only one database has such users.
-                db = first.string(b"db") if first.has(b"db") else EXTERNAL
+                db = first.string(b"db") if first.has(b"db") else EXTERNAL_DATABASE
                 fields["speculativeAuthenticate"] = await authenticate_by_certificate(operation, first, db)
     return fields
 
