@@ -29,6 +29,14 @@ def modes_of(cluster: RunningCluster) -> set[str]:
     return found
 
 
+def code_with_key(cluster: RunningCluster, name: str) -> int | None:
+    """The code with which a process refuses the key."""
+    key = cluster.credentials(is_router=False).options
+    with cluster.direct(name, **key) as client, pytest.raises(OperationFailure) as caught:
+        client.admin.command("getParameter", 1, clusterAuthMode=1)
+    return caught.value.code
+
+
 def changed_to(cluster: RunningCluster, mode: str) -> RunningCluster:
     """The cluster after the command, described anew."""
     completed = shardwright("cluster-auth-mode", mode, "--dir", str(cluster.directory))
@@ -67,6 +75,7 @@ def test_a_cluster_goes_from_keys_to_certificates_while_it_is_written_to(keyed: 
         assert modes_of(both) == {"sendX509"}
         certificates = changed_to(both, "x509")
         assert modes_of(certificates) == {"x509"}
+        assert [code_with_key(keyed, name) for name in DAEMONS[:3]] == [18, 18, 18]
     finally:
         has_ended.set()
         writer.join()

@@ -21,6 +21,7 @@ from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 
 _LOG_INS: Final = frozenset({AUTHENTICATE, "logout", "saslContinue", "saslStart"})
 _REFUSAL: Final = "not authorized on {} to execute command "
@@ -87,16 +88,33 @@ class SidecarAccess:
         request = without_certificate(request)
         return request if user is None else with_owner_of_session(request, user)
 
-    async def learn_user(self, upstream: Upstream) -> None:
-        """Ask the mongod who is logged in on a client's connection.
+    async def learn_user(self, upstream: Upstream, *, has_certificate: bool = False) -> None:
+        """Ask the mongod who is logged in on a client's connection. Nobody acts on one of which that is not known.
+
+        A mongod that came to mode ``x509`` while it ran takes the key until it restarts; this daemon does not.
+
+        Args:
+            upstream: the connection.
+            has_certificate: the client has proven by its certificate that it belongs to the cluster.
 
         Raises:
             BackendError: the mongod is gone.
-            CommandError: the mongod refuses to answer.
+            CommandError: the mongod refuses to answer; AuthenticationFailed, the client has logged in with a key that
+                counts no longer. The client is disconnected after either.
         """
-        info = await _status(upstream)
+        was_internal = self.is_internal(upstream)
+        try:
+            info = await _status(upstream)
+        except BaseException:
+            upstream.break_off()
+            raise
         users = [UserName(each["user"], each["db"]) for each in info["authenticatedUsers"]]
-        upstream.note_user(users[0] if users else None)
+        user = users[0] if users else None
+        is_new_member = user is not None and user.is_internal and not was_internal
+        if is_new_member and not (has_certificate or CLUSTER_AUTH.accepts_key):
+            upstream.break_off()
+            raise CommandError(ErrorCode.AuthenticationFailed, "Authentication failed.")
+        upstream.note_user(user)
 
     def as_sent(self, request: Request, reply: bytes) -> bytes:
         """A reply of the mongod that says that a user may not run a command, with the command as the user has sent it.

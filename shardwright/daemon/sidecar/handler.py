@@ -127,6 +127,8 @@ class SidecarHandler(ABC):
         if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
             has_failed, reply = True, access.as_sent(request, reply)
         if may_log_in(request):
+            # A step that wants no answer counts as a failure, or guesses would be free that way.
+            has_failed = has_failed or (reply is None and request.name not in HELLO_NAMES)
             if has_failed:
                 client.log_in_failed()
             self._guesses.note(client, upstream, request, has_failed=has_failed)
@@ -140,8 +142,9 @@ class SidecarHandler(ABC):
             reply = await log_in_member(client, upstream, request)
         except CommandError:
             client.log_in_failed()
+            await access.learn_user(upstream)  # the mongod may hold a log-in to be complete that the daemon broke off
             raise
-        await access.learn_user(upstream)
+        await access.learn_user(upstream, has_certificate=True)
         return reply
 
     @abstractmethod

@@ -148,6 +148,11 @@ class Upstream:
             self.user = user
             self._client.log_in_changed(is_logged_in=user is not None)
 
+    def break_off(self) -> None:
+        """Close the connection, and disconnect the client after the running request."""
+        self._client.is_finished = True
+        self.close()
+
     def close(self) -> None:
         """Close the connection; mongod ends its operations as if the client itself had disconnected."""
         if self._connection is not None:

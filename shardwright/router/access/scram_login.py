@@ -2,8 +2,8 @@
 
 Nothing tells apart a wrong password, an unknown user and a mechanism for which a user has no credentials: each gets a
 salt and fails at the proof. The salt of somebody unknown is made from the name and the cluster's key, so that it is the
-same each time and on each router, as that of a user is. Without a key, the router's own private key has to
-do, and the salt is the same on routers with the same certificate.
+same each time and on each router, as that of a user is. Without a key, the router's own private key has to do, and the
+salt is the same on routers with the same certificate.
 """
 
 import hmac

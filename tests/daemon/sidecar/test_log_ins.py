@@ -1,0 +1,200 @@
+"""Who a client of a sidecar is after each step of a log-in, whatever the mongod takes; without a mongod."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import bson
+import pytest
+import trio
+
+from shardwright.daemon.sidecar.access import SidecarAccess
+from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.sharding.command_text import command_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.subject_names import Subject
+from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.cluster_auth_mode import ClusterAuthMode
+
+ANN: Final = UserName("ann", "admin")
+AUTHENTICATE: Final = {"authenticate": 1, "mechanism": "MONGODB-X509", "$db": "$external"}
+START: Final = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b"n,,n=ann,r=nonce", "$db": "admin"}
+PROOF: Final = {"saslContinue": 1, "conversationId": 1, "payload": b"proof", "$db": "admin"}
+MEMBER: Final[Subject] = ((("organizationName", "shop"),), (("commonName", "router"),))
+CLIENT: Final[Subject] = ((("organizationName", "clients"),), (("commonName", "clerk"),))
+
+
+class FakeUpstream:
+    """A client's connection to a mongod that takes every proof.
+
+    Attributes:
+        proves: as whom a proof logs in; None if the proof is wrong.
+        logged_in: who is logged in there.
+        passed_on: the commands of the client that have reached the mongod.
+        refuses: the error of the mongod for commands of the daemon.
+        refuses_log_in: the error with which the daemon's own log-in ends, after the mongod has taken it.
+    """
+
+    def __init__(self, client: "FakeClient", proves: UserName | None) -> None:
+        self.proves = proves
+        self.passed_on: list[str] = []
+        self.refuses: CommandError | None = None
+        self.refuses_log_in: CommandError | None = None
+        self.user: UserName | None = None
+        self.attempt: UserName | None = None
+        self.logged_in: UserName | None = None
+        self._client = client
+
+    async def forward(self, frame: bytes, flags: int) -> bytes | None:
+        request = Request(OpMsg(frame))
+        self.passed_on.append(request.name)
+        is_wrong = request.name == "saslContinue" and self.proves is None
+        if request.name == "saslContinue":
+            self.logged_in = self.proves or self.logged_in
+        if flags & MORE_TO_COME:
+            return None
+        reply = {"ok": 0.0, "code": 18, "errmsg": "Authentication failed."} if is_wrong else {"ok": 1.0}
+        return reply_document(request.message.request_id, reply)
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        if self.refuses is not None:
+            raise self.refuses
+        users = [] if self.logged_in is None else [self.logged_in.to_document()]
+        return {"authInfo": {"authenticatedUsers": users}}
+
+    async def log_in(self) -> None:
+        self.logged_in = SYSTEM
+        if self.refuses_log_in is not None:
+            raise self.refuses_log_in
+
+    def note_user(self, user: UserName | None) -> None:
+        self.user = user
+
+    def break_off(self) -> None:
+        self._client.is_finished = True
+
+
+class FakeClient:
+    """A client, with the certificate of a member unless it gets another."""
+
+    def __init__(self, proves: UserName | None = None) -> None:
+        self.certificate_subject: Subject = MEMBER
+        self.peer = "192.0.2.1:5"
+        self.is_finished = self.is_disconnected = False
+        self.failures = 0
+        self.state = FakeUpstream(self, proves)
+
+    def log_in_failed(self) -> None:
+        self.failures += 1
+
+
+class PassingOn(SidecarHandler):
+    """A daemon that has no commands of its own."""
+
+    async def dispatch(self, client: Any, upstream: Any, request: Request) -> bytes | None:  # noqa: ANN401 - fakes
+        reply: bytes | None = await upstream.forward(request.message.frame, request.message.flags)
+        return reply
+
+    def namespace_of(self, request: Request) -> str:
+        return request.db
+
+
+@pytest.fixture(autouse=True)
+def access_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CLUSTER_AUTH, "mode", ClusterAuthMode.X509)
+    monkeypatch.setattr(TLS, "organization", (("O", "shop"),))
+
+
+def answers(client: FakeClient, *commands: Mapping[str, Any], flags: int = 0) -> list[dict[str, Any] | None]:
+    """The replies to commands of a client, one after the other."""
+    metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
+    access = SidecarAccess({}, lambda _: False, command_text)
+    handler = PassingOn(cast("Any", None), cast("Any", metrics), 1e9, get_logger("test"), access)
+
+    async def main() -> list[dict[str, Any] | None]:
+        replies: list[dict[str, Any] | None] = []
+        for command in commands:
+            request = Request(OpMsg(op_msg(bson.encode(command), request_id=1, flags=flags)))
+            try:
+                reply = await handler.handle(cast("Any", client), request)
+            except CommandError as error:
+                replies.append({"ok": 0.0, "code": error.code})
+            else:
+                replies.append(None if reply is None else decode_reply(reply))
+        return replies
+
+    return trio.run(main)
+
+
+def test_a_member_logs_in_by_its_certificate() -> None:
+    client = FakeClient()
+    assert answers(client, AUTHENTICATE) == [{"dbname": "$external", "user": "CN=router,O=shop", "ok": 1.0}]
+    assert (client.state.user, client.state.passed_on, client.is_finished) == (SYSTEM, [], False)
+
+
+@pytest.mark.parametrize("mode", [ClusterAuthMode.KEY_FILE, ClusterAuthMode.X509])
+def test_a_certificate_is_not_enough(monkeypatch: pytest.MonkeyPatch, mode: ClusterAuthMode) -> None:
+    """That of a member in the mode of keys, and in no mode that of a client."""
+    monkeypatch.setattr(CLUSTER_AUTH, "mode", mode)
+    client = FakeClient()
+    if mode is ClusterAuthMode.X509:
+        client.certificate_subject = CLIENT
+    guess = {"hello": 1, "speculativeAuthenticate": AUTHENTICATE, "$db": "admin"}
+    assert answers(client, AUTHENTICATE, guess) == [{"ok": 0.0, "code": 18}, {"ok": 1.0}]
+    assert (client.state.user, client.state.passed_on, client.failures) == (None, ["hello"], 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "proves", "code"),
+    [
+        (ClusterAuthMode.X509, SYSTEM, 18),
+        (ClusterAuthMode.SEND_X509, SYSTEM, None),
+        (ClusterAuthMode.X509, ANN, None),
+    ],
+)
+def test_a_key_that_the_mongod_still_takes_opens_nothing_in_mode_x509(
+    monkeypatch: pytest.MonkeyPatch, mode: ClusterAuthMode, proves: UserName, code: int | None
+) -> None:
+    monkeypatch.setattr(CLUSTER_AUTH, "mode", mode)
+    client = FakeClient(proves)
+    replies = answers(client, START, PROOF)
+    assert [reply and reply.get("code") for reply in replies] == [None, code]
+    assert (client.state.user, client.is_finished) == ((proves, False) if code is None else (None, True))
+
+
+def test_who_is_a_member_stays_one_in_mode_x509() -> None:
+    """Connections that stand when the mode changes go on."""
+    client = FakeClient(SYSTEM)
+    client.state.user = client.state.logged_in = SYSTEM
+    assert answers(client, START, PROOF) == [{"ok": 1.0}, {"ok": 1.0}]
+    assert (client.state.user, client.is_finished) == (SYSTEM, False)
+
+
+def test_a_log_in_that_only_the_mongod_holds_to_be_complete_is_none() -> None:
+    client = FakeClient()
+    client.state.refuses_log_in = CommandError(ErrorCode.AuthenticationFailed, "the server does not know the key")
+    assert answers(client, AUTHENTICATE) == [{"ok": 0.0, "code": 18}]
+    assert (client.state.user, client.is_finished) == (None, True)
+
+
+@pytest.mark.parametrize("commands", [[AUTHENTICATE], [START]])
+def test_nobody_acts_on_a_connection_whose_user_is_not_known(commands: list[dict[str, Any]]) -> None:
+    client = FakeClient(ANN)
+    client.state.refuses = CommandError(ErrorCode.InterruptedAtShutdown, "interrupted at shutdown")
+    replies = answers(client, *commands)
+    assert [reply and reply.get("code") for reply in replies] == [ErrorCode.InterruptedAtShutdown] * len(commands)
+    assert (client.state.user, client.is_finished) == (None, True)
+
+
+def test_a_guess_that_wants_no_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CLUSTER_AUTH, "mode", ClusterAuthMode.KEY_FILE)
+    client = FakeClient()
+    assert answers(client, START, PROOF, flags=MORE_TO_COME) == [None, None]
+    assert (client.failures, client.state.attempt) == (2, None)
