@@ -20,11 +20,13 @@ ROTATIONS: Final[Mapping[str, Callable[[], None]]] = {
 async def rotate_both(upstream: Upstream, request: Request) -> bytes | None:
     """Let the mongod check and execute one of the `ROTATIONS`, then do the daemon's part; returns the mongod's reply.
 
+    Without a reply it is not known whether the client may do this, and the daemon does not.
+
     Raises:
         CommandError: FileRenameFailed or InvalidSSLConfiguration, the daemon's part failed; the mongod's is done.
         BackendError: the mongod is gone.
     """
     reply = await upstream.forward(request.message.frame, request.message.flags)
-    if reply is None or decode_document(OpMsg(reply).body)["ok"]:
+    if reply is not None and decode_document(OpMsg(reply).body)["ok"]:
         ROTATIONS[request.name]()
     return reply
