@@ -1,6 +1,5 @@
 """The library's contexts for the two sides of a connection, made of `TlsSettings`."""
 
-import os
 import ssl
 from functools import partial
 from pathlib import Path
@@ -101,10 +100,10 @@ def _password_in(path: Path) -> bytes:
         OSError: it cannot be read.
         ValueError: others may read it.
     """
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_mode & (S_IRWXG | S_IRWXO):
-            raise ValueError(f"permissions on {path} are too open")
-        return file.readline().rstrip(b"\r\n")
+    if path.stat().st_mode & (S_IRWXG | S_IRWXO):
+        raise ValueError(f"permissions on {path} are too open")
+    first_line, _, _ = path.read_bytes().partition(b"\n")
+    return first_line.removesuffix(b"\r")
 
 
 def _reason(error: Exception) -> str:
