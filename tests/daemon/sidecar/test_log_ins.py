@@ -37,14 +37,14 @@ class FakeUpstream:
     Attributes:
         proves: as whom a proof logs in; None if the proof is wrong.
         logged_in: who is logged in there.
-        passed_on: the commands of the client that have reached the mongod.
+        passed_on: the fields of each command of the client that has reached the mongod.
         refuses: the error of the mongod for commands of the daemon.
         refuses_log_in: the error with which the daemon's own log-in ends, after the mongod has taken it.
     """
 
     def __init__(self, client: "FakeClient", proves: UserName | None) -> None:
         self.proves = proves
-        self.passed_on: list[str] = []
+        self.passed_on: list[list[bytes]] = []
         self.refuses: CommandError | None = None
         self.refuses_log_in: CommandError | None = None
         self.user: UserName | None = None
@@ -54,7 +54,7 @@ class FakeUpstream:
 
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
         request = Request(OpMsg(frame))
-        self.passed_on.append(request.name)
+        self.passed_on.append(list(request.fields))
         is_wrong = request.name == "saslContinue" and self.proves is None
         if request.name == "saslContinue":
             self.logged_in = self.proves or self.logged_in
@@ -148,7 +148,7 @@ def test_a_certificate_is_not_enough(monkeypatch: pytest.MonkeyPatch, mode: Clus
         client.certificate_subject = CLIENT
     guess = {"hello": 1, "speculativeAuthenticate": AUTHENTICATE, "$db": "admin"}
     assert answers(client, AUTHENTICATE, guess) == [{"ok": 0.0, "code": 18}, {"ok": 1.0}]
-    assert (client.state.user, client.state.passed_on, client.failures) == (None, ["hello"], 1)
+    assert (client.state.user, client.state.passed_on, client.failures) == (None, [[b"hello", b"$db"]], 1)
 
 
 @pytest.mark.parametrize(
