@@ -86,7 +86,7 @@ class FakeClient:
 
     def __init__(self, proves: UserName | None = None) -> None:
         self.certificate_subject: Subject = MEMBER
-        self.peer = "192.0.2.1:5"
+        self.peer_address = ("192.0.2.1", 5)
         self.is_finished = self.is_disconnected = False
         self.failures = 0
         self.state = FakeUpstream(self, proves)
