@@ -36,8 +36,6 @@ _DATABASE_VERSION_NAMES: Final = (b"\x05uuid\0", b"\x11timestamp\0", b"\x10lastM
 
 _VERSIONS_CACHED: Final = 65536
 
-"""The error number of MongoDB's command parser for a missing field."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChunkVersion:

@@ -19,7 +19,9 @@ from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.moved_database import DatabaseMoves
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
+from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 
@@ -121,6 +123,15 @@ class Coordinator(ABC):
         Raises:
             CommandError: it failed. If `must_finish`, it will be retried.
         """
+
+    async def read_routing(self) -> RoutingTable | None:
+        """The present routing table of the collection; None if it is not sharded.
+
+        Raises:
+            CommandError: the config servers could not be reached.
+        """
+        catalog = await self.context.catalog()
+        return await catalog.read(read_routing(str(self.namespace)))
 
     @contextmanager
     def point_of_no_return(self, *, retried: Container[int] = ()) -> Iterator[None]:

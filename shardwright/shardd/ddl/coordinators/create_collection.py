@@ -25,7 +25,6 @@ from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_ind
 from shardwright.shardd.metadata.critical_sections import held_exclusively
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -75,7 +74,7 @@ class CreateCollection(Coordinator):
         self._check_arguments(pattern)
         if self.phase is None:
             await check_expected_uuid(self.context.mongod, self.namespace, self.arguments.get("collectionUUID"))
-        table = await self._read_routing()
+        table = await self.read_routing()
         if table is None:
             self.must_finish = False
             table = await self._shard_collection(pattern)
@@ -114,7 +113,7 @@ class CreateCollection(Coordinator):
             with self.point_of_no_return():
                 await self._commit(pattern, prepared)
             state.forget()
-            table = await self._read_routing()
+            table = await self.read_routing()
             if table is None:
                 raise CommandError(
                     ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped concurrently"
@@ -250,10 +249,6 @@ class CreateCollection(Coordinator):
             "markedUntil": await present_time(self.context.mongod),
         }
         await log_change(self.context, "shardCollection.end", str(self.namespace), details)
-
-    async def _read_routing(self) -> RoutingTable | None:
-        catalog = await self.context.catalog()
-        return await catalog.read(read_routing(str(self.namespace)))
 
 
 def _version(table: RoutingTable) -> Mapping[str, Any]:

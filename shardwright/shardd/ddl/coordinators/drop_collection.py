@@ -13,7 +13,6 @@ from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.drop_everywhere import dropped_everywhere
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
-from shardwright.sharding.catalog.reads import read_routing
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -60,6 +59,5 @@ class DropCollection(Coordinator):
         persisted = self.arguments.get("collInfo")
         if persisted is not None:
             return UUID(bytes=bytes(persisted["uuid"]))
-        catalog = await self.context.catalog()
-        table = await catalog.read(read_routing(str(self.namespace)))
+        table = await self.read_routing()
         return None if table is None else table.collection.uuid

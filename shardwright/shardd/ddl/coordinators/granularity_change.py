@@ -14,7 +14,6 @@ from shardwright.shardd.ddl.blocked_collections import READS_AND_WRITES, UNBLOCK
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.time_series import check_not_finer
-from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.errors import CommandError
@@ -86,8 +85,7 @@ class GranularityChange:
         Raises:
             CommandError: the config servers could not be reached.
         """
-        catalog = await self._coordinator.context.catalog()
-        table = await catalog.read(read_routing(str(self._coordinator.namespace)))
+        table = await self._coordinator.read_routing()
         assert table is not None  # the coordinator holds the lock of the collection
         return table
 

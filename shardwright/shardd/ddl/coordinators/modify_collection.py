@@ -16,7 +16,6 @@ from shardwright.shardd.ddl.coordinators.granularity_change import BLOCK_SHARDS,
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.ddl.time_series import check_not_finer, granularity_of
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.time_series import TimeSeriesFields
@@ -52,7 +51,7 @@ class ModifyCollection(Coordinator):
         """
         if self.phase is None:
             await check_expected_uuid(self.context.mongod, self.namespace, self._request.get("collectionUUID"))
-        table = await self._read_routing()
+        table = await self.read_routing()
         shards = await (await self.context.catalog()).shards()
         if table is None:
             with self.point_of_no_return():
@@ -71,7 +70,7 @@ class ModifyCollection(Coordinator):
         await self.enter_phase(self.phase or BLOCK_SHARDS)
         async with migrations_frozen(self, table.collection.uuid):
             with self.point_of_no_return():
-                table = await self._read_routing() or table  # from here on the owners do not change
+                table = await self.read_routing() or table  # from here on the owners do not change
                 if self.phase == BLOCK_SHARDS:
                     await self._check_owners(table)
                     await self.enter_phase(UPDATE_SHARDS)
@@ -108,10 +107,6 @@ class ModifyCollection(Coordinator):
             return granularity
         check_not_finer(granularity, _fields(table))
         return None if granularity == _fields(table).granularity else granularity
-
-    async def _read_routing(self) -> RoutingTable | None:
-        catalog = await self.context.catalog()
-        return await catalog.read(read_routing(str(self.namespace)))
 
     async def _check_owners(self, table: RoutingTable) -> None:
         """Check that no shard that owns chunks would refuse the change.

@@ -14,7 +14,6 @@ from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.local_mongod.shard_key_index import has_supporting_index
-from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.refined_key import is_extended_by
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -54,7 +53,7 @@ class RefineCollectionShardKey(Coordinator):
 
     async def _checked_table(self, pattern: ShardKeyPattern) -> RoutingTable:
         await check_expected_uuid(self.context.mongod, self.namespace, self.arguments.get("collectionUUID"))
-        table = await self._read_routing()
+        table = await self.read_routing()
         if table is None:
             raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {self.namespace} is not sharded.")
         if not is_extended_by(table.key_pattern, pattern):
@@ -76,7 +75,7 @@ class RefineCollectionShardKey(Coordinator):
 
     async def _refine(self, pattern: ShardKeyPattern) -> None:
         """Check the owners, which do not change any more, and commit."""
-        table = await self._read_routing()
+        table = await self.read_routing()
         if table is not None and table.key_pattern.document != pattern.document:
             self.must_finish = False  # an earlier attempt, or primary, has not committed either
             for shard_id in sorted(table.shards):
@@ -105,7 +104,3 @@ class RefineCollectionShardKey(Coordinator):
         # mongod checks whether it is multikey, which its specification does not show.
         check = {"checkShardingIndex": str(self.namespace), "keyPattern": decode_document(pattern.document)}
         await send_to_shard(self.context, shard_id, db, check)
-
-    async def _read_routing(self) -> RoutingTable | None:
-        catalog = await self.context.catalog()
-        return await catalog.read(read_routing(str(self.namespace)))
