@@ -18,7 +18,7 @@ from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import FailPoint, fail_point
 from tests.integration.sharded import LOWER, UPPER, Documents, shard_by_range
-from tests.integration.test_ddl_conflicts import REFUSALS, Operation, admin
+from tests.integration.test_ddl_conflicts import NO_CODE, REFUSALS, Operation, admin
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 from tests.resharding.resharded import LAST, new_collection, two_halves
@@ -99,7 +99,7 @@ def code_of(operation: Operation, client: Client, db: str) -> int:
     try:
         operation(client, db)
     except OperationFailure as failure:
-        return failure.code or ErrorCode.InternalError
+        return NO_CODE if failure.code is None else failure.code
     return 0
 
 
