@@ -149,7 +149,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "targeting": {"sharding"},
         "resharding": {"sharding"},
     },
-    "daemon": {"daemon": set(), "sidecar": {"daemon"}},
+    "daemon": {"daemon": set(), "audit": {"daemon"}, "sidecar": {"audit", "daemon"}},
     "mongosh_compat": {"mongosh_compat": set(), "jstests": {"mongosh_compat"}},
 }
 """The rooms of each package, lowest first, and the rooms that each of them imports, for type checkers alone included.

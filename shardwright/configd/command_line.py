@@ -8,7 +8,12 @@ from typing import Final
 from shardwright.configd.service import ConfigService
 from shardwright.daemon.options import add_daemon_options
 from shardwright.daemon.run import run_daemon
-from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options, secured_sockets
+from shardwright.daemon.sidecar.options import (
+    SidecarOptions,
+    add_sidecar_options,
+    opened_sidecar_audit_log,
+    secured_sockets,
+)
 
 DEFAULT_PORT: Final = 27019
 
@@ -22,9 +27,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     add_sidecar_options(parser)
     parsed = parser.parse_args(arguments)
+    options = SidecarOptions.of(parsed, opened_sidecar_audit_log(parser, parsed))
     return run_daemon(
         parser.prog,
         parsed,
-        partial(ConfigService.start, SidecarOptions.of(parsed)),
+        partial(ConfigService.start, options),
         secured_sockets=secured_sockets(parsed),
+        on_log_signal=options.logs.rotate,
     )

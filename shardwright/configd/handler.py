@@ -66,7 +66,8 @@ class ConfigHandler(SidecarHandler):
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
         access = SidecarAccess(_FOR_USERS, is_config_command, command_text)
-        super().__init__(server.sidecar, metrics, server.options.slow_ms, logger, access)
+        options = server.options
+        super().__init__(server.sidecar, metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""
@@ -81,7 +82,7 @@ class ConfigHandler(SidecarHandler):
         if request.name in HELLO_NAMES:
             return await self._server.sidecar.answer_hello(client, upstream, request)
         if request.name in ROTATIONS:
-            return await rotate_both(upstream, request)
+            return await rotate_both(upstream, request, self.logs)
         if request.name == "setParameter":
             return await change_mode_of_both(upstream, request)
         # mongod itself ends operations whose client has disconnected.

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-LOG_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+ROTATED_SIGNAL: Final = signal.SIGRTMIN
+"""By which a process tells the one that has started it that it has rotated the logs that they share."""
+
+LOG_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2, ROTATED_SIGNAL)
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -20,7 +23,7 @@ def hold_back_signals() -> None:
 
 @contextmanager
 def log_signals_held_back() -> Iterator[None]:
-    """Block SIGUSR1 and SIGUSR2 in the block; one that arrives meanwhile is handled once, afterwards.
+    """Block the signals for the logs in the block; one that arrives meanwhile is handled once, afterwards.
 
     Python runs signal handlers between any two bytecodes, for example during a rotation, or during a write that waits
     for the reader of a pipe. The handler would then rotate or write too, and in a burst of signals each handler would

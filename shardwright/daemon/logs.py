@@ -127,22 +127,23 @@ def log_uncaught_exceptions() -> None:
     sys.unraisablehook = on_unraisable
 
 
-def rotate_logs() -> None:
+def rotate_log(suffix: str) -> None:
     """Rotate the log file according to the option ``--log-rotate``; without a log file nothing is done.
+
+    Args:
+        suffix: see `LogFile.rotate`.
 
     Raises:
         OSError: it failed; logging continues in the old file, which records the failure.
     """
-    suffix = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
-    _logger.info("Log rotation initiated", suffix=suffix)
     _change_files(lambda file: file.rotate(suffix))
 
 
-def reopen_logs() -> None:
+def reopen_log() -> None:
     """Continue in the file that now has the log's name, after another process has rotated it.
 
     Raises:
-        OSError: as `rotate_logs`.
+        OSError: as `rotate_log`.
     """
     _change_files(LogFile.reopen)
 

@@ -16,7 +16,8 @@ from shardwright.daemon.certificate_expiry import watch_expiry
 from shardwright.daemon.certificate_rotation import rotate_at_signal
 from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.key_file import read_key_file
-from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
+from shardwright.daemon.log_rotation import DaemonLogs
+from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.options import check_exposure, known_address, newcomer_limits, unread_bounds, use_timeouts
 from shardwright.daemon.redaction import REDACTION
@@ -76,7 +77,7 @@ def run_daemon(
     reuse_port: bool = False,
     unix_socket: str | None = None,
     secured_sockets: Sequence[str] = (),
-    on_log_signal: LogAction = rotate_logs,
+    on_log_signal: LogAction | None = None,
 ) -> int:
     """Run a daemon until it is asked to shut down; returns the exit code of the process.
 
@@ -87,7 +88,7 @@ def run_daemon(
         reuse_port: whether several processes share the port, over which the kernel distributes connections.
         unix_socket: path of an additional UNIX socket on which to serve clients.
         secured_sockets: UNIX sockets at which other servers ask for TLS.
-        on_log_signal: called at SIGUSR1.
+        on_log_signal: called at SIGUSR1; None to rotate the daemon's own log.
     """
     try:
         check_exposure(arguments)
@@ -109,7 +110,7 @@ def run_daemon(
     try:
         configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
         log_uncaught_exceptions()
-        obey_log_signals(on_log_signal)
+        obey_log_signals(on_log_signal or DaemonLogs().rotate)
         listeners = open_listeners(arguments.bind_ip, arguments.port, reuse_port=reuse_port)
         metrics_listeners = open_metrics_listeners(arguments)
         listeners += map(_open_unix_listener, unix_sockets)

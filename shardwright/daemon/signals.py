@@ -1,6 +1,6 @@
 """The signals that a daemon handles, the same as mongod's and with the same meanings.
 
-SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its log, SIGUSR2 writes stack traces to the log. With TLS,
+SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log. With TLS,
 SIGHUP has a daemon read its certificates again instead; a mongod would end.
 """
 
@@ -16,7 +16,7 @@ from shardwright.daemon.held_back import ENDING_SIGNALS, LOG_SIGNALS, log_signal
 from shardwright.daemon.stack_traces import log_stack_traces
 
 LogAction: TypeAlias = Callable[[], None]
-"""For example `daemon.logs.rotate_logs`."""
+"""For example `daemon.log_rotation.DaemonLogs.rotate`."""
 
 
 def obey_log_signals(on_log_signal: LogAction) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
-from shardwright.daemon.audit_log import add_audit_options, open_audit_log
-from shardwright.daemon.logs import reopen_logs, rotate_logs
+from shardwright.daemon.audit.log import add_audit_options, opened_audit_log
+from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.options import (
     add_daemon_options,
     add_parameter_option,
@@ -16,7 +16,7 @@ from shardwright.daemon.options import (
     parse_replica_set,
     parse_seconds,
 )
-from shardwright.daemon.run import explain_start_error, run_daemon
+from shardwright.daemon.run import run_daemon
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import parse_parameter
 from shardwright.router.processes.workers import add_worker_options, run_workers, worker_sockets
@@ -32,14 +32,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argument_parser()
     parsed = parser.parse_args(given)
-    try:
-        audit = open_audit_log(parsed)
-    except ValueError as error:
-        parser.error(str(error))
-    except OSError as error:
-        return explain_start_error(NAME, error)
+    audit = opened_audit_log(parser, parsed)
+    logs = DaemonLogs(None if audit is None else audit.file)
     if parsed.workers > 1 and parsed.worker_index is None:
-        return run_workers(parsed, given)
+        return run_workers(parsed, given, logs)
     options = RouterOptions(
         config_servers=parsed.configdb,
         address=known_address(parsed),
@@ -52,6 +48,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         config_seconds=parsed.config_seconds,
         parameters=dict(parsed.parameters),
         audit=audit,
+        logs=logs,
     )
     is_worker = parsed.worker_index is not None
     return run_daemon(
@@ -60,8 +57,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         partial(RouterService.start, options),
         reuse_port=parsed.workers > 1,
         unix_socket=options.worker_sockets[options.worker_index] if options.worker_sockets else None,
-        # The process that started the workers rotates the log that they share.
-        on_log_signal=reopen_logs if is_worker else rotate_logs,
+        # The process that started the workers rotates the logs that they share.
+        on_log_signal=logs.reopen if is_worker else logs.rotate,
     )
 
 

@@ -20,7 +20,7 @@ from shardwright.router.operations.local_operations import KINDS, namespace_show
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.cursor_reply import CursorReply
-from shardwright.sharding.command_text import shown_body
+from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger

@@ -96,7 +96,8 @@ class ShardHandler(SidecarHandler):
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
         access = SidecarAccess(_FOR_USERS, COMMANDS.__contains__, command_text)
-        super().__init__(context.sidecar, context.metrics, context.options.slow_ms, logger, access)
+        options = context.options
+        super().__init__(context.sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""
@@ -177,7 +178,7 @@ class ShardHandler(SidecarHandler):
             return await self._context.sidecar.answer_hello(client, upstream, request)
         if request.name in ROTATIONS:
             await in_own_task()
-            return await rotate_both(upstream, request)
+            return await rotate_both(upstream, request, self.logs)
         # An unversioned request. mongod itself ends operations that are useless without their client.
         client.allow_interruption()
         await self._context.sidecar.prepare(request)

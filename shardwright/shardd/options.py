@@ -2,9 +2,10 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from shardwright.daemon.audit.log import AuditLog
 from shardwright.daemon.options import add_parameter_option
 from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options
 from shardwright.shardd.commands.server_parameters import PARAMETERS, parse_parameter
@@ -21,10 +22,12 @@ class ShardOptions(SidecarOptions):
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parsed: argparse.Namespace) -> "ShardOptions":
-        """The parsed options."""
-        common = SidecarOptions.of(parsed)
-        return cls(common.address, common.mongod_socket, common.mongod_address, common.slow_ms, dict(parsed.parameters))
+    def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "ShardOptions":
+        """The parsed options; see `SidecarOptions.of`."""
+        common = SidecarOptions.of(parsed, audit)
+        return cls(
+            **{each.name: getattr(common, each.name) for each in fields(common)}, parameters=dict(parsed.parameters)
+        )
 
 
 def add_shard_options(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import bson
 import pytest
 import trio
 
+from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.upstream import Upstream
@@ -57,7 +58,8 @@ class Refusing(SidecarHandler):
 
 def test_a_daemon_labels_its_own_errors() -> None:
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
-    handler = Refusing(cast("Any", None), cast("Any", metrics), 10_000, get_logger("test"), cast("Any", None))
+    unused = cast("Any", None)
+    handler = Refusing(unused, cast("Any", metrics), 10_000, get_logger("test"), unused, DaemonLogs())
     client = cast("ClientConnection", SimpleNamespace(state=None, id=1, is_disconnected=False))
     with pytest.raises(CommandError) as caught:
         trio.run(handler.handle, client, request_of(WRITE))

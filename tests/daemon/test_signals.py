@@ -18,7 +18,8 @@ import pytest
 
 from shardwright.daemon.held_back import LOG_SIGNALS
 from shardwright.daemon.log_file import LogFile
-from shardwright.daemon.logs import configure_logs, rotate_logs
+from shardwright.daemon.log_rotation import DaemonLogs
+from shardwright.daemon.logs import configure_logs
 from shardwright.daemon.signals import obey_log_signals
 from shardwright.deploy.processes import spawn
 from tests.integration.waiting import eventually
@@ -160,8 +161,8 @@ def test_signal_during_a_rotation_waits_until_it_is_done(tmp_path: Path, monkeyp
     before = [(number, signal.getsignal(number)) for number in LOG_SIGNALS]
     configure_logs(file=tmp_path / "log")
     try:
-        obey_log_signals(rotate_logs)
-        rotate_logs()  # as the command does
+        obey_log_signals(DaemonLogs().rotate)
+        DaemonLogs().rotate()  # as the command does
         assert rotations == ["begin", "end", "begin", "end"]
     finally:
         configure_logs()

@@ -114,7 +114,7 @@ class SidecarAccess:
         if is_new_member and not (has_certificate or CLUSTER_AUTH.accepts_key):
             upstream.break_off()
             raise CommandError(ErrorCode.AuthenticationFailed, "Authentication failed.")
-        upstream.note_user(user)
+        upstream.note_user(user, info["authenticatedUserRoles"])
 
     def as_sent(self, request: Request, reply: bytes) -> bytes:
         """A reply of the mongod that says that a user may not run a command, with the command as the user has sent it.

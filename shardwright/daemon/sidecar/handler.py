@@ -1,14 +1,19 @@
 """The request handling common to all sidecars: the connection to the mongod, metrics and logging."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 from time import perf_counter
 from typing import Final
 
+from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
+from shardwright.daemon.sidecar.audit import SidecarAudit
+from shardwright.daemon.sidecar.failed_replies import BODY_ELEMENTS_AT, FAILED
 from shardwright.daemon.sidecar.guesses import Guesses
 from shardwright.daemon.sidecar.member_login import AUTHENTICATE, log_in_member, without_any_certificate
 from shardwright.daemon.sidecar.sidecar import Sidecar
@@ -24,10 +29,6 @@ from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.well_formed import error_of_request
 
-# A failed command's reply begins with ok: 0.
-_FAILED: Final = b"\x01ok\0" + bytes(8)
-_BODY_ELEMENTS_AT: Final = 25
-
 _WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
 """Commands that may wait because their client asked them to."""
 
@@ -41,10 +42,22 @@ class SidecarHandler(ABC):
         slow_ms: operations that take longer are logged.
         logger: logs them.
         access: decides who may send what; used only under access control.
+        logs: the logs of this process.
+        audit: where to write what users do; None if nothing is audited.
+
+    Attributes:
+        logs: see above.
     """
 
     def __init__(
-        self, sidecar: Sidecar, metrics: Metrics, slow_ms: float, logger: Logger, access: SidecarAccess
+        self,
+        sidecar: Sidecar,
+        metrics: Metrics,
+        slow_ms: float,
+        logger: Logger,
+        access: SidecarAccess,
+        logs: DaemonLogs,
+        audit: AuditLog | None = None,
     ) -> None:
         self._sidecar = sidecar
         self._observe = metrics.operations.observe
@@ -52,14 +65,20 @@ class SidecarHandler(ABC):
         self._logger = logger
         self._access = access if CLUSTER_AUTH.is_on else None
         self._guesses = Guesses()
+        self.logs = logs
+        self._audit = None if audit is None else SidecarAudit(audit, self.namespace_of)
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
         client.state = self._sidecar.open_upstream(client)
+        if self._audit is not None:
+            self._audit.note_opened(client)
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has disconnected; close its connection to the mongod too."""
         client.state.close()
+        if self._audit is not None:
+            self._audit.note_closed(client, client.state)
 
     @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
@@ -71,14 +90,14 @@ class SidecarHandler(ABC):
         started = perf_counter()
         outcome = OK
         try:
-            refuse_reserved_session(request)
             if self._access is None:
+                refuse_reserved_session(request)
                 if may_log_in(request):
                     request = without_any_certificate(request)
                 reply = await self.dispatch(client, client.state, request)
             else:
                 reply = await self._controlled(self._access, client, client.state, request)
-            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+            if reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT):
                 outcome = _code_name(reply)
             elif client.is_disconnected:
                 outcome = outcome_of_success(client, request)
@@ -111,8 +130,20 @@ class SidecarHandler(ABC):
     ) -> bytes | None:
         """As `dispatch`, under access control."""
         if access.is_internal(upstream) and not may_log_in(request):
+            refuse_reserved_session(request)
             return await self.dispatch(client, upstream, with_owner_of_session(request, SYSTEM))
         await in_own_task()
+        answer = partial(self._answer_user, access, client, upstream, request)
+        if self._audit is None:
+            return await answer()
+        return await self._audit.record(client, upstream, request, answer)
+
+    @may_run_in_reactor
+    async def _answer_user(
+        self, access: SidecarAccess, client: ClientConnection, upstream: Upstream, request: Request
+    ) -> bytes | None:
+        """Answer a client who is not a part of the cluster, or is about to log in."""
+        refuse_reserved_session(request)
         admitted = await access.admit(upstream, request)
         if request.name == AUTHENTICATE:
             return await self._log_in_member(access, client, upstream, request)
@@ -124,7 +155,7 @@ class SidecarHandler(ABC):
         else:
             reply = await self.dispatch(client, upstream, admitted)
         has_failed = False
-        if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+        if reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT):
             has_failed, reply = True, access.as_sent(request, reply)
         if may_log_in(request):
             # A step that wants no answer counts as a failure, or guesses would be free that way.

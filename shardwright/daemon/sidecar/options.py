@@ -2,9 +2,11 @@
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from shardwright.daemon.audit.log import AuditLog, add_audit_options, opened_audit_log
+from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.options import argument, known_address, parse_host_and_port
 
 SOCKET_PATH_BYTES_MAX: Final = 107
@@ -20,21 +22,27 @@ class SidecarOptions:
         mongod_socket: path of the UNIX socket of its mongod.
         mongod_address: ``host:port`` of its mongod in the replica set's configuration.
         slow_ms: operations that take longer are logged.
+        audit: the audit log; None if nothing is audited.
+        logs: the logs of this process.
     """
 
     address: str
     mongod_socket: str
     mongod_address: str
     slow_ms: int
+    audit: AuditLog | None = None
+    logs: DaemonLogs = field(default_factory=DaemonLogs)
 
     @classmethod
-    def of(cls, parsed: argparse.Namespace) -> "SidecarOptions":
-        """The options from the parsed command line."""
-        return cls(known_address(parsed), parsed.mongod_socket, str(parsed.mongod_address), parsed.slow_ms)
+    def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "SidecarOptions":
+        """The options from the parsed command line, and the audit log that it asks for."""
+        logs = DaemonLogs(None if audit is None else audit.file)
+        return cls(known_address(parsed), parsed.mongod_socket, str(parsed.mongod_address), parsed.slow_ms, audit, logs)
 
 
 def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--mongod-socket``, ``--mongod-tls`` and ``--mongod-address``."""
+    """Add ``--mongod-socket``, ``--mongod-tls`` and ``--mongod-address``, and the options of the audit log."""
+    add_audit_options(parser)
     parser.add_argument(
         "--mongod-socket",
         required=True,
@@ -59,6 +67,20 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
 def secured_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
     """The sockets at which the mongod asks for TLS."""
     return (parsed.mongod_socket,) if parsed.mongod_tls else ()
+
+
+def opened_sidecar_audit_log(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> AuditLog | None:
+    """As `opened_audit_log`; refused without access control, where users cannot be told from routers.
+
+    Raises:
+        SystemExit: as `opened_audit_log`.
+    """
+    if parsed.audit_destination is not None and parsed.key_file is None and parsed.cluster_auth_mode is None:
+        parser.error(
+            "--audit-destination needs access control (--key-file or --cluster-auth-mode), without which this daemon "
+            "cannot tell users from routers; routers have an audit log of their own"
+        )
+    return opened_audit_log(parser, parsed)
 
 
 def _parse_socket_path(text: str) -> str:

@@ -1,32 +1,54 @@
 """``logRotate`` and ``rotateCertificates`` for a sidecar: clients take it and its mongod for one server; both do it."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from shardwright.daemon.certificate_rotation import ROTATE_CERTIFICATES, rotate_certificates
-from shardwright.daemon.log_rotation import rotate_logs_for_client
+from shardwright.daemon.log_rotation import AUDIT, DaemonLogs
 from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.wire.message import OpMsg
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import decode_reply
 
-ROTATIONS: Final[Mapping[str, Callable[[], None]]] = {
-    "logRotate": rotate_logs_for_client,
-    ROTATE_CERTIFICATES: rotate_certificates,
-}
-"""What the daemon itself does at each of the commands."""
+_LOG_ROTATE: Final = "logRotate"
+
+ROTATIONS: Final = frozenset({_LOG_ROTATE, ROTATE_CERTIFICATES})
+"""The commands."""
+
+_OF_ERRORS: Final = frozenset({"errmsg", "code", "codeName"})
 
 
-async def rotate_both(upstream: Upstream, request: Request) -> bytes | None:
+async def rotate_both(upstream: Upstream, request: Request, logs: DaemonLogs) -> bytes | None:
     """Let the mongod check and execute one of the `ROTATIONS`, then do the daemon's part; returns the mongod's reply.
 
     Without a reply it is not known whether the client may do this, and the daemon does not.
+
+    Args:
+        upstream: the client's connection to the mongod.
+        request: the command.
+        logs: the daemon's.
 
     Raises:
         CommandError: FileRenameFailed or InvalidSSLConfiguration, the daemon's part failed; the mongod's is done.
         BackendError: the mongod is gone.
     """
     reply = await upstream.forward(request.message.frame, request.message.flags)
-    if reply is not None and decode_document(OpMsg(reply).body)["ok"]:
-        ROTATIONS[request.name]()
+    if reply is None:
+        return None
+    answer = decode_reply(reply)
+    named = request.get(_LOG_ROTATE.encode())
+    if _has_no_audit_log(answer, named) and AUDIT in logs.kinds:
+        answer = {name: value for name, value in answer.items() if name not in _OF_ERRORS} | {"ok": 1.0}
+        reply = reply_document(request.message.request_id, answer)
+    if answer["ok"]:
+        if request.name == ROTATE_CERTIFICATES:
+            rotate_certificates()
+        elif not isinstance(named, str) or named in logs.kinds:
+            logs.rotate_for_client(named if isinstance(named, str) else None)
     return reply
+
+
+def _has_no_audit_log(answer: Mapping[str, Any], named: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    """Whether a mongod would have rotated its audit log if it had one, so that the client may have that done."""
+    return named == AUDIT and answer.get("code") == ErrorCode.NoSuchKey

@@ -4,7 +4,7 @@ Sessions, cursors, transactions, exhaust replies and, if enabled, authentication
 their meaning if every client has its own. Nothing is rewritten: a request keeps its id, to which the reply refers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -45,10 +45,11 @@ class Upstream:
     Attributes:
         connection_id: mongod's number of the connection, once known from a ``hello``.
         user: who is logged in on it, according to the mongod; None for nobody, and without access control.
+        roles: of the user at the log-in, inherited ones too, each as ``{role, db}``.
         attempt: who has begun to log in.
     """
 
-    __slots__ = ("_client", "_connection", "_mongod", "attempt", "connection_id", "user")
+    __slots__ = ("_client", "_connection", "_mongod", "attempt", "connection_id", "roles", "user")
 
     def __init__(self, mongod: LocalMongod, client: ClientConnection) -> None:
         self._mongod = mongod
@@ -56,6 +57,7 @@ class Upstream:
         self._connection: Connection | None = None
         self.connection_id: int | None = None
         self.user: UserName | None = None
+        self.roles: Sequence[Mapping[str, str]] = ()
         self.attempt: UserName | None = None
 
     @property
@@ -142,8 +144,9 @@ class Upstream:
         connection = self._connection or await self._open()
         await connection.log_in()
 
-    def note_user(self, user: "UserName | None") -> None:
-        """Note who is logged in, as the mongod says."""
+    def note_user(self, user: "UserName | None", roles: Sequence[Mapping[str, str]]) -> None:
+        """Note who is logged in, and with which roles, as the mongod says."""
+        self.roles = roles
         if user != self.user:
             self.user = user
             self._client.log_in_changed(is_logged_in=user is not None)

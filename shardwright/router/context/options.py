@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shardwright.daemon.audit_log import AuditLog
+from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.transport.pool import PoolOptions
 
@@ -25,6 +26,7 @@ class RouterOptions:
         config_seconds: how long a read of the catalog may take.
         parameters: server parameters with the values that they have from the start, as text.
         audit: the audit log; None if nothing is audited.
+        logs: the logs of this process.
         pool: bounds of the connection pools to shards.
     """
 
@@ -39,4 +41,5 @@ class RouterOptions:
     config_seconds: float = 30.0
     parameters: Mapping[str, str] = field(default_factory=dict)
     audit: AuditLog | None = None
+    logs: DaemonLogs = field(default_factory=DaemonLogs)
     pool: PoolOptions = field(default_factory=PoolOptions)

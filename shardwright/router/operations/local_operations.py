@@ -22,7 +22,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.operations.shown_transactions import idle_sessions, shown_transaction
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.command_text import shown_body
+from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -21,10 +22,11 @@ from typing import Final
 import trio
 
 from shardwright.daemon.certificate_rotation import ROTATION_SIGNAL
-from shardwright.daemon.held_back import log_signals_held_back
-from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
+from shardwright.daemon.held_back import ROTATED_SIGNAL, log_signals_held_back
+from shardwright.daemon.log_rotation import DaemonLogs
+from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
 from shardwright.daemon.run import explain_start_error, open_listeners
-from shardwright.daemon.signals import ending_signals, obey_ending_signals, obey_log_signals
+from shardwright.daemon.signals import LogAction, ending_signals, obey_ending_signals, obey_log_signals, run_log_action
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.ids import WORKERS_MAX, worker_of
@@ -60,8 +62,14 @@ def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
     return tuple(str(parsed.worker_directory / f"worker-{index}.sock") for index in range(parsed.workers))
 
 
-def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Run the workers until a signal ends them; returns the exit code."""
+def run_workers(parsed: argparse.Namespace, arguments: Sequence[str], logs: DaemonLogs) -> int:
+    """Run the workers until a signal ends them; returns the exit code.
+
+    Args:
+        parsed: the command line.
+        arguments: the command line as it was given, for the workers.
+        logs: the files that this process shares with them.
+    """
     try:
         configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate)
         log_uncaught_exceptions()
@@ -70,7 +78,7 @@ def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     except OSError as error:
         return explain_start_error("shardwright-router", error)
     with sockets as directory:
-        return _Supervisor(parsed, arguments, directory).run()
+        return _Supervisor(parsed, arguments, directory, logs).run()
 
 
 def _check_addresses(parsed: argparse.Namespace) -> None:
@@ -101,10 +109,10 @@ async def end_with_supervisor() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def tell_supervisor_log_was_rotated(options: RouterOptions) -> None:
-    """In a worker: have the process that started it open the log again, and its other workers too."""
+def tell_supervisor_logs_were_rotated(options: RouterOptions) -> None:
+    """In a worker: have the process that started it open the logs again, and its other workers too."""
     if options.supervisor is not None and os.getppid() == options.supervisor:
-        os.kill(options.supervisor, signal.SIGUSR1)
+        os.kill(options.supervisor, ROTATED_SIGNAL)
 
 
 def tell_supervisor_certificates_changed(options: RouterOptions) -> None:
@@ -143,10 +151,11 @@ async def forward_to_holder(context: RouterContext, cursor_id: int, frame: bytes
 
 
 class _Supervisor:
-    def __init__(self, parsed: argparse.Namespace, arguments: Sequence[str], directory: str) -> None:
+    def __init__(self, parsed: argparse.Namespace, arguments: Sequence[str], directory: str, logs: DaemonLogs) -> None:
         self._parsed = parsed
         self._arguments = arguments
         self._directory = directory
+        self._logs = logs
         self._processes: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._is_stopping = False
 
@@ -155,7 +164,8 @@ class _Supervisor:
             signal.signal(received, lambda number, _: self._stop(number))
         if self._parsed.tls_mode is not TlsMode.DISABLED:
             signal.signal(ROTATION_SIGNAL, lambda number, _: self._signal_workers(number))
-        obey_log_signals(self._rotate_logs)
+        signal.signal(ROTATED_SIGNAL, lambda *_: run_log_action(partial(self._change_logs, self._logs.reopen)))
+        obey_log_signals(partial(self._change_logs, self._logs.rotate))
         for index in range(self._parsed.workers):
             self._start(index)
         obey_ending_signals()  # not before there are workers to pass them on to
@@ -189,10 +199,10 @@ class _Supervisor:
         if self._is_stopping:  # since it was decided to start it, so it could not be asked to stop
             os.kill(process.pid, signal.SIGTERM)
 
-    def _rotate_logs(self) -> None:
-        """Rotate the log, unless a worker has done so already, and have the workers go on in the new file."""
+    def _change_logs(self, change: LogAction) -> None:
+        """Rotate or reopen the logs, and have the workers go on in the new files."""
         try:
-            rotate_logs()
+            change()
         finally:
             self._signal_workers(signal.SIGUSR1)
 

@@ -1,6 +1,6 @@
 """Who a client of a sidecar is after each step of a log-in, whatever the mongod takes; without a mongod."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -8,12 +8,14 @@ import bson
 import pytest
 import trio
 
+from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.sharding.command_text import command_text
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
 from shardwright.wire.request import Request
@@ -32,7 +34,7 @@ CLIENT: Final[Subject] = ((("organizationName", "clients"),), (("commonName", "c
 
 
 class FakeUpstream:
-    """A client's connection to a mongod that takes every proof.
+    """A client's connection to a mongod that takes every proof, and all other commands.
 
     Attributes:
         proves: as whom a proof logs in; None if the proof is wrong.
@@ -40,6 +42,7 @@ class FakeUpstream:
         passed_on: the fields of each command of the client that has reached the mongod.
         refuses: the error of the mongod for commands of the daemon.
         refuses_log_in: the error with which the daemon's own log-in ends, after the mongod has taken it.
+        fails: with what commands of the client fail, by name.
     """
 
     def __init__(self, client: "FakeClient", proves: UserName | None) -> None:
@@ -49,7 +52,9 @@ class FakeUpstream:
         self.refuses_log_in: CommandError | None = None
         self.user: UserName | None = None
         self.attempt: UserName | None = None
+        self.roles: Sequence[Mapping[str, str]] = ()
         self.logged_in: UserName | None = None
+        self.fails: dict[str, CommandError | BackendError] = {}
         self._client = client
 
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
@@ -58,27 +63,40 @@ class FakeUpstream:
         is_wrong = request.name == "saslContinue" and self.proves is None
         if request.name == "saslContinue":
             self.logged_in = self.proves or self.logged_in
+        elif request.name == "logout":
+            self.logged_in = None
+        failure = self.fails.get(request.name)
+        if isinstance(failure, BackendError):
+            raise failure
         if flags & MORE_TO_COME:
             return None
-        reply = {"ok": 0.0, "code": 18, "errmsg": "Authentication failed."} if is_wrong else {"ok": 1.0}
+        reply: dict[str, Any] = {"ok": 1.0, "done": request.name == "saslContinue"}
+        if is_wrong:
+            reply = {"ok": 0.0, "code": 18, "errmsg": "Authentication failed."}
+        elif failure is not None:
+            reply = failure.reply()
         return reply_document(request.message.request_id, reply)
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         if self.refuses is not None:
             raise self.refuses
         users = [] if self.logged_in is None else [self.logged_in.to_document()]
-        return {"authInfo": {"authenticatedUsers": users}}
+        roles = [{"role": "read", "db": each["db"]} for each in users]
+        return {"authInfo": {"authenticatedUsers": users, "authenticatedUserRoles": roles}}
 
     async def log_in(self) -> None:
         self.logged_in = SYSTEM
         if self.refuses_log_in is not None:
             raise self.refuses_log_in
 
-    def note_user(self, user: UserName | None) -> None:
-        self.user = user
+    def note_user(self, user: UserName | None, roles: Sequence[Mapping[str, str]]) -> None:
+        self.user, self.roles = user, roles
 
     def break_off(self) -> None:
         self._client.is_finished = True
+
+    def close(self) -> None:
+        pass
 
 
 class FakeClient:
@@ -86,7 +104,9 @@ class FakeClient:
 
     def __init__(self, proves: UserName | None = None) -> None:
         self.certificate_subject: Subject = MEMBER
+        self.id = 7
         self.peer_address = ("192.0.2.1", 5)
+        self.stream = SimpleNamespace(socket=SimpleNamespace(getsockname=lambda: ("192.0.2.2", 6)))
         self.is_finished = self.is_disconnected = False
         self.failures = 0
         self.state = FakeUpstream(self, proves)
@@ -112,14 +132,20 @@ def access_control(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TLS, "organization", (("O", "shop"),))
 
 
-def answers(client: FakeClient, *commands: Mapping[str, Any], flags: int = 0) -> list[dict[str, Any] | None]:
-    """The replies to commands of a client, one after the other."""
+def answers(
+    client: FakeClient, *commands: Mapping[str, Any], flags: int = 0, audit: AuditLog | None = None
+) -> list[dict[str, Any] | None]:
+    """The replies to commands of a client, one after the other; None if the mongod is gone. Then the client leaves."""
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
     access = SidecarAccess({}, lambda _: False, command_text)
-    handler = PassingOn(cast("Any", None), cast("Any", metrics), 1e9, get_logger("test"), access)
+    sidecar = SimpleNamespace(open_upstream=lambda _: client.state)
+    handler = PassingOn(
+        cast("Any", sidecar), cast("Any", metrics), 1e9, get_logger("test"), access, DaemonLogs(), audit
+    )
 
     async def main() -> list[dict[str, Any] | None]:
         replies: list[dict[str, Any] | None] = []
+        handler.connection_opened(cast("Any", client))
         for command in commands:
             request = Request(OpMsg(op_msg(bson.encode(command), request_id=1, flags=flags)))
             try:
@@ -128,6 +154,7 @@ def answers(client: FakeClient, *commands: Mapping[str, Any], flags: int = 0) ->
                 replies.append({"ok": 0.0, "code": error.code})
             else:
                 replies.append(None if reply is None else decode_reply(reply))
+        handler.connection_closed(cast("Any", client))
         return replies
 
     return trio.run(main)
@@ -147,7 +174,7 @@ def test_a_certificate_is_not_enough(monkeypatch: pytest.MonkeyPatch, mode: Clus
     if mode is ClusterAuthMode.X509:
         client.certificate_subject = CLIENT
     guess = {"hello": 1, "speculativeAuthenticate": AUTHENTICATE, "$db": "admin"}
-    assert answers(client, AUTHENTICATE, guess) == [{"ok": 0.0, "code": 18}, {"ok": 1.0}]
+    assert answers(client, AUTHENTICATE, guess) == [{"ok": 0.0, "code": 18}, {"ok": 1.0, "done": False}]
     assert (client.state.user, client.state.passed_on, client.failures) == (None, [[b"hello", b"$db"]], 1)
 
 
@@ -173,7 +200,7 @@ def test_who_is_a_member_stays_one_in_mode_x509() -> None:
     """Connections that stand when the mode changes go on."""
     client = FakeClient(SYSTEM)
     client.state.user = client.state.logged_in = SYSTEM
-    assert answers(client, START, PROOF) == [{"ok": 1.0}, {"ok": 1.0}]
+    assert answers(client, START, PROOF) == [{"ok": 1.0, "done": False}, {"ok": 1.0, "done": True}]
     assert (client.state.user, client.is_finished) == (SYSTEM, False)
 
 

@@ -1,11 +1,14 @@
 """The options of sidecars."""
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from shardwright.configd.command_line import run as run_configd
 from shardwright.daemon.sidecar.options import add_sidecar_options
+from shardwright.shardd.command_line import run as run_shardd
 
 
 def parsed(socket: str) -> argparse.Namespace:
@@ -24,3 +27,25 @@ def test_an_impossible_socket_path_is_refused(path: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         parsed(path)
     assert "at most 107 bytes" in capsys.readouterr().err
+
+
+AUDIT = ("--audit-destination", "file", "--audit-path", "/nowhere/audit.json")
+MONGOD = ("--mongod-socket", "mongod.sock", "--mongod-address", "a:1")
+
+
+@pytest.mark.parametrize("run", [run_shardd, run_configd])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (AUDIT, "--audit-destination needs access control"),
+        (AUDIT[2:], "--audit-path and --audit-filter need --audit-destination file"),
+        ((*AUDIT, "--key-file", "key"), "/nowhere/audit.json: No such file or directory"),
+    ],
+)
+def test_an_audit_log_that_cannot_be_written_prevents_the_start(
+    run: Callable[[Sequence[str]], int], options: Sequence[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run((*MONGOD, *options))
+    assert caught.value.code in (1, 2)
+    assert error in capsys.readouterr().err

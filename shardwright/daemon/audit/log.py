@@ -1,4 +1,4 @@
-"""The audit log: who did what to the security and the structure of a cluster, one JSON document a line.
+"""The file of the audit log, one JSON document a line, and its options.
 
 Options and format are those of MongoDB Enterprise.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
-from uuid import uuid4
 
 from bson import json_util
-from bson.binary import Binary
 
 from shardwright.daemon.document_filter import Predicate, parse_filter
-from shardwright.daemon.log_file import LogFile
+from shardwright.daemon.held_back import log_signals_held_back
+from shardwright.daemon.log_file import LogFile, LogRotation
 from shardwright.daemon.options import argument
+from shardwright.daemon.run import explain_start_error
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("daemon.audit")
@@ -31,10 +31,12 @@ class AuditOptions:
     Attributes:
         path: the file, to which they are appended.
         is_wanted: decides which of them.
+        rotation: what a rotation does with the file, as with the daemon's own log.
     """
 
     path: Path
     is_wanted: Predicate
+    rotation: LogRotation = LogRotation.RENAME
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> Self | None:
@@ -49,7 +51,7 @@ class AuditOptions:
             return None
         if parsed.audit_path is None:
             raise ValueError("--audit-destination file needs --audit-path")
-        return cls(parsed.audit_path, parsed.audit_filter or parse_filter({}))
+        return cls(parsed.audit_path, parsed.audit_filter or parse_filter({}), parsed.log_rotate)
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +67,10 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
 
 
 class AuditLog:
-    """Appends events to a file that belongs to its owner alone.
+    """Appends events to a file that belongs to its owner alone. Several processes may append to the same file.
+
+    Attributes:
+        file: the file.
 
     Raises:
         OSError: the file cannot be opened.
@@ -73,7 +78,7 @@ class AuditLog:
 
     def __init__(self, options: AuditOptions) -> None:
         self._is_wanted = options.is_wanted
-        self._file = LogFile(options.path, mode=_PRIVATE)
+        self.file = LogFile(options.path, options.rotation, _PRIVATE)
 
     def write(self, kind: str, parameters: dict[str, Any], result: int, participants: dict[str, Any]) -> None:
         """Write an event, if it is wanted.
@@ -82,33 +87,38 @@ class AuditLog:
             kind: its ``atype``.
             parameters: its ``param``.
             result: 0, or the code of the error with which it failed.
-            participants: ``local``, ``remote``, ``users`` and ``roles``.
+            participants: ``uuid``, ``local``, ``remote``, ``users`` and ``roles``.
         """
         event = {
             "atype": kind,
             "ts": datetime.now(UTC),
-            "uuid": Binary.from_uuid(uuid4()),
             **participants,
             "param": parameters,
             "result": result,
         }
         if not self._is_wanted(event):
             return
+        line = json_util.dumps(event, separators=(",", ":")) + "\n"
         try:
-            self._file.write(json_util.dumps(event, separators=(",", ":")) + "\n")
+            with log_signals_held_back():
+                self.file.write(line)
         except OSError as error:
             logger.error("Could not write to the audit log", error=str(error))
 
 
-def open_audit_log(parsed: argparse.Namespace) -> AuditLog | None:
+def opened_audit_log(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> AuditLog | None:
     """The audit log of a command line; None if nothing is to be audited.
 
     Raises:
-        ValueError: as `AuditOptions.of`.
-        OSError: as `AuditLog`.
+        SystemExit: as `AuditOptions.of` and `AuditLog`; the operator has been told why.
     """
-    options = AuditOptions.of(parsed)
-    return None if options is None else AuditLog(options)
+    try:
+        options = AuditOptions.of(parsed)
+        return None if options is None else AuditLog(options)
+    except ValueError as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.exit(explain_start_error(parser.prog, error))
 
 
 def _parse_filter_option(text: str) -> Predicate:

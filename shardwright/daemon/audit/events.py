@@ -1,0 +1,219 @@
+"""Which commands are events of the audit log, and what is recorded of them. Pure.
+
+Names and parameters of events are those of MongoDB Enterprise. An event is written when its command has ended, with the
+code of its error. Log-ins and log-outs are not here: what there is to tell of them is known to those who lead them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from bson.errors import InvalidBSON
+
+from shardwright.daemon.user_names import UserName
+from shardwright.wire.command_secrets import shown_body
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import InvalidBSONError, decode_document
+from shardwright.wire.request import Request
+from shardwright.wire.tls.subject_names import Subject, subject_text
+
+Event: TypeAlias = tuple[str, dict[str, Any]]
+"""Its name and its parameters."""
+
+AUTHENTICATE: Final = "authenticate"
+LOGOUT: Final = "logout"
+
+DISCONNECTED: Final = "Client has disconnected"
+
+_UNREADABLE: Final = (CommandError, InvalidBSON, InvalidBSONError, RecursionError)
+_NOT_IN_ARGUMENTS: Final = frozenset({"lsid", "$clusterTime", "$db"})
+
+
+def is_event(name: str, code: int) -> bool:
+    """Whether a command that has ended is an event.
+
+    Args:
+        name: of the command, without aliases.
+        code: of its error, 0 if it has succeeded.
+    """
+    return code == ErrorCode.Unauthorized or name in _SAME_NAME or name in _EVENTS
+
+
+def events_of(request: Request, name: str, code: int, namespace: str) -> list[Event]:
+    """The events of a command that has ended; several if it is about several indexes.
+
+    Args:
+        request: the command.
+        name: as `is_event`.
+        code: as `is_event`.
+        namespace: of the request.
+    """
+    try:
+        return list(_events(request, name, code, namespace))
+    except _UNREADABLE:  # such a request was refused
+        return [("authCheck", {"command": name})] if code == ErrorCode.Unauthorized else []
+
+
+def log_in(user: UserName, mechanism: Any) -> Event:  # noqa: ANN401 - whatever a client sent
+    """The event that somebody has logged in by SCRAM, or has tried to by whatever mechanism."""
+    return AUTHENTICATE, {**user.to_document(), "mechanism": mechanism}
+
+
+def certificate_log_in(request: Request, subject: Subject | None) -> Event:
+    """The event that somebody has sent ``authenticate``.
+
+    Args:
+        request: the command.
+        subject: of the client's certificate, which names the user if the command does not.
+    """
+    named = subject_text(subject) if subject else None
+    try:
+        parameters = {"user": request.get(b"user", named), "db": request.db, "mechanism": request.get(b"mechanism")}
+    except _UNREADABLE:
+        parameters = {"user": named, "db": request.db}
+    return AUTHENTICATE, parameters
+
+
+def log_out(user: UserName, reason: str) -> Event:
+    """The event that somebody has logged out, or has gone without."""
+    return LOGOUT, {"reason": reason, "initialUsers": [user.to_document()], "updatedUsers": []}
+
+
+def explicit_log_out(user: UserName, db: str) -> Event:
+    """The event that somebody has sent ``logout`` to a database."""
+    return log_out(user, f"Client has explicitly logged out from '{db}'")
+
+
+def _events(request: Request, name: str, code: int, namespace: str) -> Iterator[Event]:
+    if code == ErrorCode.Unauthorized:
+        yield "authCheck", {"command": name, "ns": namespace, "args": _arguments(request)}
+    elif name in _SAME_NAME:
+        yield name, _named(request, name)
+    elif name in _EVENTS:
+        yield from _EVENTS[name](request, namespace)
+
+
+def _named(request: Request, name: str) -> dict[str, Any]:
+    """The parameters of an event about a user or a role."""
+    fields = {field: _value(request, field) for field in _SAME_NAME[name]}
+    return {
+        **({_SUBJECTS[name]: _first(request)} if name in _SUBJECTS else {}),
+        "db": request.db,
+        **({"passwordChanged": b"pwd" in request.fields} if name == "updateUser" else {}),
+        **{field: value for field, value in fields.items() if value is not None},
+    }
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    """The command without secrets, and without what says nothing about it."""
+    document = decode_document(shown_body(request))
+    return {name: value for name, value in document.items() if name not in _NOT_IN_ARGUMENTS}
+
+
+def _first(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
+    """The value of the field that has the command's name."""
+    return request.get(request.name.encode())
+
+
+def _value(request: Request, name: str) -> Any:  # noqa: ANN401 - whatever a client sent
+    """The value of a field; a document sequence is an array outside of the body."""
+    for sequence in request.message.sequences:
+        if sequence.name == name.encode():
+            return [decode_document(document) for document in sequence.documents]
+    return request.get(name.encode())
+
+
+def _create(request: Request, namespace: str) -> Iterator[Event]:
+    view = {name: value for name in ("viewOn", "pipeline") if (value := _value(request, name)) is not None}
+    yield "createCollection", {"ns": namespace, **view}
+
+
+def _drop(_: Request, namespace: str) -> Iterator[Event]:
+    yield "dropCollection", {"ns": namespace}
+
+
+def _drop_database(request: Request, _: str) -> Iterator[Event]:
+    yield "dropDatabase", {"ns": request.db}
+
+
+def _create_indexes(request: Request, namespace: str) -> Iterator[Event]:
+    for index in _value(request, "indexes") or ():
+        if isinstance(index, Mapping):
+            yield "createIndex", {"ns": namespace, "indexName": index.get("name"), "indexSpec": dict(index)}
+
+
+def _drop_indexes(request: Request, namespace: str) -> Iterator[Event]:
+    named = _value(request, "index")
+    for index in named if isinstance(named, list) else [named]:
+        yield "dropIndex", {"ns": namespace, "indexName": index}
+
+
+def _rename_collection(request: Request, _: str) -> Iterator[Event]:
+    yield "renameCollection", {"old": _first(request), "new": _value(request, "to")}
+
+
+def _enable_sharding(request: Request, _: str) -> Iterator[Event]:
+    yield "enableSharding", {"ns": _first(request)}
+
+
+def _shard_collection(request: Request, _: str) -> Iterator[Event]:
+    options = {"unique": bool(_value(request, "unique"))}
+    yield "shardCollection", {"ns": _first(request), "key": _value(request, "key"), "options": options}
+
+
+def _refine_shard_key(request: Request, _: str) -> Iterator[Event]:
+    yield "refineCollectionShardKey", {"ns": _first(request), "key": _value(request, "key")}
+
+
+def _add_shard(request: Request, _: str) -> Iterator[Event]:
+    yield "addShard", {"shard": _value(request, "name"), "connectionString": _first(request)}
+
+
+def _remove_shard(request: Request, _: str) -> Iterator[Event]:
+    yield "removeShard", {"shard": _first(request)}
+
+
+def _reconfigure(request: Request, _: str) -> Iterator[Event]:
+    yield "replSetReconfig", {"new": _first(request)}
+
+
+def _shut_down(_request: Request, _: str) -> Iterator[Event]:
+    yield "shutdown", {}
+
+
+def _log_message(request: Request, _: str) -> Iterator[Event]:
+    yield "applicationMessage", {"msg": _first(request)}
+
+
+_SUBJECTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("createUser", "updateUser", "dropUser", "grantRolesToUser", "revokeRolesFromUser"), "user"),
+    **dict.fromkeys(("createRole", "updateRole", "dropRole", "grantRolesToRole", "revokeRolesFromRole"), "role"),
+    **dict.fromkeys(("grantPrivilegesToRole", "revokePrivilegesFromRole"), "role"),
+}
+"""What the first field of a command names."""
+
+_SAME_NAME: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("createUser", "updateUser"), ("customData", "roles")),
+    **dict.fromkeys(("grantRolesToUser", "revokeRolesFromUser", "grantRolesToRole", "revokeRolesFromRole"), ("roles",)),
+    **dict.fromkeys(("createRole", "updateRole"), ("roles", "privileges")),
+    **dict.fromkeys(("grantPrivilegesToRole", "revokePrivilegesFromRole"), ("privileges",)),
+    **dict.fromkeys(("dropUser", "dropAllUsersFromDatabase", "dropRole", "dropAllRolesFromDatabase"), ()),
+}
+"""Events about users and roles, which have the name of their command, with the fields that are recorded."""
+
+_EVENTS: Final[Mapping[str, Callable[[Request, str], Iterator[Event]]]] = {
+    "create": _create,
+    "drop": _drop,
+    "dropDatabase": _drop_database,
+    "createIndexes": _create_indexes,
+    "dropIndexes": _drop_indexes,
+    "renameCollection": _rename_collection,
+    "enableSharding": _enable_sharding,
+    "shardCollection": _shard_collection,
+    "refineCollectionShardKey": _refine_shard_key,
+    "addShard": _add_shard,
+    "removeShard": _remove_shard,
+    "replSetReconfig": _reconfigure,
+    "shutdown": _shut_down,
+    "logApplicationMessage": _log_message,
+}

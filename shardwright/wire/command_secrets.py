@@ -1,0 +1,30 @@
+"""What of a command nobody may read who is not its sender or its receiver, such as passwords and proofs. Pure."""
+
+from typing import Final
+
+from shardwright.wire.rawbson import encode_elements, from_elements
+from shardwright.wire.request import Request
+
+MASK: Final = "xxx"
+"""What is shown in place of a secret."""
+
+_SECRETS: Final = frozenset({b"pwd", b"payload", b"speculativeAuthenticate"})
+_SECRETS_OF_AUTHENTICATE: Final = _SECRETS | {b"key", b"nonce"}
+
+
+def secret_fields(request: Request) -> frozenset[bytes]:
+    """The fields of a command whose values are secrets, if it has them."""
+    return _SECRETS_OF_AUTHENTICATE if request.name == "authenticate" else _SECRETS
+
+
+def shown_body(request: Request) -> bytes:
+    """The body of a command with a mask in place of its secrets."""
+    secrets = secret_fields(request)
+    if secrets.isdisjoint(request.fields):
+        return request.body
+    return from_elements(
+        b"".join(
+            encode_elements({name.decode(): MASK}) if name in secrets else request.body[start:end]
+            for name, (_, start, _, end) in request.fields.items()
+        )
+    )

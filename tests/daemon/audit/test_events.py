@@ -1,0 +1,41 @@
+"""Which commands are events, and what is recorded of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bson
+import pytest
+
+from shardwright.daemon.audit.events import events_of, is_event
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.sections import DocumentSequence
+
+
+def request_of(command: Mapping[str, Any], **sequences: Sequence[Mapping[str, Any]]) -> Request:
+    sections = b"".join(
+        DocumentSequence(name.encode(), b"".join(map(bson.encode, documents))).section()
+        for name, documents in sequences.items()
+    )
+    return Request(OpMsg(op_msg(bson.encode(command), request_id=1, sections=sections)))
+
+
+@pytest.mark.parametrize(("name", "code", "expected"), [("find", 0, False), ("find", 13, True), ("create", 48, True)])
+def test_whether_it_is_an_event(name: str, code: int, expected: bool) -> None:
+    assert is_event(name, code) is expected
+
+
+def test_every_index_is_an_event() -> None:
+    indexes = [{"name": "a_1", "key": {"a": 1}}, {"name": "b_1", "key": {"b": 1}}]
+    expected = [("createIndex", {"ns": "shop.c", "indexName": each["name"], "indexSpec": each}) for each in indexes]
+    command = {"createIndexes": "c", "$db": "shop"}
+    assert events_of(request_of({**command, "indexes": indexes}), "createIndexes", 0, "shop.c") == expected
+    # A client may send the array outside of the body.
+    assert events_of(request_of(command, indexes=indexes), "createIndexes", 0, "shop.c") == expected
+
+
+@pytest.mark.parametrize(("code", "expected"), [(22, []), (13, [("authCheck", {"command": "create"})])])
+def test_of_what_cannot_be_read_nothing_is_recorded(code: int, expected: list[Any]) -> None:
+    command = {"create": "c", "viewOn": {"flag": True}, "$db": "shop"}
+    broken = bson.encode(command).replace(b"flag\0\1", b"flag\0\7")
+    assert events_of(Request(OpMsg(op_msg(broken, request_id=1))), "create", code, "shop.c") == expected
