@@ -33,9 +33,9 @@ class DaemonLogs:
         self._audit = audit
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def kinds(self) -> tuple[str, ...]:
         """Which logs there are."""
-        return frozenset({SERVER} if self._audit is None else {SERVER, AUDIT})
+        return (SERVER,) if self._audit is None else (SERVER, AUDIT)
 
     def rotate(self, kind: str | None = None) -> None:
         """Rotate the logs as ``--log-rotate`` says. All are tried, if one cannot be rotated too.

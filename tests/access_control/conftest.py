@@ -37,15 +37,21 @@ class PlainMongod:
         return Client(self.address, directConnection=True, **given)
 
 
+AUDIT: Final = "audit.json"
+"""The audit log of the daemons of the closed cluster, without the routers, in its directory."""
+
 _CACHE_GB: Final = 0.25
 _SET: Final = "plain"
 
 
 @pytest.fixture(scope="session")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """The cluster: two shards, two routers, and a sharded collection with a few documents."""
+    """The cluster: two shards, two routers, and a sharded collection with a few documents; its daemons are audited."""
+    directory = tmp_path_factory.mktemp("closed")
+    audit = ("audit-destination=file", f"audit-path={directory / AUDIT}")
+    options = [word for role in ("shardd", "configd") for option in audit for word in (f"--{role}-option", option)]
     with (
-        running_cluster(tmp_path_factory.mktemp("closed"), "--auth", "--routers", "2") as cluster,
+        running_cluster(directory, "--auth", "--routers", "2", *options) as cluster,
         cluster.client() as root,
     ):
         create_users(root)

@@ -3,6 +3,7 @@
 They are users of that replica set, which its mongod knows.
 """
 
+import json
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -11,7 +12,7 @@ import pytest
 from bson import Timestamp
 
 from shardwright.daemon.sidecar.internal_requests import COMMANDS
-from tests.access_control.conftest import PlainMongod
+from tests.access_control.conftest import AUDIT, PlainMongod
 from tests.access_control.documents import with_fields
 from tests.access_control.test_matrix import AS_ON_MONGOD, EVERYBODY, SESSION, Command, aggregate
 from tests.access_control.users import PASSWORD, SYSTEM, LogIn, create_users, identified
@@ -175,6 +176,76 @@ def test_stages_of_servers_are_refused_to_root(sideways: RunningCluster, process
     with identified(sideways.address(process), "chief", key_of(sideways)) as raw:
         for command in STAGES:
             assert verdict(raw, "shop", command).startswith("not authorized on shop to execute command"), command
+
+
+Told = tuple[str, int, dict[str, Any]]
+
+
+def audited(cluster: RunningCluster, raw: RawClient) -> list[dict[str, Any]]:
+    """The events of a connection, which may be in a file that was rotated since."""
+    address = {"ip": "127.0.0.1", "port": raw.socket.getsockname()[1]}
+    lines = [line for file in cluster.directory.glob(f"{AUDIT}*") for line in file.read_text().splitlines()]
+    return [event for event in map(json.loads, lines) if event["remote"] == address]
+
+
+def told(cluster: RunningCluster, raw: RawClient) -> list[Told]:
+    """What is written of each event of a connection."""
+    return [(each["atype"], each["result"], each["param"]) for each in audited(cluster, raw)]
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+def test_the_audit_log_tells_what_users_do(sideways: RunningCluster, process: str) -> None:
+    chief_user, index = {"user": "chief", "db": "admin"}, {"key": {"a": 1}, "name": "a_1"}
+    internal = {"_shardsvrDropCollection": "audited"}
+    with identified(sideways.address(process), "chief", key_of(sideways)) as chief:
+        for command in (
+            {"create": "audited"},
+            {"createIndexes": "audited", "indexes": [index]},
+            {"drop": "audited"},
+            {"createUser": "late", "pwd": "secret", "roles": ["nonsense"]},
+            internal,
+        ):
+            chief.command(command, db="shop")
+        chief.command({"logout": 1}, db="admin")
+        refused = {"command": "_shardsvrDropCollection", "ns": "shop.audited", "args": internal}
+        reason = "Client has explicitly logged out from 'admin'"
+        assert told(sideways, chief) == [
+            ("authenticate", 0, {**chief_user, "mechanism": "SCRAM-SHA-256"}),
+            ("createCollection", 0, {"ns": "shop.audited"}),
+            ("createIndex", 0, {"ns": "shop.audited", "indexName": "a_1", "indexSpec": index}),
+            ("dropCollection", 0, {"ns": "shop.audited"}),
+            ("createUser", 31, {"user": "late", "db": "shop", "roles": ["nonsense"]}),
+            ("authCheck", 13, refused),
+            ("logout", 0, {"reason": reason, "initialUsers": [chief_user], "updatedUsers": []}),
+        ]
+        assert {"role": "root", "db": "admin"} in audited(sideways, chief)[0]["roles"]
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+def test_the_audit_log_tells_of_members_only_who_is_none(sideways: RunningCluster, process: str) -> None:
+    address, key = sideways.address(process), key_of(sideways)
+    with identified(address, SYSTEM, key) as member, raw_client(address) as stranger:
+        member.command({"drop": "missing"}, db="shop")
+        guess = LogIn(stranger, SYSTEM, password="guessed", db="local")
+        assert guess.go_on(guess.proof(guess.start()["payload"]))["code"] == 18
+        assert told(sideways, member) == []
+        assert told(sideways, stranger) == [
+            ("authenticate", 18, {"user": SYSTEM, "db": "local", "mechanism": "SCRAM-SHA-256"})
+        ]
+
+
+def test_the_audit_log_is_rotated_by_whom_the_mongod_lets(sideways: RunningCluster) -> None:
+    """It has no audit log itself. The other daemon goes on in the old file until it is told too."""
+    folder, key = sideways.directory, key_of(sideways)
+    for process, user, code, files in (
+        (DAEMONS[0], "writer", 13, 1),
+        (DAEMONS[0], "chief", None, 2),
+        (DAEMONS[1], "chief", None, 2),
+    ):
+        with identified(sideways.address(process), user, key) as raw:
+            assert raw.command({"logRotate": "audit"}).get("code") == code
+            assert [each[0] for each in told(sideways, raw)] == ["authenticate", *(["authCheck"] if code else [])]
+        assert len(list(folder.glob(f"{AUDIT}*"))) == files
 
 
 @pytest.mark.parametrize("process", DAEMONS)

@@ -22,8 +22,13 @@ def openers(log: Path) -> set[int]:
     return {line["pid"] for line in lines if line["msg"] == "Log file opened"}
 
 
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has the file open that now has a name."""
+    return any(path.samefile(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists())
+
+
 def rotated(log: Path) -> list[Path]:
-    return sorted(log.parent.glob("router.log.20??-*"))
+    return sorted(log.parent.glob(f"{log.name}.20??-*"))
 
 
 def wait_all_have_opened(log: Path, *, what: str) -> None:
@@ -32,12 +37,14 @@ def wait_all_have_opened(log: Path, *, what: str) -> None:
 
 
 def test_log_shared_by_workers(cluster: RunningCluster, tmp_path: Path) -> None:
-    log = tmp_path / "router.log"
-    with extra_router(cluster, "--workers", str(WORKERS), "--log-file", str(log)) as (address, process):
+    log, audit = tmp_path / "router.log", tmp_path / "audit.json"
+    options = ("--log-file", str(log), "--audit-destination", "file", "--audit-path", str(audit))
+    with extra_router(cluster, "--workers", str(WORKERS), *options) as (address, process):
         eventually(lambda: log.read_text().count('"Listening"') == WORKERS, what="all workers serve")
         process.send_signal(signal.SIGUSR1)
         wait_all_have_opened(log, what="all processes follow SIGUSR1")
         (first,) = rotated(log)
+        assert len(rotated(audit)) == 1
         log.rename(tmp_path / "moved")
         process.send_signal(signal.SIGUSR1)
         wait_all_have_opened(log, what="all processes leave a file that was moved")
@@ -45,7 +52,12 @@ def test_log_shared_by_workers(cluster: RunningCluster, tmp_path: Path) -> None:
         with client_of(address) as client:
             command(client, {"logRotate": 1}, until=lambda reply: reply.get("code") != 37)
         wait_all_have_opened(log, what="all processes follow logRotate")
-        assert len(rotated(log)) == 2
+        logs, audits = rotated(log), rotated(audit)
+        assert len(logs) >= 2
+        with client_of(address) as client:
+            command(client, {"logRotate": "audit"}, until=lambda reply: reply.get("code") != 37)
+        eventually(lambda: all(has_open(pid, audit) for pid in openers(log)), what="all processes follow for one log")
+        assert (rotated(log), len(rotated(audit))) == (logs, len(audits) + 1)
 
 
 def command(client: Client, document: dict[str, Any], *, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

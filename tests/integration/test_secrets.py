@@ -38,7 +38,11 @@ PASSWORDS: Final = {
     for name in ("first", "changed", "exists", "unknown-role", "forbidden", "guessed", "stopped", "wanted")
 }
 AUDIT: Final = "audit.json"
+SIDEWAYS_AUDIT: Final = "audit-sideways.json"
 AUDITED: Final = json.dumps({"users.user": {"$ne": "__system"}, "atype": {"$ne": "dropDatabase"}})
+SIDECARS: Final = {"shardd": "shard0.0.shardd", "configd": "config.0.configd"}
+"""The kinds of daemons that users reach sideways, and one of each."""
+
 CREDENTIALS: Final = ("storedKey", "serverKey")
 
 
@@ -48,6 +52,8 @@ def loud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     directory = tmp_path_factory.mktemp("loud")
     audit = ("audit-destination=file", f"audit-path={directory / 'logs' / AUDIT}", f"audit-filter={AUDITED}")
     options = [word for option in audit for word in ("--router-option", option)]
+    sideways = ("audit-destination=file", f"audit-path={directory / 'logs' / SIDEWAYS_AUDIT}")
+    options += [word for option in sideways for role in SIDECARS for word in (f"--{role}-option", option)]
     with running_cluster(directory, "--auth", "--shards", "1", *LOUD, *options) as cluster:
         yield cluster
 
@@ -58,7 +64,12 @@ def test_no_secret_is_shown(loud: RunningCluster) -> None:
         root.shop.command("profile", 0, slowms=0, filter={"op": "command"})
         with loud.direct("shard0.0.mongod") as mongod:
             mongod.admin.command("profile", 0, slowms=0)
-        manage_users(loud, root)
+        manage_users(loud, "router.0", root)
+        with loud.direct(SIDECARS["shardd"]) as system:
+            manage_users(loud, SIDECARS["shardd"], system)
+        for process in SIDECARS.values():  # the config servers have the users of the routers
+            with raw_client(loud.address(process)) as raw:
+                proofs += [converse(raw, PASSWORDS["guessed"]), converse(raw, PASSWORDS["changed"])]
         with raw_client(loud.address("router.0")) as raw:
             proofs += [converse(raw, PASSWORDS["guessed"]), converse(raw, PASSWORDS["changed"])]
         shown = [json.dumps(in_progress_while_stopped(loud, root), default=str)]
@@ -70,6 +81,7 @@ def test_no_secret_is_shown(loud: RunningCluster) -> None:
         shown += [(Path("/proc") / str(process["pid"]) / name).read_text() for name in ("cmdline", "environ")]
     for log in (loud.directory / "logs").iterdir():
         shown.append(log.read_text(errors="replace"))
+    assert '"atype":"authenticate"' in (loud.directory / "logs" / SIDEWAYS_AUDIT).read_text()
     assert any("Slow operation" in each and "createUser" in each for each in shown), "nothing is logged"
     assert [(name, excerpt(text, secret)) for name, secret in hidden for text in shown if secret in text] == []
 
@@ -80,8 +92,8 @@ def excerpt(text: str, secret: str) -> str:
     return text[max(0, at - 200) : at + 100]
 
 
-def manage_users(cluster: RunningCluster, root: Client) -> None:
-    """Create and change users, and fail to."""
+def manage_users(cluster: RunningCluster, process: str, root: Client) -> None:
+    """Create and change users at a process, and fail to."""
     root.shop.command("createUser", "clerk", pwd=PASSWORDS["first"], roles=["read"])
     root.shop.command("updateUser", "clerk", pwd=PASSWORDS["changed"])
     failing: list[dict[str, Any]] = [
@@ -93,12 +105,12 @@ def manage_users(cluster: RunningCluster, root: Client) -> None:
         with pytest.raises(OperationFailure):
             root.shop.command(command)
     log_in = {"username": "clerk", "password": PASSWORDS["changed"], "authSource": "shop"}
-    with cluster.direct("router.0", **log_in) as clerk, pytest.raises(OperationFailure) as refusal:
+    with cluster.direct(process, **log_in) as clerk, pytest.raises(OperationFailure) as refusal:
         clerk.shop.command("createUser", "x", pwd=PASSWORDS["forbidden"], roles=[])
     assert 'pwd: "xxx"' in str(refusal.value)
     with (
         suppress(OperationFailure),
-        cluster.direct("router.0", **{**log_in, "password": PASSWORDS["guessed"]}) as guest,
+        cluster.direct(process, **{**log_in, "password": PASSWORDS["guessed"]}) as guest,
     ):
         guest.admin.command("ping")
 

@@ -21,8 +21,11 @@ _KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
 async def log_rotate(operation: Operation) -> Reply:
     """Rotates the log and the audit log."""
     options = operation.context.options
-    options.logs.rotate_for_client(_named(operation.request))
-    tell_supervisor_logs_were_rotated(options)
+    named = _named(operation.request)
+    try:
+        options.logs.rotate_for_client(named)
+    finally:  # one of them may have been rotated although the other could not
+        tell_supervisor_logs_were_rotated(options)
     return {}
 
 
