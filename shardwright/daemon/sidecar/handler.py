@@ -138,7 +138,6 @@ class SidecarHandler(ABC):
             return await answer()
         return await self._audit.record(client, upstream, request, answer)
 
-    @may_run_in_reactor
     async def _answer_user(
         self, access: SidecarAccess, client: ClientConnection, upstream: Upstream, request: Request
     ) -> bytes | None:
