@@ -12,7 +12,7 @@ from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.mode_change import change_mode_of_both
-from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
+from shardwright.daemon.sidecar.own_operations import asks_for_users_own, union_with, with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
 from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
@@ -65,7 +65,7 @@ class ConfigHandler(SidecarHandler):
 
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
-        access = SidecarAccess(_FOR_USERS, is_config_command, command_text)
+        access = SidecarAccess(_FOR_USERS, lambda request: is_config_command(request.name), command_text)
         options = server.options
         super().__init__(server.sidecar, metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
@@ -94,11 +94,11 @@ class ConfigHandler(SidecarHandler):
         if request.name == "serverStatus":
             section = self._server.resharding_statistics.to_section()
             return with_sharding_statistics(await upstream.forward(request.message.frame, flags), request, section)
-        return await upstream.pass_on(with_daemon_operations(request, self._server.operations), flags)
+        return await upstream.pass_on(with_daemon_operations(request, self._server.operations, upstream.user), flags)
 
     async def _current_op(self, upstream: Upstream, request: Request) -> bytes | None:
         operations = self._server.operations()
-        if not operations or request.db != "admin":
+        if not operations or request.db != "admin" or asks_for_users_own(request, upstream.user):
             return await upstream.forward(request.message.frame, request.message.flags)
         question = find_operations(request.document, [union_with(operations)])
         found = found_operations(await upstream.command("admin", question))

@@ -95,13 +95,24 @@ class ShardHandler(SidecarHandler):
         involved_cursors = InvolvedCursors(admission)
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
-        access = SidecarAccess(_FOR_USERS, COMMANDS.__contains__, command_text)
+        access = SidecarAccess(_FOR_USERS, self._answers_user_itself, command_text)
         options = context.options
         super().__init__(context.sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""
         return logged_namespace_of(request, in_full=_NAMED_IN_FULL)
+
+    def _answers_user_itself(self, request: Request) -> bool:
+        """Whether the daemon answers a user's request itself.
+
+        Whose the operations on the mongod are, the mongod decides.
+        """
+        if request.name == "currentOp":
+            return not request.get(b"$ownOps")
+        if request.name == "killOp":
+            return self._shard.migrations.is_shown_as(request.get(b"op"))
+        return request.name in COMMANDS
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
@@ -112,7 +123,7 @@ class ShardHandler(SidecarHandler):
                 check_not_moving(self._context, request)
         fields = request.fields
         command = COMMANDS.get(request.name)
-        if command is not None:
+        if command is not None and (_is_of_cluster(upstream) or self._answers_user_itself(request)):
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
         if AUTOCOMMIT in fields:
@@ -199,11 +210,15 @@ class ShardHandler(SidecarHandler):
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
             return with_sharding_statistics(reply, request, self._shard.resharding.statistics.to_section())
         if shows_queries(request):
-            return without_filters(
-                await upstream.forward(with_daemon_operations(request, self._shard.components.operations), flags)
-            )
+            frame = with_daemon_operations(request, self._shard.components.operations, upstream.user)
+            return without_filters(await upstream.forward(frame, flags))
         try:
             return await upstream.pass_on(request.message.frame, flags)
         finally:
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
+
+
+def _is_of_cluster(upstream: Upstream) -> bool:
+    """Whether no user has logged in, but a part of the cluster, or without access control nobody."""
+    return upstream.user is None or upstream.user.is_internal

@@ -67,6 +67,9 @@ AS_ON_MONGOD: Final[list[tuple[str, Command]]] = [
     ("admin", aggregate({"$changeStream": {"allChangesForCluster": True}}, about=1)),
     ("shop", aggregate({"$documents": [{"a": 1}]}, about=1)),
     ("admin", aggregate({"$currentOp": {"allUsers": True}}, about=1)),
+    ("admin", aggregate({"$currentOp": {"localOps": True}}, about=1)),
+    ("admin", aggregate({"$currentOp": {"localOps": True, "allUsers": False, "idleCursors": True}}, about=1)),
+    ("admin", aggregate({"$currentOp": {"localOps": True, "allUsers": True}}, about=1)),
     ("config", aggregate({"$listSessions": {"allUsers": True}}, about="system.sessions")),
     ("shop", {"mapReduce": "goods", "map": "function(){}", "reduce": "function(){}", "out": {"merge": "nowhere"}}),
     ("shop", {"create": "nowhere"}),
@@ -153,6 +156,13 @@ AS_ON_MONGOD: Final[list[tuple[str, Command]]] = [
     ("admin", {"getShardVersion": "shop.nix"}),
     ("admin", {"hostInfo": 1}),
     ("admin", {"killOp": 1, "op": 999_999}),
+    ("admin", {"killOp": 1, "op": Int64(999_999)}),
+    ("admin", {"killOp": 1, "op": 999_999.0}),
+    ("admin", {"killOp": 1, "op": 0.5}),
+    ("admin", {"killOp": 1, "op": Int64(1 << 40)}),
+    ("admin", {"killOp": 1, "op": "shard0:999999"}),
+    ("admin", {"killOp": 1, "op": True}),
+    ("admin", {"killOp": 1}),
     ("admin", {"currentOp": 1, "$all": True}),
     ("admin", {"logRotate": "audit"}),
     ("admin", {"replSetGetStatus": 1}),
@@ -194,6 +204,7 @@ _RULERS: Final = frozenset({"manager", "chief", SYSTEM})
 _WATCHERS: Final = _RULERS | {"watcher"}
 _USERS: Final = frozenset({*USERS, SYSTEM})
 _CHIEFS: Final = frozenset({"chief", SYSTEM})
+_OWN: Final = [{"$currentOp": {"localOps": True}}]
 
 # A mongod runs test commands for everybody, even before a log-in; the last five end it. It has another error than
 # Unauthorized for _killOperations.
@@ -229,6 +240,14 @@ OF_ROUTERS: Final[list[tuple[str, Command, frozenset[str]]]] = [
     ("shop", {"checkMetadataConsistency": "goods"}, _CHIEFS | {"designer"}),
     ("shop", {"checkMetadataConsistency": 1}, _CHIEFS | {"designer"}),
     ("admin", {"checkMetadataConsistency": 1}, _WATCHERS),
+    ("admin", aggregate({"$currentOp": {}}, about=1), _CHIEFS | {"watcher"}),
+    ("admin", aggregate({"$currentOp": {"localOps": False}}, about=1), _CHIEFS | {"watcher"}),
+    ("admin", {"currentOp": 1, "$ownOps": True}, _CHIEFS | {"watcher"}),
+    (
+        "admin",
+        aggregate({"$currentOp": {"localOps": True}}, {"$unionWith": {"coll": "nix", "pipeline": _OWN}}, about=1),
+        _CHIEFS | {"watcher"},
+    ),
     ("admin", {"multicast": {"ping": 1}}, frozenset({SYSTEM})),
     ("admin", {"_killOperations": 1, "operationKeys": []}, frozenset({SYSTEM})),
     ("admin", {"clearLog": "global"}, _CHIEFS),

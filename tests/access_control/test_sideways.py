@@ -54,6 +54,9 @@ AS_ON_A_MEMBER: Final[list[tuple[str, Command]]] = [
     ("shop", {"listCollections": 1}),
     ("shop", {"find": "system.profile", "lsid": SESSION}),
     ("admin", aggregate({"$currentOp": {}}, about=1)),
+    ("admin", {"currentOp": 1, "$ownOps": True}),
+    ("shop", {"currentOp": 1, "$ownOps": True}),
+    ("admin", {"currentOp": 1, "$ownOps": False}),
     ("admin", aggregate({"$listLocalSessions": {"allUsers": True}}, about=1)),
 ]
 

@@ -1,8 +1,9 @@
 """Users whose connections are at several processes of one router: who somebody is does not depend on the process."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from bson import Int64
@@ -10,6 +11,7 @@ from bson import Int64
 from shardwright.router.cursors.ids import worker_of
 from tests.access_control.users import PASSWORD, LogIn
 from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster, running_cluster
 
 ROLES: Final = [{"role": "read", "db": "shop"}]
@@ -78,6 +80,35 @@ def test_a_cursor_is_its_users_at_every_process(closed: RunningCluster) -> None:
             for other in ann:
                 assert next_batch(other, cursor_id) == (0, "")
             assert ann[0].command(killing, db="shop")["cursorsKilled"] == [cursor_id]
+
+
+@pytest.mark.usefixtures("root")
+def test_an_operation_is_its_users_at_every_process(closed: RunningCluster) -> None:
+    def shown(raw: RawClient) -> list[dict[str, Any]]:
+        pipeline = [{"$currentOp": {"localOps": True, "idleConnections": True}}]
+        reply = raw.command({"aggregate": 1, "pipeline": pipeline, "cursor": {}}, db="admin")
+        found: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+        return found
+
+    def endless(raw: RawClient) -> list[dict[str, Any]]:
+        return [each for each in shown(raw) if each.get("command", {}).get("comment") == "endless"]
+
+    with at_each_worker(closed, "ann") as ann, at_each_worker(closed, "ben") as ben, ThreadPoolExecutor(1) as thread:
+        for number in range(2):
+            with raw_client(closed.address("router.0")) as working:
+                LogIn(working, "ann").complete()
+                finding = {"find": "goods", "filter": {"$where": "sleep(600000)"}, "comment": "endless"}
+                reply = thread.submit(working.command, finding, db="shop")
+                [running] = eventually(lambda: endless(ann[0]), what="it is shown")
+                assert [each["opid"] for each in endless(ann[1])] == [running["opid"]]
+                killing = {"killOp": 1, "op": running["opid"]}
+                for theirs in ben:
+                    assert {each["effectiveUsers"][0]["user"] for each in shown(theirs)} == {"ben"}
+                    shown_command = f'{{ killOp: 1, op: {running["opid"]}, $db: "admin" }}'
+                    text = f"not authorized on admin to execute command {shown_command}"
+                    assert theirs.command(killing)["errmsg"] == text
+                assert ann[number].command(killing)["ok"] == 1.0
+                assert reply.result()["code"] == 11601
 
 
 def test_a_revoked_role_counts_at_once_at_every_process(closed: RunningCluster, root: Client) -> None:

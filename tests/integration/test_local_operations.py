@@ -126,7 +126,7 @@ def test_operation_on_a_shard_is_shown_and_killed(cluster: RunningCluster, route
         assert shown["opid"].startswith("shard0:")
         assert "client" not in shown
         assert shown["client_s"]
-        [same] = router.admin.aggregate([{"$currentOp": {}}, {"$match": {"opid": shown["opid"]}}])
+        [same] = router.admin.aggregate([{"$currentOp": {"allUsers": True}}, {"$match": {"opid": shown["opid"]}}])
         assert (same["shard"], same["client_s"]) == ("shard0", shown["client_s"])
         killed = router.admin.command("killOp", op=shown["opid"])
         assert (killed["shard"], f"{killed['shard']}:{killed['shardid']}") == ("shard0", shown["opid"])

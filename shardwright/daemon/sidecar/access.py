@@ -53,14 +53,14 @@ class SidecarAccess:
 
     Args:
         own_commands: the commands that the daemon answers itself and users may run, with what they need.
-        answers_itself: whether the daemon answers a command itself.
+        answers_itself: whether the daemon answers a request of a user itself.
         text_of: a request as errors show it.
     """
 
     def __init__(
         self,
         own_commands: Mapping[str, Needed],
-        answers_itself: Callable[[str], bool],
+        answers_itself: Callable[[Request], bool],
         text_of: Callable[[Request], str],
     ) -> None:
         self._own_commands = own_commands
@@ -76,12 +76,12 @@ class SidecarAccess:
         """
         user = upstream.user
         name = request.name
-        is_judged_here = is_internal_command(name) or self._answers_itself(name)
+        is_judged_here = is_internal_command(name) or self._answers_itself(request)
         if is_judged_here and request.db != "admin" and is_for_admin_alone(name):
             raise CommandError(ErrorCode.Unauthorized, f"{name} may only be run against the admin database.")
         if is_internal(request):
             raise self._refusal(request, user)
-        if self._answers_itself(name):
+        if self._answers_itself(request):
             if user is None:
                 raise self._refusal(request, user)
             await self._check_own_command(upstream, request, user)

@@ -4,11 +4,21 @@ A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operatio
 ``$unionWith``, so that the rest of the pipeline filters and projects them like all others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shardwright.daemon.user_names import UserName
 from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
-from shardwright.wire.rawbson import ARRAY, append, array_of_documents, element, encode_document, index, without
+from shardwright.wire.rawbson import (
+    ARRAY,
+    append,
+    array_of_documents,
+    decode_document,
+    element,
+    encode_document,
+    index,
+    without,
+)
 from shardwright.wire.request import Request
 
 _ADMIN = "admin"
@@ -19,12 +29,27 @@ def union_with(operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": operation} for operation in operations]}]}}
 
 
-def with_daemon_operations(request: Request, own: Callable[[], Sequence[dict[str, Any]]]) -> bytes:
+def asks_for_users_own(request: Request, user: UserName | None) -> bool:
+    """Whether a ``currentOp`` is about the operations of who sends it, which the mongod alone knows.
+
+    Args:
+        request: the command.
+        user: who has logged in; None without access control, where it shows everything.
+    """
+    return user is not None and not user.is_internal and bool(request.get(b"$ownOps"))
+
+
+def with_daemon_operations(
+    request: Request, own: Callable[[], Sequence[dict[str, Any]]], user: UserName | None
+) -> bytes:
     """The frame to forward for a request: its own, or one that adds the daemon's operations to ``$currentOp``.
+
+    Those belong to no user, so that under access control they are for those who ask for the operations of all users.
 
     Args:
         request: any request.
         own: returns the daemon's operations that mongod does not know, such as migrations.
+        user: who has logged in; None without access control.
     """
     frame = request.message.frame
     if request.name != "aggregate" or request.db != _ADMIN or b"pipeline" not in request.fields:
@@ -35,7 +60,14 @@ def with_daemon_operations(request: Request, own: Callable[[], Sequence[dict[str
     pipeline = request.documents(b"pipeline")
     if not pipeline or next(iter(index(pipeline[0])), b"") != b"$currentOp":
         return frame
+    if user is not None and not _is_about_all_users(pipeline[0]):
+        return frame
     stages = [pipeline[0], encode_document(union_with(operations)), *pipeline[1:]]
     body = append(without(request.body, {b"pipeline"}), element(b"pipeline", ARRAY, array_of_documents(stages)))
     message = request.message
     return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)
+
+
+def _is_about_all_users(stage: bytes) -> bool:
+    specification = decode_document(stage)["$currentOp"]
+    return isinstance(specification, Mapping) and specification.get("allUsers") is True

@@ -17,6 +17,7 @@ from shardwright.router.access.localhost_exception import LocalhostException
 from shardwright.router.access.login import Login
 from shardwright.router.access.needs import Need
 from shardwright.router.access.own_account import is_about_oneself
+from shardwright.router.access.own_operations import with_own_operations
 from shardwright.router.access.own_sessions import with_own_sessions
 from shardwright.router.access.scram_login import ScramLogin
 from shardwright.router.access.user_cache import UserCache
@@ -97,7 +98,7 @@ class AccessControl:
         if has_internal_fields(request):
             raise refusal_of_internal_fields(request) or not_authorized(request)
         if name == "aggregate":
-            request = with_own_sessions(request, user.name)
+            request = with_own_operations(with_own_sessions(request, user.name), user.name)
         return with_owner_of_session(request, user.name, user.write_block_element if may_write else b"")
 
     def allows(self, client: ClientConnection, need: Need) -> bool:

@@ -22,6 +22,7 @@ from shardwright.router.access.needs import (
     on_full_name,
     on_named_database,
 )
+from shardwright.router.access.own_operations import kill_op_needs
 from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_needs, whole_pipeline
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -328,7 +329,7 @@ TABLE: Final[dict[str, Row]] = {
         Need("collStats", Resource("local", "oplog.rs")),
     ],
     "currentOp": on_cluster("inprog"),
-    "killOp": on_cluster("killop"),
+    "killOp": kill_op_needs,
     "killAllSessions": on_cluster("killAnySession"),
     "killAllSessionsByPattern": _kill_by_pattern_needs,
     "enableSharding": on_named_database("enableSharding"),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from shardwright.daemon.privileges import ANY, CLUSTER, Resource
 from shardwright.router.access.needs import Need, Needs
+from shardwright.router.access.own_operations import shows_own_alone
 from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS, names_others
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -33,6 +34,12 @@ _WITHOUT_NAMES: Final = frozenset(
     }
 )
 """Stages that name no other collection."""
+
+_WITHOUT_USER: Final = {
+    **dict.fromkeys(LISTS_OF_SESSIONS, Need("listSessions", CLUSTER)),
+    "$currentOp": Need("inprog", CLUSTER),
+}
+"""What stages need as the first of a joined pipeline, where the user is not named to shards."""
 
 _FIRST_ONLY: Final = frozenset({*_OF_COLLECTION, "$changeStream", "$documents"})
 _INTERNAL: Final = "$_internal"
@@ -77,7 +84,8 @@ def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[st
     elif first == "$documents":
         yield Need("find", Resource(db))
     elif first == "$currentOp":
-        yield Need("inprog", CLUSTER)  # the user's own operations are not told apart
+        if not shows_own_alone(argument):
+            yield Need("inprog", CLUSTER)
     elif first in LISTS_OF_SESSIONS:
         if names_others(argument):
             yield Need("listSessions", CLUSTER)
@@ -116,8 +124,8 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
     if isinstance(source, Mapping):
         _refuse_repeated(f"{name}.{key}", source)
         db, source = str(source.get("db", db)), source.get("coll")
-    if inner and _split(inner[0])[0] in LISTS_OF_SESSIONS:
-        yield Need("listSessions", CLUSTER)  # there the user is not named
+    if inner and (reserved := _WITHOUT_USER.get(_split(inner[0])[0])) is not None:
+        yield reserved
     yield from _source_needs(db, source if isinstance(source, str) else None, inner)
     yield from _stage_needs(db, inner)
 

@@ -5,9 +5,11 @@ from typing import Final
 import bson
 
 from shardwright.daemon.current_op import find_operations, found_operations
+from shardwright.router.access.own_operations import of_user
 from shardwright.router.commands.command_registry import command
-from shardwright.router.commands.local_operations import answer_sibling, kill_local_operation
+from shardwright.router.commands.local_operations import HAS_INTERRUPTED, answer_sibling, kill_local_operation
 from shardwright.router.operations.current_op_arguments import CURRENT_OP
+from shardwright.router.operations.local_operations import user_of
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.pipelines.shard_names import shard_name_stage
@@ -43,8 +45,9 @@ async def kill_op(operation: Operation) -> Reply:
         raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')
     opid = operation.argument(b"op")
     if not isinstance(opid, str):
-        await kill_local_operation(operation, _local_opid(opid))
-        return {"info": "attempting to kill op"}
+        has_interrupted = await kill_local_operation(operation, _local_opid(opid))
+        told = {HAS_INTERRUPTED: has_interrupted} if is_from_sibling(operation.request) else {}
+        return {"info": "attempting to kill op", **told}
     shard_id, colon, number = opid.rpartition(":")
     if not colon or not number.lstrip("-").isdigit():
         raise CommandError(
@@ -76,5 +79,8 @@ def _local_opid(opid: object) -> int:
 
 def _question(operation: Operation, shard: str) -> bytes:
     """The frame that asks a shard for its operations, with its name; the command's conditions apply to that too."""
-    question = find_operations(operation.request.document, [shard_name_stage(CURRENT_OP, shard)])
+    wants_own = operation.context.access is not None and operation.argument(b"$ownOps")
+    user = user_of(operation.client) if wants_own else None
+    own = [] if user is None else [of_user(user)]
+    question = find_operations(operation.request.document, [*own, shard_name_stage(CURRENT_OP, shard)])
     return op_msg(bson.encode({**question, "$db": "admin"}), request_id=next_request_id())

@@ -24,12 +24,14 @@ class CurrentOpArguments:
         idle_cursors: open cursors that nobody reads at the moment too.
         truncate_ops: long commands only as the beginning of their text.
         idle_sessions: open transactions in which no command is running too.
+        all_users: under access control those of other users too.
     """
 
     idle_connections: bool = False
     idle_cursors: bool = False
     truncate_ops: bool = False
     idle_sessions: bool = True
+    all_users: bool = False
 
     @classmethod
     def parse(cls, specification: object) -> "CurrentOpArguments":
@@ -57,6 +59,7 @@ class CurrentOpArguments:
             bool(specification.get("idleCursors")),
             bool(specification.get("truncateOps")),
             bool(specification.get("idleSessions", True)),
+            bool(specification.get("allUsers")),
         )
 
     def document(self) -> dict[str, bool]:
@@ -66,4 +69,5 @@ class CurrentOpArguments:
             "idleCursors": self.idle_cursors,
             "truncateOps": self.truncate_ops,
             "idleSessions": self.idle_sessions,
+            "allUsers": self.all_users,
         }

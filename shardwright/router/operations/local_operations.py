@@ -14,6 +14,7 @@ import trio
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.open_cursor import OpenCursor
 from shardwright.router.cursors.session import NO_USER
@@ -39,24 +40,34 @@ _SHOWN_CHARACTERS_MAX: Final = 1000
 _numbers = count(1)
 
 
-def local_operations(context: RouterContext, wanted: CurrentOpArguments) -> list[dict[str, Any]]:
+def local_operations(
+    context: RouterContext, wanted: CurrentOpArguments, owner: UserName | None
+) -> list[dict[str, Any]]:
     """What ``$currentOp`` shows of this process.
 
     Args:
         context: the router's.
         wanted: what is to be shown.
+        owner: the user whose connections, cursors and sessions are meant; None for everybody's.
     """
+    digest = None if owner is None else owner.digest
     shown = [
-        _operation(context, client, wanted) if client.state is not None else _idle_connection(context, client)
+        _operation(context, client, wanted, digest) if client.state is not None else _idle_connection(context, client)
         for client in _clients(context)
-        if client.state is not None or wanted.idle_connections
+        if (client.state is not None or wanted.idle_connections) and (owner is None or user_of(client) == owner)
     ]
     if wanted.idle_cursors:
-        cursors = context.cursors.open_cursors
+        cursors = (each for each in context.cursors.open_cursors if _is_of(each, digest))
         shown += [_idle_cursor(context, each, wanted) for each in cursors if not each.is_checked_out]
     if wanted.idle_sessions:
-        shown += idle_sessions(context.transactions, context.options.address)
+        shown += idle_sessions(context.transactions, context.options.address, digest)
     return shown
+
+
+def user_of(client: ClientConnection) -> UserName | None:
+    """Who has logged in on a connection."""
+    user: UserName | None = None if client.login is None else client.login.user
+    return user
 
 
 def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation], bool]) -> list[Operation]:
@@ -82,7 +93,14 @@ def _clients(context: RouterContext) -> Iterator[ClientConnection]:
     return (client for client in context.clients.connections if client.peer != LOCAL_PEER)
 
 
-def _operation(context: RouterContext, client: ClientConnection, wanted: CurrentOpArguments) -> dict[str, Any]:
+def _is_of(entry: OpenCursor, user: bytes | None) -> bool:
+    """Whether a cursor belongs to the user with a digest; to whom does not matter if that is None."""
+    return user is None or entry.owner.user == user
+
+
+def _operation(
+    context: RouterContext, client: ClientConnection, wanted: CurrentOpArguments, owner: bytes | None
+) -> dict[str, Any]:
     operation: Operation = client.state
     request = operation.request
     if operation.opid is None:
@@ -104,7 +122,7 @@ def _operation(context: RouterContext, client: ClientConnection, wanted: Current
     entry = context.cursors.find(request.get(b"getMore")) if request.name == "getMore" else None
     return (
         shown
-        if entry is None
+        if entry is None or not _is_of(entry, owner)  # a getMore may name any cursor
         else {**shown, "cursor": {**_cursor(entry, wanted), "operationUsingCursorId": shown["opid"]}}
     )
 
@@ -122,6 +140,7 @@ def _idle_connection(context: RouterContext, client: ClientConnection) -> dict[s
 def _connection(context: RouterContext, client: ClientConnection, *, is_active: bool) -> dict[str, Any]:
     metadata = client.metadata or {}
     name = metadata.get("application", {}).get("name")
+    user = user_of(client)
     return {
         "type": "op",
         "host": context.options.address,
@@ -132,6 +151,7 @@ def _connection(context: RouterContext, client: ClientConnection, *, is_active: 
         **({"clientMetadata": metadata} if metadata else {}),
         "active": is_active,
         "currentOpTime": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        **({} if user is None else {"effectiveUsers": [user.to_document()]}),
     }
 
 

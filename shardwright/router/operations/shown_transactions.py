@@ -50,16 +50,19 @@ def shown_transaction(transaction: RouterTransaction) -> dict[str, Any]:
     return shown
 
 
-def idle_sessions(table: TransactionTable, address: str) -> Iterator[dict[str, Any]]:
+def idle_sessions(table: TransactionTable, address: str, user: bytes | None) -> Iterator[dict[str, Any]]:
     """The sessions with an open transaction in which no command is running.
 
     Args:
         table: has them.
         address: ``host:port`` of this router.
+        user: the digest of the user whose sessions are meant; None for all.
     """
     for key, session in table.sessions.items():
         transaction = session.transaction
         if transaction is None or transaction.phase not in _OPEN or session.is_active:
+            continue
+        if user is not None and key[_UUID_BYTES:] != user:
             continue
         yield {
             "type": "idleSession",

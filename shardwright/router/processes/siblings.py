@@ -37,7 +37,7 @@ def without_mark(request: Request) -> Request:
 
 
 async def tell_siblings(
-    context: RouterContext, request: Request, command: Mapping[str, Any]
+    context: RouterContext, request: Request, command: Mapping[str, Any], user: UserName | None = None
 ) -> list[dict[str, Any]] | None:
     """Have all other processes of this router do what a client has asked this one to do.
 
@@ -45,6 +45,7 @@ async def tell_siblings(
         context: this process's.
         request: what is being done here.
         command: what the others have to do.
+        user: for whom, if that matters.
 
     Returns:
         Their replies; None if one of them has sent the request, and so sends it to the others itself.
@@ -54,13 +55,21 @@ async def tell_siblings(
     """
     if is_from_sibling(request):
         return None
-    return await send_to_siblings(context, request.db, command)
+    return await send_to_siblings(context, request.db, command, user)
 
 
-async def send_to_siblings(context: RouterContext, db: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def send_to_siblings(
+    context: RouterContext, db: str, command: Mapping[str, Any], user: UserName | None = None
+) -> list[dict[str, Any]]:
     """Send a command to all other processes of this router; returns their replies.
 
     A process that does not answer has crashed. The one that replaces it begins without what commands have changed.
+
+    Args:
+        context: this process's.
+        db: the database of the command.
+        command: the command.
+        user: for whom it is, if that matters.
 
     Raises:
         CommandError: one of them refused it.
@@ -68,7 +77,7 @@ async def send_to_siblings(context: RouterContext, db: str, command: Mapping[str
     replies = []
     for index in sibling_indexes(context):
         try:
-            replies.append(await send_to_sibling(context, index, db, command))
+            replies.append(await send_to_sibling(context, index, db, command, user))
         except BackendError:
             continue
     return replies
@@ -80,11 +89,14 @@ def sibling_indexes(context: RouterContext) -> list[int]:
     return [index for index in range(len(options.worker_sockets)) if index != options.worker_index]
 
 
-async def send_to_sibling(context: RouterContext, index: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+async def send_to_sibling(
+    context: RouterContext, index: int, db: str, command: Mapping[str, Any], user: UserName | None = None
+) -> dict[str, Any]:
     """Send a command to one other process of this router; returns its reply.
 
     Raises:
         CommandError: it refused the command.
         BackendError: it has crashed.
     """
-    return await context.pools[context.options.worker_sockets[index]].command(db, {**command, _FROM_SIBLING: True})
+    mark = {_FROM_SIBLING: True} if user is None else on_behalf_of(user)
+    return await context.pools[context.options.worker_sockets[index]].command(db, {**command, **mark})

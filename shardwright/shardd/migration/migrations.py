@@ -132,6 +132,10 @@ class Migrations:
             return True
         return False
 
+    def is_shown_as(self, opid: object) -> bool:
+        """Whether `progress` shows a migration under ``opid``."""
+        return any(active is not None and active.opid == opid for active in (self._active.donor, self.recipient.active))
+
     def progress(self) -> list[dict[str, Any]]:
         """The ``currentOp`` entries of the migration under way, if there is one, and of databases being received."""
         giving, receiving = self._active.donor, self.recipient.active
