@@ -145,7 +145,7 @@ def test_idle_cursors_and_connections(router: Client) -> None:
         assert (described["noCursorTimeout"], described["tailable"], described["awaitData"]) == (False, False, False)
         cursor.close()
         assert local(router, type="idleCursor", cursor__originatingCommand__comment="idle") == []
-    stage = {"$currentOp": {"localOps": True, "idleConnections": True}}
+    stage = {"$currentOp": {"localOps": True, "allUsers": True, "idleConnections": True}}
     own = list(router.admin.aggregate([stage, {"$match": {"clientMetadata.driver.name": {"$regex": "^PyMongo"}}}]))
     assert {each["active"] for each in own} == {True, False}
 
