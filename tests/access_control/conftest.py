@@ -37,8 +37,8 @@ class PlainMongod:
         return Client(self.address, directConnection=True, **given)
 
 
-AUDIT: Final = "audit.json"
-"""The audit log of the daemons of the closed cluster, without the routers, in its directory."""
+AUDIT: Final = {"shardd": "audit-of-shards.json", "configd": "audit-of-config-servers.json"}
+"""The audit logs of the daemons of the closed cluster, in its directory; its routers have none."""
 
 _CACHE_GB: Final = 0.25
 _SET: Final = "plain"
@@ -48,8 +48,12 @@ _SET: Final = "plain"
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """The cluster: two shards, two routers, and a sharded collection with a few documents; its daemons are audited."""
     directory = tmp_path_factory.mktemp("closed")
-    audit = ("audit-destination=file", f"audit-path={directory / AUDIT}")
-    options = [word for role in ("shardd", "configd") for option in audit for word in (f"--{role}-option", option)]
+    options = [
+        word
+        for role, file in AUDIT.items()
+        for option in ("audit-destination=file", f"audit-path={directory / file}")
+        for word in (f"--{role}-option", option)
+    ]
     with (
         running_cluster(directory, "--auth", "--routers", "2", *options) as cluster,
         cluster.client() as root,
