@@ -86,7 +86,7 @@ def _events(operation: Operation, name: str, code: int) -> Iterator[Event]:
         if login is not None and login.previous is not None:
             previous, login.previous = login.previous, None
             yield explicit_log_out(previous, request.db)
-    elif is_event(name, code):
+    elif is_event(request, name, code):
         yield from events_of(request, name, code, request_namespace(request))
 
 

@@ -9,6 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from bson.errors import InvalidBSON
 
+from shardwright.daemon.audit.direct_writes import direct_writes, may_write_directly
+from shardwright.daemon.audit.fields import value_of
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.error_codes import ErrorCode
@@ -29,14 +31,17 @@ _UNREADABLE: Final = (CommandError, InvalidBSON, InvalidBSONError, RecursionErro
 _NOT_IN_ARGUMENTS: Final = frozenset({"lsid", "$clusterTime", "$db"})
 
 
-def is_event(name: str, code: int) -> bool:
-    """Whether a command that has ended is an event.
+def is_event(request: Request, name: str, code: int) -> bool:
+    """Whether a command that has ended may be an event.
 
     Args:
+        request: the command.
         name: of the command, without aliases.
         code: of its error, 0 if it has succeeded.
     """
-    return code == ErrorCode.Unauthorized or name in _SAME_NAME or name in _EVENTS
+    if code == ErrorCode.Unauthorized or name in _SAME_NAME or name in _EVENTS:
+        return True
+    return may_write_directly(request, name)
 
 
 def events_of(request: Request, name: str, code: int, namespace: str) -> list[Event]:
@@ -91,11 +96,13 @@ def _events(request: Request, name: str, code: int, namespace: str) -> Iterator[
         yield name, _named(request, name)
     elif name in _EVENTS:
         yield from _EVENTS[name](request, namespace)
+    elif may_write_directly(request, name):
+        yield from direct_writes(request, name, namespace)
 
 
 def _named(request: Request, name: str) -> dict[str, Any]:
     """The parameters of an event about a user or a role."""
-    fields = {field: _value(request, field) for field in _SAME_NAME[name]}
+    fields = {field: value_of(request, field) for field in _SAME_NAME[name]}
     return {
         **({_SUBJECTS[name]: _first(request)} if name in _SUBJECTS else {}),
         "db": request.db,
@@ -115,16 +122,8 @@ def _first(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
     return request.get(request.name.encode())
 
 
-def _value(request: Request, name: str) -> Any:  # noqa: ANN401 - whatever a client sent
-    """The value of a field; a document sequence is an array outside of the body."""
-    for sequence in request.message.sequences:
-        if sequence.name == name.encode():
-            return [decode_document(document) for document in sequence.documents]
-    return request.get(name.encode())
-
-
 def _create(request: Request, namespace: str) -> Iterator[Event]:
-    view = {name: value for name in ("viewOn", "pipeline") if (value := _value(request, name)) is not None}
+    view = {name: value for name in ("viewOn", "pipeline") if (value := value_of(request, name)) is not None}
     yield "createCollection", {"ns": namespace, **view}
 
 
@@ -137,19 +136,19 @@ def _drop_database(request: Request, _: str) -> Iterator[Event]:
 
 
 def _create_indexes(request: Request, namespace: str) -> Iterator[Event]:
-    for index in _value(request, "indexes") or ():
+    for index in value_of(request, "indexes") or ():
         if isinstance(index, Mapping):
             yield "createIndex", {"ns": namespace, "indexName": index.get("name"), "indexSpec": dict(index)}
 
 
 def _drop_indexes(request: Request, namespace: str) -> Iterator[Event]:
-    named = _value(request, "index")
+    named = value_of(request, "index")
     for index in named if isinstance(named, list) else [named]:
         yield "dropIndex", {"ns": namespace, "indexName": index}
 
 
 def _rename_collection(request: Request, _: str) -> Iterator[Event]:
-    yield "renameCollection", {"old": _first(request), "new": _value(request, "to")}
+    yield "renameCollection", {"old": _first(request), "new": value_of(request, "to")}
 
 
 def _enable_sharding(request: Request, _: str) -> Iterator[Event]:
@@ -157,16 +156,16 @@ def _enable_sharding(request: Request, _: str) -> Iterator[Event]:
 
 
 def _shard_collection(request: Request, _: str) -> Iterator[Event]:
-    options = {"unique": bool(_value(request, "unique"))}
-    yield "shardCollection", {"ns": _first(request), "key": _value(request, "key"), "options": options}
+    options = {"unique": bool(value_of(request, "unique"))}
+    yield "shardCollection", {"ns": _first(request), "key": value_of(request, "key"), "options": options}
 
 
 def _refine_shard_key(request: Request, _: str) -> Iterator[Event]:
-    yield "refineCollectionShardKey", {"ns": _first(request), "key": _value(request, "key")}
+    yield "refineCollectionShardKey", {"ns": _first(request), "key": value_of(request, "key")}
 
 
 def _add_shard(request: Request, _: str) -> Iterator[Event]:
-    yield "addShard", {"shard": _value(request, "name"), "connectionString": _first(request)}
+    yield "addShard", {"shard": value_of(request, "name"), "connectionString": _first(request)}
 
 
 def _remove_shard(request: Request, _: str) -> Iterator[Event]:

@@ -34,7 +34,7 @@ from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.well_formed import error_of_request
 
-_ALIASES: Final[Mapping[str, str]] = {"deleteIndexes": "dropIndexes"}
+_ALIASES: Final[Mapping[str, str]] = {"deleteIndexes": "dropIndexes", "findandmodify": "findAndModify"}
 _SHUTDOWN: Final = "shutdown"
 
 
@@ -148,7 +148,7 @@ class SidecarAudit:
         if exchange.code != ErrorCode.Unauthorized and may_log_in(request):
             return self._log_ins(exchange)
         name = _ALIASES.get(request.name, request.name)
-        if not is_event(name, exchange.code):
+        if not is_event(request, name, exchange.code):
             return ()
         return events_of(request, name, exchange.code, self._namespace_of(request))
 

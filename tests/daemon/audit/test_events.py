@@ -20,9 +20,18 @@ def request_of(command: Mapping[str, Any], **sequences: Sequence[Mapping[str, An
     return Request(OpMsg(op_msg(bson.encode(command), request_id=1, sections=sections)))
 
 
-@pytest.mark.parametrize(("name", "code", "expected"), [("find", 0, False), ("find", 13, True), ("create", 48, True)])
-def test_whether_it_is_an_event(name: str, code: int, expected: bool) -> None:
-    assert is_event(name, code) is expected
+@pytest.mark.parametrize(
+    ("name", "db", "code", "expected"),
+    [
+        ("find", "shop", 0, False),
+        ("find", "shop", 13, True),
+        ("create", "shop", 48, True),
+        ("insert", "shop", 0, False),
+        ("insert", "admin", 0, True),
+    ],
+)
+def test_whether_it_may_be_an_event(name: str, db: str, code: int, expected: bool) -> None:
+    assert is_event(request_of({name: "c", "$db": db}), name, code) is expected
 
 
 def test_every_index_is_an_event() -> None:
@@ -39,3 +48,36 @@ def test_of_what_cannot_be_read_nothing_is_recorded(code: int, expected: list[An
     command = {"create": "c", "viewOn": {"flag": True}, "$db": "shop"}
     broken = bson.encode(command).replace(b"flag\0\1", b"flag\0\7")
     assert events_of(Request(OpMsg(op_msg(broken, request_id=1))), "create", code, "shop.c") == expected
+
+
+def test_users_that_are_inserted_directly_are_recorded_without_secrets() -> None:
+    named = {"_id": "shop.eve", "user": "eve", "db": "shop", "roles": [{"role": "root", "db": "admin"}]}
+    user = {**named, "credentials": {"SCRAM-SHA-256": {"storedKey": "secret"}}, "other": "secret"}
+    expected = [
+        (
+            "directAuthMutation",
+            {
+                "document": {**named, "credentials": ["SCRAM-SHA-256"]},
+                "ns": "admin.system.users",
+                "operation": "insert",
+            },
+        )
+    ]
+    command = {"insert": "system.users", "$db": "admin"}
+    for request in (request_of({**command, "documents": [user]}), request_of(command, documents=[user])):
+        assert events_of(request, "insert", 0, "admin.system.users") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"), [("update", "update"), ("findAndModify", "update"), ("delete", "remove")]
+)
+def test_of_other_direct_writes_the_collection_is_recorded(name: str, operation: str) -> None:
+    namespace = "admin.system.roles"
+    request = request_of({name: "system.roles", "updates": [{"u": {"credentials": "secret"}}], "$db": "admin"})
+    expected = [("directAuthMutation", {"ns": namespace, "operation": operation})]
+    assert events_of(request, name, 0, namespace) == expected
+
+
+def test_writes_to_other_collections_are_no_events() -> None:
+    request = request_of({"insert": "c", "documents": [{}], "$db": "admin"})
+    assert events_of(request, "insert", 0, "admin.c") == []

@@ -1,0 +1,52 @@
+"""Writes to the collections of users and roles themselves, past the commands for users and roles. Pure.
+
+What an update makes of its documents is not known to a daemon: of those the collection and the kind are recorded.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from shardwright.daemon.audit.fields import value_of
+from shardwright.wire.request import Request
+
+DIRECT_WRITE: Final = "directAuthMutation"
+"""The event."""
+
+_ADMIN: Final = "admin"
+_COLLECTIONS: Final = frozenset({"admin.system.roles", "admin.system.users"})
+_OPERATIONS: Final[Mapping[str, str]] = {
+    "insert": "insert",
+    "update": "update",
+    "delete": "remove",
+    "findAndModify": "update",
+}
+_SHOWN: Final = ("_id", "user", "role", "db", "roles", "privileges", "customData")
+"""The fields of a document that may be recorded as they are. Of credentials, only the mechanisms are."""
+
+
+def may_write_directly(request: Request, name: str) -> bool:
+    """Whether a command may be such a write, as far as can be told at no cost."""
+    return name in _OPERATIONS and request.db == _ADMIN
+
+
+def direct_writes(request: Request, name: str, namespace: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a write, none unless it is to one of the collections.
+
+    Args:
+        request: a command for which `may_write_directly` is true.
+        name: of the command, without aliases.
+        namespace: of the request.
+    """
+    if namespace not in _COLLECTIONS:
+        return
+    operation = _OPERATIONS[name]
+    documents = value_of(request, "documents") if operation == "insert" else None
+    for document in documents if isinstance(documents, list) else (None,):
+        shown = {"document": _shown(document)} if isinstance(document, Mapping) else {}
+        yield DIRECT_WRITE, {**shown, "ns": namespace, "operation": operation}
+
+
+def _shown(document: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: document[name] for name in _SHOWN if name in document}
+    credentials = document.get("credentials")
+    return {**shown, "credentials": sorted(credentials)} if isinstance(credentials, Mapping) else shown
