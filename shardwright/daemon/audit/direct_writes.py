@@ -19,7 +19,11 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "update": "update",
     "delete": "remove",
     "findAndModify": "update",
+    "_mergeAuthzCollections": "command",
 }
+_MERGED_INTO: Final = {"tempUsersCollection": "admin.system.users", "tempRolesCollection": "admin.system.roles"}
+"""Into what ``_mergeAuthzCollections``, the command of mongorestore, merges the collections that its fields name."""
+
 _SHOWN: Final = ("_id", "user", "role", "db", "roles", "privileges", "customData")
 """The fields of a document that may be recorded as they are. Of credentials, only the mechanisms are."""
 
@@ -37,9 +41,12 @@ def direct_writes(request: Request, name: str, namespace: str) -> Iterator[tuple
         name: of the command, without aliases.
         namespace: of the request.
     """
+    operation = _OPERATIONS[name]
+    if operation == "command":
+        merged = (into for field, into in _MERGED_INTO.items() if value_of(request, field))
+        yield from ((DIRECT_WRITE, {"ns": into, "operation": operation}) for into in merged)
     if namespace not in _COLLECTIONS:
         return
-    operation = _OPERATIONS[name]
     documents = value_of(request, "documents") if operation == "insert" else None
     for document in documents if isinstance(documents, list) else (None,):
         shown = {"document": _shown(document)} if isinstance(document, Mapping) else {}
