@@ -13,7 +13,9 @@ DIRECT_WRITE: Final = "directAuthMutation"
 """The event."""
 
 _ADMIN: Final = "admin"
-_COLLECTIONS: Final = frozenset({"admin.system.roles", "admin.system.users"})
+AUTH_COLLECTIONS: Final = frozenset({"admin.system.roles", "admin.system.users"})
+"""Where the users of a server are, with their credentials, and their roles."""
+
 _OPERATIONS: Final[Mapping[str, str]] = {
     "insert": "insert",
     "update": "update",
@@ -45,7 +47,7 @@ def direct_writes(request: Request, name: str, namespace: str) -> Iterator[tuple
     if operation == "command":
         merged = (into for field, into in _MERGED_INTO.items() if value_of(request, field))
         yield from ((DIRECT_WRITE, {"ns": into, "operation": operation}) for into in merged)
-    if namespace not in _COLLECTIONS:
+    if namespace not in AUTH_COLLECTIONS:
         return
     documents = value_of(request, "documents") if operation == "insert" else None
     for document in documents if isinstance(documents, list) else (None,):

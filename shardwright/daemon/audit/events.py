@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from bson.errors import InvalidBSON
 
-from shardwright.daemon.audit.direct_writes import direct_writes, may_write_directly
+from shardwright.daemon.audit.direct_writes import AUTH_COLLECTIONS, direct_writes, may_write_directly
 from shardwright.daemon.audit.fields import value_of
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.command_secrets import shown_body
@@ -91,7 +91,7 @@ def explicit_log_out(user: UserName, db: str) -> Event:
 
 def _events(request: Request, name: str, code: int, namespace: str) -> Iterator[Event]:
     if code == ErrorCode.Unauthorized:
-        yield "authCheck", {"command": name, "ns": namespace, "args": _arguments(request)}
+        yield "authCheck", {"command": name, "ns": namespace, "args": _arguments(request, namespace)}
     elif name in _SAME_NAME:
         yield name, _named(request, name)
     elif name in _EVENTS:
@@ -111,8 +111,10 @@ def _named(request: Request, name: str) -> dict[str, Any]:
     }
 
 
-def _arguments(request: Request) -> dict[str, Any]:
+def _arguments(request: Request, namespace: str) -> dict[str, Any]:
     """The command without secrets, and without what says nothing about it."""
+    if namespace in AUTH_COLLECTIONS:  # what it was to write there may be credentials
+        return {request.name: _first(request)}
     document = decode_document(shown_body(request))
     return {name: value for name, value in document.items() if name not in _NOT_IN_ARGUMENTS}
 

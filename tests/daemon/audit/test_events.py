@@ -81,3 +81,10 @@ def test_of_other_direct_writes_the_collection_is_recorded(name: str, operation:
 def test_writes_to_other_collections_are_no_events() -> None:
     request = request_of({"insert": "c", "documents": [{}], "$db": "admin"})
     assert events_of(request, "insert", 0, "admin.c") == []
+
+
+def test_of_a_refused_direct_write_the_documents_are_not_recorded() -> None:
+    namespace, shown = "admin.system.users", {"insert": "system.users"}
+    request = request_of({**shown, "documents": [{"credentials": "secret"}], "$db": "admin"})
+    expected = [("authCheck", {"command": "insert", "ns": namespace, "args": shown})]
+    assert events_of(request, "insert", 13, namespace) == expected
