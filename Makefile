@@ -72,10 +72,11 @@ test-python-%: setup
 quick: $(PYTHON_READY)
 	$(BIN)/pytest -q -p no:cacheprovider $(QUICK)
 
-# Every matrix in full and every long property run; "make test" samples or omits some of them.
+# Every matrix in full and every long property run; "make test" samples or omits some of them. Takes hours on two cores:
+# make test-all [PART=2/5]
 test-all: check setup $(SPECIFICATIONS_READY)
-	$(BIN)/pytest --all $(SIDE_BY_SIDE)
-	$(BIN)/pytest --all --closed $(SIDE_BY_SIDE)
+	$(BIN)/pytest --all $(if $(PART),--part $(PART)) $(SIDE_BY_SIDE)
+	$(BIN)/pytest --all --closed $(if $(PART),--part $(PART)) $(SIDE_BY_SIDE)
 
 # PyMongo's own tests on a plain replica set and on a cluster, compared:
 # make pymongo-suite [FILES="test_cursor test_bulk"] [TESTS=EXPRESSION]

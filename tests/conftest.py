@@ -15,6 +15,7 @@ from shardwright.deploy.mongod import find_mongod
 from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, close_all_clusters, running_cluster
 from tests.longest_first import LongestFirst
+from tests.parts import Part
 from tests.reaper import start_reaper
 from tests.sampling import many, run_all, sampled
 from tests.second_run import chosen
@@ -66,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """``--all`` for what takes too long for every run; ``--sample-seed`` to choose the same sample again."""
     parser.addoption("--closed", action="store_true", help="run what tests/second_run.py chooses, on closed clusters")
     parser.addoption("--all", action="store_true", help="run all of every matrix, and the tests marked exhaustive")
+    parser.addoption("--part", type=Part.parse, metavar="K/N", help="run the Kth of N parts of the tests")
     parser.addoption(
         "--sample-seed",
         type=int,
@@ -89,6 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the long part out, unless tests were named one by one."""
     if config.option.closed and not _is_named(config):
         items[:], left_out = chosen(items, None if config.option.all else _seed(config))
+        config.hook.pytest_deselected(items=left_out)
+    if config.option.part is not None:
+        items[:], left_out = config.option.part.of(items)
         config.hook.pytest_deselected(items=left_out)
     if _is_whole(config):
         return
