@@ -33,11 +33,7 @@ NOT_TRIED: Final[dict[str, dict[str, str]]] = {
             "MongoDB 8.0",
         ),
         "checkMetadataConsistency": "MongoDB 7.0",
-        "shardAndDistributeCollection": "MongoDB 8.0, and reshardCollection before",
-        **dict.fromkeys(
-            ("reshardCollection", "abortReshardCollection", "commitReshardCollection"),
-            "tests/resharding has tests of resharding",
-        ),
+        "shardAndDistributeCollection": "MongoDB 8.0: reshardCollection to the same key",
     },
     "db": {
         **dict.fromkeys(

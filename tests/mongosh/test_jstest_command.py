@@ -2,8 +2,10 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -27,6 +29,7 @@ ENDINGS: Final = {
     "fails.js": "print('before');\nfunction check() {\n  assert.eq(1, 2, 'numbers');\n}\ncheck();",
     "throws.js": "throw new TypeError('wrong');",
     "unsupported.js": "try { benchRun({}); } catch (error) { throw new Error('wrapped'); }",
+    "parameters.js": "new ShardingTest({ configOptions: { setParameter: { maxSessions: 5 } } });",
     "tagged.js": "/*\n * @tags: [\n *   requires_fcv_62, # newer\n * ]\n */\nassert(false);",
     "endless.js": "while (true) sleep(1000);",
 }
@@ -44,6 +47,7 @@ def test_endings_and_reports(tmp_path: Path) -> None:
         "fails.js:4": "fail",
         "throws.js:2": "fail",
         "unsupported.js": "skip",
+        "parameters.js": "skip",
         "tagged.js": "skip",
         "endless.js": "fail",
     }
@@ -52,10 +56,11 @@ def test_endings_and_reports(tmp_path: Path) -> None:
         "| before",
         "TypeError: wrong",
         "requires_fcv_62",
+        "not supported: config servers with the parameter maxSessions",
         "within 20 s",
     ):
         assert part in ended.stdout
-    assert ended.stdout.endswith("1 passed, 3 failed, 2 skipped\n")
+    assert ended.stdout.endswith("1 passed, 3 failed, 3 skipped\n")
     cases = {case.attrib["name"]: case for case in ElementTree.parse(junit).getroot()}
     assert cases["quits"].find("failure") is None
     failure = cases["fails"].find("failure")
@@ -101,6 +106,23 @@ def test_failure_stops_clusters(tmp_path: Path) -> None:
     )
     assert shardwright("jstest", str(suite), timeout=START_SECONDS_MAX).returncode == 1
     assert [pid for pid in pids_in(marker) if ProcessIdentity.of(pid) is not None] == []
+
+
+def test_a_port_without_a_server_is_not_connected_to(tmp_path: Path) -> None:
+    def hang_up() -> None:
+        while True:
+            try:
+                listener.accept()[0].close()
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(hang_up)
+        suite = tmp_path / "connects.js"
+        suite.write_text(f"{NO_CLUSTER}assert.throws(() => new Mongo('127.0.0.1:{listener.getsockname()[1]}'));")
+        ended = shardwright("jstest", str(suite), "--timeout", "60")
+        listener.shutdown(socket.SHUT_RDWR)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_missing_file() -> None:

@@ -77,6 +77,13 @@ assert.eq(sh.disableMigrations(namespace).ok, 1, "disableMigrations");
 assert.failsWith(() => sh.moveChunk(namespace, { place: 25 }, shards[1]), 117);
 assert.eq(sh.enableMigrations(namespace).ok, 1, "enableMigrations");
 
+// Another shard key
+assert.eq(sh.reshardCollection(namespace, { seats: 1 }, { numInitialChunks: 1 }).ok, 1, "reshardCollection");
+assert.eq([entry().key, chunks().length], [{ seats: 1 }, 1], "the collection after reshardCollection");
+assert.eq(test.events.countDocuments(), 40, "documents after reshardCollection");
+assert.failsWith(() => sh.abortReshardCollection(namespace), 339);
+assert.failsWith(() => sh.commitReshardCollection(namespace), 339);
+
 // What is shown
 assert.eq(sh.isConfigShardEnabled().enabled, false, "isConfigShardEnabled");
 const status = sh.status().value;

@@ -40,11 +40,10 @@ assert.eq(test.notes.renameCollection("remarks", true).ok, 1, "renameCollection 
 assert.eq(test.remarks.find().toArray(), [{ _id: 3 }], "the target was replaced");
 
 // Another shard key
-const reshard = { reshardCollection: name("sales"), key: { item: "hashed" }, numInitialChunks: 4 };
-assert.eq(db.adminCommand(reshard).ok, 1, "reshardCollection");
+assert.eq(sh.reshardCollection(name("sales"), { item: "hashed" }, { numInitialChunks: 4 }).ok, 1, "reshardCollection");
 assert.eq(entry("sales").key, { item: "hashed" }, "the new key");
 assert.eq(test.sales.distinct("customer").length, 100, "nothing is lost");
-assert.failsWith(() => db.adminCommand({ abortReshardCollection: name("sales") }), 339);
+assert.failsWith(() => sh.abortReshardCollection(name("sales")), 339);
 
 // The whole cluster, as shown and switched
 const mode = sh.getBalancerState();

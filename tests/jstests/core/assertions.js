@@ -122,4 +122,70 @@
   holds(() => assert.commandWorkedOrFailedWithCode({ ok: 0, code: 3, errmsg: "" }, 3));
   const error = assert.throws(() => assert.commandWorked({ ok: 0, code: 77, codeName: "SeventySeven", errmsg: "" }));
   assert.eq(77, error.code);
+
+  const members = [
+    ...["adminCommandWorkedAllowingNetworkError", "automsg", "between", "betweenEx", "betweenIn", "close"],
+    ...["closeWithinMS", "commandFailed", "commandFailedWithCode", "commandWorked"],
+    ...["commandWorkedIgnoringWriteConcernErrors", "commandWorkedIgnoringWriteErrors"],
+    ...["commandWorkedIgnoringWriteErrorsAndWriteConcernErrors", "commandWorkedOrFailedWithCode", "contains"],
+    ...["containsPrefix", "docEq", "doesNotContain", "doesNotThrow", "dropExceptionsWithCode", "eq"],
+    ...["fuzzySameMembers", "gleError", "gleErrorCode", "gleOK", "gleSuccess", "gt", "gte", "hasFields", "includes"],
+    ...["isnull", "lt", "lte", "neq", "noAPIParams", "retry", "retryNoExcept", "sameMembers", "setEq", "soon"],
+    ...["soonNoExcept", "soonRetryOnAcceptableErrors", "throws", "throwsWithCode", "time", "writeError"],
+    ...["writeErrorWithCode", "writeOK"],
+  ];
+  for (const name of members) assert.eq("function", typeof assert[name], name);
+  for (const each of [assert.eq, assert.neq, assert.throws, assert.doesNotThrow])
+    assert.eq("function", typeof each.automsg);
+
+  holds(() => assert.automsg("1 < 2"));
+  fails(() => assert.automsg("2 < 1"), "2 < 1");
+  holds(() => assert.eq.automsg("1 + 1", "2"));
+  fails(() => assert.neq.automsg("1 + 1", "2"), "1 + 1");
+  holds(() => assert.betweenIn(1, 2, 2));
+  fails(() => assert.betweenIn(1, 3, 2), "is not between");
+  holds(() => assert.docContains({ a: 1, b: { c: 2 } }, { b: { c: 2 } }));
+  fails(() => assert.docContains({ a: 1 }, { a: 2 }));
+
+  calls = 0;
+  const failsTwice = (error) => () => {
+    if (++calls < 3) throw error;
+    return true;
+  };
+  holds(() => assert.retryNoExcept(failsTwice(new Error("not yet")), "gave up", 3, 0));
+  calls = 0;
+  fails(() => assert.retryNoExcept(failsTwice(new Error("not yet")), "gave up", 2, 0), "gave up");
+  calls = 0;
+  const unreachable = Object.assign(new Error("network error"), { code: ErrorCodes.HostUnreachable });
+  holds(() => assert.soonRetryOnNetworkErrors(failsTwice(unreachable), "never", 5000, 1));
+  const unexpected = Object.assign(new Error("x"), { code: ErrorCodes.NamespaceNotFound });
+  calls = 0;
+  fails(() => assert.soonRetryOnNetworkErrors(failsTwice(unexpected), "never", 5000, 1), "x");
+  calls = 0;
+  const acceptable = ErrorCodes.NamespaceNotFound;
+  holds(() => assert.soonRetryOnAcceptableErrors(failsTwice(unexpected), acceptable, "never", 5000, 1));
+
+  const throwing = (code) => () => {
+    throw Object.assign(new Error("x"), { code });
+  };
+  const dropped = (error) => `dropped ${error.code}`;
+  assert.eq(
+    3,
+    assert.dropExceptionsWithCode(() => 3, 5, dropped),
+  );
+  assert.eq("dropped 5", assert.dropExceptionsWithCode(throwing(5), [4, 5], dropped));
+  assert.throwsWithCode(() => assert.dropExceptionsWithCode(throwing(6), [4, 5], dropped), 6);
+  fails(() => assert.dropExceptionsWithCode(throwing(6), 6), "3rd argument must be a function");
+
+  const both = { ok: 1, writeErrors: [{ code: 1, errmsg: "" }], writeConcernError: { code: 64, errmsg: "" } };
+  holds(() => assert.commandWorkedIgnoringWriteErrorsAndWriteConcernErrors(both));
+  fails(() => assert.commandWorkedIgnoringWriteErrorsAndWriteConcernErrors({ ok: 0, code: 1, errmsg: "" }));
+  holds(() => assert.commandFailedWithCode({ ok: 0, code: 26, errmsg: "" }, assert._kAnyErrorCode));
+  fails(() => assert.commandFailedWithCode({ ok: 1 }, assert._kAnyErrorCode));
+  holds(() => assert.adminCommandWorkedAllowingNetworkError(db.getMongo(), { ping: 1 }));
+  fails(() => assert.adminCommandWorkedAllowingNetworkError(db.getMongo(), { noSuchCommand: 1 }));
+  holds(() => assert.noAPIParams(undefined));
+  holds(() => assert.noAPIParams({ batchSize: 2 }));
+  for (const name of ["apiVersion", "apiStrict", "apiDeprecationErrors"])
+    fails(() => assert.noAPIParams({ [name]: 1 }), "API parameters are not allowed");
 })();

@@ -2,18 +2,9 @@
 (function () {
   "use strict";
 
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
-  const ns = "aggregation_targeted.c";
-  const coll = db.getMongo().getCollection(ns);
-  assert.commandWorked(db.getSiblingDB("aggregation_targeted").dropDatabase());
-  assert.commandWorked(sh.enableSharding("aggregation_targeted", shards[0]));
-  assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { k: 0 }));
-  assert.commandWorked(sh.moveChunk(ns, { k: 0 }, shards[1]));
+  load("jstests/libs/two_shards.js");
+
+  const coll = newCollectionInHalves("aggregation_targeted.c", { k: 1 }, { k: 0 });
   for (let k = -50; k < 50; k++) assert.commandWorked(coll.insert({ _id: k, k, m: Math.abs(k) % 3 }));
 
   const groups = coll.aggregate([

@@ -2,18 +2,9 @@
 (function () {
   "use strict";
 
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
-  const ns = "bulk_across_shards.c";
-  const coll = db.getMongo().getCollection(ns);
-  assert.commandWorked(db.getSiblingDB("bulk_across_shards").dropDatabase());
-  assert.commandWorked(sh.enableSharding("bulk_across_shards", shards[0]));
-  assert.commandWorked(sh.shardCollection(ns, { _id: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { _id: 500 }));
-  assert.commandWorked(sh.moveChunk(ns, { _id: 500 }, shards[1]));
+  load("jstests/libs/two_shards.js");
+
+  const coll = newCollectionInHalves("bulk_across_shards.c", { _id: 1 }, { _id: 500 });
 
   const documents = [];
   for (let i = 0; i < 1000; i++) documents.push({ _id: (i * 7) % 1000 });

@@ -3,16 +3,11 @@
   "use strict";
 
   load("jstests/libs/parallel_shell_helpers.js");
+  load("jstests/libs/two_shards.js");
 
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
+  const shards = shardIds();
   const ns = "cursors_during_moves.c";
-  const coll = db.getMongo().getCollection(ns);
-  assert.commandWorked(db.getSiblingDB("cursors_during_moves").dropDatabase());
-  assert.commandWorked(sh.enableSharding("cursors_during_moves", shards[0]));
+  const coll = newDatabase("cursors_during_moves").c;
   assert.commandWorked(sh.shardCollection(ns, { _id: 1 }));
   for (const middle of [100, 200, 300]) assert.commandWorked(sh.splitAt(ns, { _id: middle }));
   const documents = [];

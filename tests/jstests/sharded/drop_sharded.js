@@ -2,17 +2,15 @@
 (function () {
   "use strict";
 
+  load("jstests/libs/two_shards.js");
+
   const config = db.getSiblingDB("config");
   const shards = config.shards.find().sort({ _id: 1 }).toArray();
-  const mine = db.getSiblingDB("drop_sharded");
-  assert.commandWorked(db.getSiblingDB("drop_sharded").dropDatabase());
-  assert.commandWorked(sh.enableSharding("drop_sharded", shards[0]._id));
+  const mine = newDatabase("drop_sharded");
 
   const make = (name) => {
     const ns = `drop_sharded.${name}`;
-    assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
-    assert.commandWorked(sh.splitAt(ns, { k: 0 }));
-    assert.commandWorked(sh.moveChunk(ns, { k: 0 }, shards[1]._id));
+    shardInHalves(mine[name], { k: 1 }, { k: 0 });
     assert.commandWorked(mine[name].insert([{ k: -1 }, { k: 1 }]));
     return config.collections.findOne({ _id: ns }).uuid;
   };

@@ -2,15 +2,12 @@
 (function () {
   "use strict";
 
+  load("jstests/libs/two_shards.js");
+
   const config = db.getSiblingDB("config");
   const shards = config.shards.find().sort({ _id: 1 }).toArray();
   const ns = "index_commands.c";
-  const coll = db.getMongo().getCollection(ns);
-  assert.commandWorked(db.getSiblingDB("index_commands").dropDatabase());
-  assert.commandWorked(sh.enableSharding("index_commands", shards[0]._id));
-  assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { k: 0 }));
-  assert.commandWorked(sh.moveChunk(ns, { k: 0 }, shards[1]._id));
+  const coll = newCollectionInHalves(ns, { k: 1 }, { k: 0 });
   for (let k = -10; k < 10; k++) assert.commandWorked(coll.insert({ _id: k, k, a: k * k }));
 
   const reply = assert.commandWorked(coll.createIndex({ a: 1 }));

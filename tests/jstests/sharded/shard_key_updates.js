@@ -2,18 +2,9 @@
 (function () {
   "use strict";
 
-  const ns = "shard_key_updates.items";
-  const coll = db.getMongo().getCollection(ns);
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
-  assert.commandWorked(db.getSiblingDB("shard_key_updates").dropDatabase());
-  assert.commandWorked(sh.enableSharding("shard_key_updates", shards[0]));
-  assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { k: 0 }));
-  assert.commandWorked(sh.moveChunk(ns, { k: 0 }, shards[1]));
+  load("jstests/libs/two_shards.js");
+
+  const coll = newCollectionInHalves("shard_key_updates.items", { k: 1 }, { k: 0 });
   for (const k of [-2, -1, 0, 1]) assert.commandWorked(coll.insert({ _id: k, k, v: 0 }));
 
   assert.eq(1, coll.update({ k: -1 }, { $inc: { v: 1 } }).nModified);

@@ -2,18 +2,10 @@
 (function () {
   "use strict";
 
-  const ns = "targeting.people";
-  const coll = db.getMongo().getCollection(ns);
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
-  assert.commandWorked(db.getSiblingDB("targeting").dropDatabase());
-  assert.commandWorked(sh.enableSharding("targeting", shards[0]));
-  assert.commandWorked(sh.shardCollection(ns, { age: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { age: 40 }));
-  assert.commandWorked(sh.moveChunk(ns, { age: 40 }, shards[1]));
+  load("jstests/libs/two_shards.js");
+
+  const coll = newCollectionInHalves("targeting.people", { age: 1 }, { age: 40 });
+  const shards = shardIds();
   for (let age = 0; age < 80; age++) assert.commandWorked(coll.insert({ _id: age, age, name: `n${age % 7}` }));
 
   const asked = (query) =>

@@ -3,18 +3,9 @@
 (function () {
   "use strict";
 
-  const ns = "transactions.accounts";
-  const coll = db.getMongo().getCollection(ns);
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
-  assert.commandWorked(db.getSiblingDB("transactions").dropDatabase());
-  assert.commandWorked(sh.enableSharding("transactions", shards[0]));
-  assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { k: 0 }));
-  assert.commandWorked(sh.moveChunk(ns, { k: 0 }, shards[1]));
+  load("jstests/libs/two_shards.js");
+
+  const coll = newCollectionInHalves("transactions.accounts", { k: 1 }, { k: 0 });
   for (const k of [-1, 1]) assert.commandWorked(coll.insert({ _id: k, k, v: 10 }));
   const values = () => coll.find().sort({ k: 1 }).map((each) => each.v);
 

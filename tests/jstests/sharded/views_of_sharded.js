@@ -2,18 +2,10 @@
 (function () {
   "use strict";
 
-  const shards = db
-    .getSiblingDB("config")
-    .shards.find()
-    .sort({ _id: 1 })
-    .map((each) => each._id);
-  const mine = db.getSiblingDB("views_of_sharded");
-  const ns = mine.c.getFullName();
-  assert.commandWorked(db.getSiblingDB(mine.getName()).dropDatabase());
-  assert.commandWorked(sh.enableSharding(mine.getName(), shards[0]));
-  assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
-  assert.commandWorked(sh.splitAt(ns, { k: 0 }));
-  assert.commandWorked(sh.moveChunk(ns, { k: 0 }, shards[1]));
+  load("jstests/libs/two_shards.js");
+
+  const mine = newDatabase("views_of_sharded");
+  shardInHalves(mine.c, { k: 1 }, { k: 0 });
   for (let k = -20; k < 20; k++) assert.commandWorked(mine.c.insert({ _id: k, k, even: k % 2 === 0 }));
 
   assert.commandWorked(mine.createView("evens", "c", [{ $match: { even: true } }]));

@@ -23,6 +23,7 @@ function createHost(settings) {
   const pause = new Int32Array(new SharedArrayBuffer(4));
   const host = {
     settings,
+    ports: portsToChooseFrom(),
     files,
     mongod,
     bsonPath: findBson(settings.mongosh),
@@ -38,6 +39,12 @@ function createHost(settings) {
   };
   host.startThread = (task) => startThread(settings, task);
   return host;
+}
+
+// As the launcher takes them from the environment.
+function portsToChooseFrom() {
+  const [first, last] = (process.env.SHARDWRIGHT_PORTS ?? "20000-31999").split("-").map(Number);
+  return { first, count: last - first + 1 };
 }
 
 // The bson package that mongosh itself uses, where it is installed as a package and not as a single executable.

@@ -13,10 +13,12 @@ function startMongod(program, dbpath, options) {
   return child.pid;
 }
 
-// Whether the process has ended; a child that this thread has not waited for counts as ended.
+// Whether the process has ended; a child that this thread has not waited for counts as ended. A process whose first
+// thread has ended keeps its sockets, and may accept connections, until the last one has.
 function hasEnded(pid) {
   try {
-    return /^State:\s+[ZX]/m.test(fs.readFileSync(`/proc/${pid}/status`, "utf8"));
+    const status = fs.readFileSync(`/proc/${pid}/status`, "utf8");
+    return /^State:\s+[ZX]/m.test(status) && !/^Threads:\s+([2-9]|\d\d)/m.test(status);
   } catch {
     return true;
   }

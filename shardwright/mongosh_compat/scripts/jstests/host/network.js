@@ -23,6 +23,11 @@ class Network {
     return this.#call({ operation: "connect", host, port, timeoutMs });
   }
 
+  // Whether a server could listen on this port.
+  isFree(host, port) {
+    return this.#call({ operation: "isFree", host, port });
+  }
+
   // Send a message and return the reply, null if there is none to wait for.
   exchange(connection, bytes, { expectsReply = true } = {}) {
     return this.#call({ operation: "exchange", connection, bytes, expectsReply });

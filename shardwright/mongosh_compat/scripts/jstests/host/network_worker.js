@@ -73,6 +73,14 @@ const operations = {
     });
   },
 
+  isFree({ host, port: number }) {
+    return new Promise((resolve) => {
+      const server = net.createServer();
+      server.once("error", () => resolve(false));
+      server.listen({ host, port: number }, () => server.close(() => resolve(true)));
+    });
+  },
+
   async exchange({ connection, bytes, expectsReply }) {
     const known = connections.get(connection);
     if (known === undefined) throw new Error("connection closed");

@@ -1,6 +1,6 @@
 "use strict";
 // The global names of the old shell.
-const assertions = require("./assert/assert.js");
+const { assert } = require("./assert/assert.js");
 const binary = require("./bson_binary.js");
 const errors = require("./errors.js");
 const extensions = require("./extensions.js");
@@ -9,6 +9,7 @@ const parallel = require("./parallel.js");
 const printing = require("./tojson.js");
 const types = require("./bson_types.js");
 const { friendlyEqual } = require("./assert/equality.js");
+const { formatErrorMsg } = require("./assert/failing.js");
 const { MongoRunner } = require("./cluster/mongo_runner.js");
 const { ShardingTest, stopAll } = require("./cluster/sharding_test.js");
 const { ReplSetTest, stopAllSets } = require("./cluster/repl_set_test.js");
@@ -27,6 +28,13 @@ const { DriverSession } = require("./connection/session.js");
 const { _getErrorWithCode, doassert, unsupported, NetworkError, ...otherErrors } = errors;
 const { callEncoded, ...threads } = parallel;
 
+// Any server can tell; the newest connection is the most likely to be open.
+function convertShardKeyToHashed(value) {
+  const connection = [...Mongo.open].at(-1);
+  assert(connection, "convertShardKeyToHashed needs a connection");
+  return hashedKeyValue(connection, value);
+}
+
 const names = {
   ...require("./unavailable.js"),
   ...types,
@@ -43,8 +51,8 @@ const names = {
   ...require("./sh.js"),
   ...require("./write_results.js"),
   _getErrorWithCode,
-  assert: assertions.assert,
-  formatErrorMsg: assertions.formatErrorMsg,
+  assert,
+  formatErrorMsg,
   doassert,
   friendlyEqual,
   ShardingTest,
@@ -52,7 +60,7 @@ const names = {
   MongoRunner,
   printShardingStatus: (config, isVerbose) =>
     printShardingStatus(config ?? globalThis.db.getSiblingDB("config"), isVerbose),
-  convertShardKeyToHashed: hashedKeyValue,
+  convertShardKeyToHashed,
   Bulk,
   DB,
   DBCollection,

@@ -1,16 +1,7 @@
 "use strict";
 // `assert` and its members.
 const { doassert } = require("../errors.js");
-const { tojson } = require("../tojson.js");
-
-// What failed, with the message of the caller.
-function formatErrorMsg(prefix, message) {
-  if (message === undefined || message === null || message === "") return prefix;
-  const text = typeof message === "function" ? message() : typeof message === "object" ? tojson(message) : message;
-  return `${prefix} : ${text}`;
-}
-
-const fail = (prefix, message, reply) => doassert(formatErrorMsg(prefix, message), reply);
+const { fail } = require("./failing.js");
 
 function assert(value, message) {
   if (arguments.length > 2) doassert("Too many parameters to assert().");
@@ -22,9 +13,6 @@ function assert(value, message) {
 const automsg = (check) => (expression) => check(host.evaluate(`(${expression})`, "automsg"), expression);
 assert.automsg = automsg((value, expression) => assert(value, expression));
 assert._debug = false;
-
-module.exports = { assert, fail, formatErrorMsg };
-
 Object.assign(
   assert,
   require("./equality.js"),
@@ -35,3 +23,5 @@ Object.assign(
   require("./commands.js"),
   require("./writes.js"),
 );
+
+module.exports = { assert };

@@ -3,7 +3,7 @@
 const { ErrorCodes, ErrorCodeStrings, isNetworkError } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 const { BulkWriteError, BulkWriteResult, WriteCommandError, WriteError, WriteResult } = require("../write_results.js");
-const { fail } = require("./assert.js");
+const { fail } = require("./failing.js");
 
 const ANY_CODE = Object.freeze({});
 
@@ -108,7 +108,16 @@ function writeErrorWithCode(result, codes, message) {
   return result;
 }
 
+// Options of a helper have none of the fields of the Stable API; these are for `runCommand` alone.
+function noAPIParams(options) {
+  if (options === null || typeof options !== "object") return;
+  const found = ["apiVersion", "apiStrict", "apiDeprecationErrors"].filter((name) => Object.hasOwn(options, name));
+  if (found.length > 0) fail(`API parameters are not allowed in this context: ${found}`);
+}
+
 module.exports = {
+  _kAnyErrorCode: ANY_CODE,
+  noAPIParams,
   commandWorked: worked({}),
   commandWorkedIgnoringWriteErrors: worked({ ignoresWrites: true }),
   commandWorkedIgnoringWriteConcernErrors: worked({ ignoresConcerns: true }),

@@ -2,7 +2,7 @@
 // Whether values are equal.
 const { bsonUnorderedFieldsCompare, bsonWoCompare, sortDoc } = require("../bson_order.js");
 const { tojson } = require("../tojson.js");
-const { fail } = require("./assert.js");
+const { fail } = require("./failing.js");
 
 // Equal as the old shell has it: by ==, as BSON values, or as they are printed.
 function friendlyEqual(left, right) {

@@ -2,7 +2,7 @@
 // What arrays, strings and documents contain.
 const { bsonWoCompare } = require("../bson_order.js");
 const { tojson } = require("../tojson.js");
-const { fail } = require("./assert.js");
+const { fail } = require("./failing.js");
 const { friendlyEqual } = require("./equality.js");
 
 const isArrayLike = (value) =>

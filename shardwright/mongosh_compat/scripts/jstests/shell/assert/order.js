@@ -4,7 +4,7 @@ const BSON = require("bson");
 
 const { bsonWoCompare } = require("../bson_order.js");
 const { tojson } = require("../tojson.js");
-const { fail } = require("./assert.js");
+const { fail } = require("./failing.js");
 
 // Timestamps, ids and documents compare as BSON values, all others by JavaScript's operators.
 const isBson = (value) =>

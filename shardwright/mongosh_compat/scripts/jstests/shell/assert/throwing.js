@@ -1,7 +1,7 @@
 "use strict";
 // Functions that throw, or must not.
 const { tojson } = require("../tojson.js");
-const { fail } = require("./assert.js");
+const { fail } = require("./failing.js");
 
 // `parameters` is an array; suites also give null, or a message in its place.
 const run = (action, parameters) =>
@@ -39,7 +39,19 @@ function doesNotThrow(action, parameters, message) {
   return returned;
 }
 
+// What `action` returns, or what `onDrop` makes of its error if that has one of these codes.
+function dropExceptionsWithCode(action, codes, onDrop) {
+  if (typeof action !== "function") fail("assert.dropExceptionsWithCode 1st argument must be a function");
+  if (typeof onDrop !== "function") fail("assert.dropExceptionsWithCode 3rd argument must be a function");
+  try {
+    return action();
+  } catch (error) {
+    if (error?.isQuit || ![codes].flat().includes(error?.code)) throw error;
+    return onDrop(error);
+  }
+}
+
 throws.automsg = (action, parameters) => throws(action, parameters, String(action));
 doesNotThrow.automsg = (action, parameters) => doesNotThrow(action, parameters, String(action));
 
-module.exports = { throws, throwsWithCode, doesNotThrow };
+module.exports = { throws, throwsWithCode, doesNotThrow, dropExceptionsWithCode };

@@ -1,7 +1,7 @@
 "use strict";
 // Conditions that become true in time.
 const { doassert, isNetworkError, isRetryableError } = require("../errors.js");
-const { fail, formatErrorMsg } = require("./assert.js");
+const { fail, formatErrorMsg } = require("./failing.js");
 
 const TIMEOUT_MS = 10 * 60 * 1000;
 const INTERVAL_MS = 200;

@@ -1,7 +1,7 @@
 "use strict";
 // The replies of getLastError, which the oldest suites still check.
 const { tojson } = require("../tojson.js");
-const { fail } = require("./assert.js");
+const { fail } = require("./failing.js");
 
 const errorOf = (reply) => reply.err ?? reply.errmsg ?? null;
 

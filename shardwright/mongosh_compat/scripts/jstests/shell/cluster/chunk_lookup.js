@@ -20,10 +20,10 @@ function chunksOf(config, namespace, filter = {}) {
 const valueAt = (document, path) => path.split(".").reduce((inner, name) => inner?.[name], document);
 
 // The shard key of a document, or of a document with the fields of the key themselves.
-function shardKeyOf(entry, document) {
+function shardKeyOf(config, entry, document) {
   const fields = Object.entries(entry.key).map(([path, kind]) => {
     const value = (path in document ? document[path] : valueAt(document, path)) ?? null;
-    return [path, kind === "hashed" ? hashedKeyValue(value) : value];
+    return [path, kind === "hashed" ? hashedKeyValue(config.getMongo(), value) : value];
   });
   return Object.fromEntries(fields);
 }
@@ -31,7 +31,7 @@ function shardKeyOf(entry, document) {
 function chunkOf(config, namespace, document) {
   const entry = collectionEntry(config, namespace);
   assert(entry, `${namespace} is not sharded`);
-  const key = shardKeyOf(entry, document);
+  const key = shardKeyOf(config, entry, document);
   return chunksOf(config, namespace).find(
     (each) => bsonWoCompare(each.min, key) <= 0 && bsonWoCompare(key, each.max) < 0,
   );

@@ -5,7 +5,7 @@ const { unsupported } = require("../errors.js");
 const { Mongo } = require("../connection/mongo.js");
 
 const START_TIMEOUT_MS = 60_000;
-const PORTS = { first: 20_000, count: 12_000 };
+const HOST = "127.0.0.1";
 const UNSUPPORTED = ["replSet", "shardsvr", "configsvr", "keyFile", "auth", "tlsMode", "binVersion", "waitForConnect"];
 
 let lastMongod = 0;
@@ -22,7 +22,7 @@ const MongoRunner = {
     for (const name of UNSUPPORTED) if (options[name]) unsupported(`MongoRunner.runMongod with ${name}`);
     const dbpath = options.dbpath ?? `${MongoRunner.dataPath}mongod${++lastMongod}-${Date.now()}`;
     if (!options.noCleanData && !options.restart) host.files.remove(dbpath);
-    const port = options.port ?? PORTS.first + Math.floor(Math.random() * PORTS.count);
+    const port = options.port ?? freePort();
     const pid = host.mongod.startMongod(host.settings.mongod, dbpath, [
       "--port",
       String(port),
@@ -49,18 +49,27 @@ const MongoRunner = {
   toRealPath: (path) => path.replace("$dataPath", host.settings.directory),
 };
 
+function freePort() {
+  for (;;) {
+    const port = host.ports.first + Math.floor(Math.random() * host.ports.count);
+    if (host.network.isFree(HOST, port)) return port;
+  }
+}
+
 function connected(port, pid) {
   let connection;
   assert.soonNoExcept(
     () => {
       if (host.mongod.hasEnded(pid)) return true;
-      connection = new Mongo(`127.0.0.1:${port}`);
+      connection = new Mongo(`${HOST}:${port}`);
       return connection.adminCommand({ ping: 1 }).ok === 1;
     },
     "a mongod does not start",
     START_TIMEOUT_MS,
   );
-  assert(connection, `mongod ended instead of listening on port ${port}`);
+  // If the port was taken in the meantime, another server has answered.
+  const isOurs = connection && Number(connection.adminCommand({ serverStatus: 1 }).pid) === pid;
+  assert(isOurs, `mongod ended instead of listening on port ${port}`);
   return connection;
 }
 

@@ -4,6 +4,7 @@ const { assert } = require("../assert/assert.js");
 const { tojson } = require("../tojson.js");
 const { Mongo } = require("../connection/mongo.js");
 const { ReplSetTest } = require("./repl_set_test.js");
+const { setParameters } = require("./server_parameters.js");
 const { parseOptions } = require("./sharding_test_options.js");
 
 class ShardingTestCluster {
@@ -16,8 +17,8 @@ class ShardingTestCluster {
     this._connectRouters();
     this._connectShards();
     this._connectConfigServers();
-    this._applySettings(options);
     ShardingTestCluster.running.add(this);
+    this._applySettings(options);
   }
 
   static running = new Set();
@@ -66,7 +67,8 @@ class ShardingTestCluster {
     );
   }
 
-  _applySettings({ chunkSizeMB, enableBalancer }) {
+  _applySettings({ routerParameters, chunkSizeMB, enableBalancer }) {
+    this._mongos.forEach((connection, index) => setParameters(connection, routerParameters[index]));
     if (chunkSizeMB !== undefined) {
       assert.commandWorked(
         this.config.settings.update({ _id: "chunksize" }, { $set: { value: chunkSizeMB } }, { upsert: true }),

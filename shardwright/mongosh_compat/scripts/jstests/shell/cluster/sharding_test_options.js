@@ -1,12 +1,13 @@
 "use strict";
 // The parameters of ShardingTest, as options of `shardwright up`.
 const { unsupported } = require("../errors.js");
+const { parametersIn } = require("./server_parameters.js");
 
 const UNSUPPORTED = ["keyFile", "useBridge", "configShard", "replicaSetEndpoint", "bridgeOptions"];
 
 const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
 
-// Returns {name, launcherOptions, chunkSizeMB, enableBalancer}.
+// Returns {name, launcherOptions, routerParameters, chunkSizeMB, enableBalancer}.
 function parseOptions(parameters) {
   const given =
     typeof parameters[0] === "string" || typeof parameters[1] === "number"
@@ -14,20 +15,23 @@ function parseOptions(parameters) {
       : (parameters[0] ?? {});
   const options = { ...given.other, ...given };
   for (const name of UNSUPPORTED) if (options[name]) unsupported(`ShardingTest with ${name}`);
+  refuseParametersOfConfigServers(options);
   const shards = countOf(options.shards ?? 2);
+  const routers = countOf(options.mongos ?? 1);
   const sizes = {
     "--shards": shards,
     "--members": membersOf(options, shards),
     "--config-members": countOf(configOf(options)),
-    "--routers": countOf(options.mongos ?? 1),
+    "--routers": routers,
   };
   return {
     name: options.name ?? options.testName ?? "test",
     launcherOptions: [
       ...Object.entries(sizes).flatMap(([name, number]) => [name, String(number)]),
       ...TEST_COMMANDS,
-      ...parametersOf(options),
+      ...parametersOfShards(options),
     ],
+    routerParameters: parametersOfRouters(options, routers),
     chunkSizeMB: options.chunkSize ?? options.chunksize,
     enableBalancer: Boolean(options.enableBalancer),
   };
@@ -61,24 +65,33 @@ function membersOf(options, shards) {
   return Math.max(1, ...all.filter((each) => each.nodes !== undefined).map((each) => countOf(each.nodes)));
 }
 
-// Parameters that suites set for every mongod of the old shell's fixtures, and which have no meaning here.
-const IGNORED = ["logComponentVerbosity", "enableTestCommands", "writePeriodicNoops", "testingDiagnosticsEnabled"];
-
 // The server parameters of the shards.
-function parametersOf(options) {
-  const places = [options.shardOptions, options.rsOptions, options.rs, options.rs0, options.rs1].filter(Boolean);
-  const all = Object.assign({}, ...places.map((each) => asObject(each.setParameter)));
-  const kept = Object.entries(all).filter(([name]) => !IGNORED.includes(name));
+function parametersOfShards(options) {
+  const kept = Object.entries(
+    parametersIn([options.shardOptions, options.rsOptions, options.rs, options.rs0, options.rs1]),
+  );
   return kept.flatMap(([name, value]) => [
     "--set-parameter",
     `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`,
   ]);
 }
 
-function asObject(parameter) {
-  if (typeof parameter !== "string") return parameter ?? {};
-  const [name, ...value] = parameter.split("=");
-  return { [name]: value.join("=") };
+// The server parameters of each router.
+function parametersOfRouters(options, routers) {
+  const listed = typeof options.mongos === "object" ? Object.values(options.mongos) : [];
+  return Array.from({ length: routers }, (_, index) =>
+    parametersIn([options.mongosOptions, listed[index], options[`s${index}`]]),
+  );
+}
+
+function refuseParametersOfConfigServers(options) {
+  const listed = [options.config, options.c].flatMap((each) =>
+    typeof each === "object" && each !== null ? Object.values(each) : [],
+  );
+  const { configOptions, configReplSetTestOptions } = options;
+  const places = [configOptions, configReplSetTestOptions, configReplSetTestOptions?.nodeOptions, ...listed];
+  const names = Object.keys(parametersIn(places));
+  if (names.length > 0) unsupported(`config servers with the parameter ${names}`);
 }
 
 module.exports = { parseOptions };

@@ -26,6 +26,17 @@ module.exports = {
     return false;
   },
 
+  // The entry of `_rs` of a replica set.
+  getRSEntry(name) {
+    const found = this._rs.find((each) => each.setName === name);
+    if (found === undefined) throw new Error(`unknown rs: ${name}`);
+    return found;
+  },
+
+  isSharded(collection) {
+    return this.config.collections.findOne({ _id: String(collection) }) !== null;
+  },
+
   getShardByName(name) {
     return this._connections[this._shardNames.indexOf(name)] ?? null;
   },

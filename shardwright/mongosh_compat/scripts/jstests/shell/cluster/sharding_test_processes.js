@@ -1,16 +1,24 @@
 "use strict";
 // Methods of ShardingTest that stop and start processes.
 const { Mongo } = require("../connection/mongo.js");
+const { unsupported } = require("../errors.js");
+const { parametersIn, setParameters } = require("./server_parameters.js");
+
+const RESTART_OPTIONS = ["restart", "setParameter", "verbose"];
 
 module.exports = {
   stopMongos(index) {
     host.launcher.run(this._directory, ["kill", `router.${index}`, "--signal", "TERM"]);
   },
 
-  restartMongos(index) {
+  // Without options, a router gets the parameters again with which it was started.
+  restartMongos(index, options) {
+    for (const name of Object.keys(options ?? {}))
+      if (!RESTART_OPTIONS.includes(name)) unsupported(`restartMongos with ${name}`);
     host.launcher.run(this._directory, ["restart", `router.${index}`]);
     this._mongos[index].close();
     this._nameRouter(index, new Mongo(this._processes("router")[index].address));
+    setParameters(this._mongos[index], options ? parametersIn([options]) : this._options.routerParameters[index]);
   },
 
   stopAllMongos() {

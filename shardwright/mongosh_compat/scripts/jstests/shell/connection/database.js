@@ -2,6 +2,7 @@
 // `DB`: a database of a connection, whose properties are its collections.
 const { ErrorCodes, _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
+const administration = require("./database_admin.js");
 
 // Reading a property that a database does not have gives the collection of that name.
 const asCollections = {
@@ -150,7 +151,8 @@ class DB {
 Object.assign(DB.prototype, { getSisterDB: DB.prototype.getSiblingDB, _adminCommand: DB.prototype.adminCommand });
 Object.assign(DB.prototype, { setSlaveOk: DB.prototype.setSecondaryOk, getSlaveOk: DB.prototype.getSecondaryOk });
 DB.prototype._dbCommand = DB.prototype.runCommand;
+for (const [name, value] of Object.entries(administration.methods)) {
+  Object.defineProperty(DB.prototype, name, { value, writable: true, configurable: true });
+}
 
 module.exports = { DB };
-
-require("./database_admin.js");

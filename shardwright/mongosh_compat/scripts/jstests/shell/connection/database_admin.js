@@ -2,7 +2,6 @@
 // The methods of `DB` for administration.
 const { ErrorCodes, _getErrorWithCode, isNetworkError } = require("../errors.js");
 const { tojson } = require("../tojson.js");
-const { DB } = require("./database.js");
 
 const admin = (command, what = Object.keys(command)[0]) =>
   function () {
@@ -149,8 +148,6 @@ const methods = {
     }
   },
 };
+methods.currentOP = methods.currentOp;
 
-for (const [name, value] of Object.entries(methods)) {
-  Object.defineProperty(DB.prototype, name, { value, writable: true, configurable: true });
-}
-DB.prototype.currentOP = DB.prototype.currentOp;
+module.exports = { methods };

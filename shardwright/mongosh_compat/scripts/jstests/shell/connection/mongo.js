@@ -32,7 +32,9 @@ class MongoConnection {
     };
     for (const [name, value] of Object.entries(hidden)) Object.defineProperty(this, name, { value, writable: true });
     Object.defineProperty(this, "_implicitSession", { value: new DriverSession(this, {}, { isImplicit: true }) });
-    this._topology.select(set === null ? "primary" : "primaryPreferred");
+    // A system accepts connections for a process that may never answer on them, so a server is greeted.
+    if (set === null) this._exchange("admin", { hello: 1 });
+    else this._topology.select("primaryPreferred");
     MongoConnection.open.add(this);
   }
 
