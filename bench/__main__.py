@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.access import measure_access
+from bench.balancer_round import measure_balancer_round
 from bench.change_streams import measure_change_streams
+from bench.closed import measure_closed
 from bench.cluster import OurCluster, our_cluster
 from bench.evening import measure_evening
 from bench.genuine import genuine_cluster
@@ -49,6 +51,8 @@ RESHARDING: Final = "resharding"
 MOVE_PRIMARY: Final = "moveprimary"
 EVENING: Final = "evening"
 SECURED: Final = "tls"
+CLOSED: Final = "closed"
+ROUNDS: Final = "rounds"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -101,10 +105,24 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if EVENING in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[EVENING] = measure_evening(options, find_mongod(options.mongod), Path(directory))
+    if ROUNDS in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[ROUNDS] = measure_balancer_round(
+                find_mongod(options.mongod), Path(directory), cache_gb=options.cache_gb, is_quick=options.quick
+            )
     if GOSSIP in options.only:
         document[GOSSIP] = measure_gossip()
     if ACCESS in options.only:
         document[ACCESS] = measure_access()
+    if CLOSED in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[CLOSED] = measure_closed(
+                find_mongod(options.mongod),
+                Path(directory),
+                rounds=options.rounds,
+                seconds=options.seconds,
+                cache_gb=options.cache_gb,
+            )
     if SECURED in options.only:
         document[SECURED] = measure_tls()
     if ROUTING in options.only:
@@ -226,7 +244,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 def _options() -> argparse.Namespace:
     others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ACCESS, ROUTING]
-    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED]
+    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED, CLOSED, ROUNDS]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +30,13 @@ class OurCluster:
 
     Args:
         document: the output of ``shardwright up --json``.
+
+    Attributes:
+        document: see above.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
         self._processes = {process["name"]: process for process in document["processes"]}
 
     def address(self, name: str) -> str:
@@ -71,15 +75,24 @@ def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Ou
 
 
 @contextmanager
-def running_cluster(mongod: str, directory: Path, *, cache_gb: float, shards: int = 2) -> Iterator[OurCluster]:
+def running_cluster(
+    mongod: str, directory: Path, *, cache_gb: float, shards: int = 2, more: Sequence[str] = ()
+) -> Iterator[OurCluster]:
     """Run an empty cluster, whose balancer is stopped.
+
+    Args:
+        mongod: to run.
+        directory: of the cluster.
+        cache_gb: WiredTiger's cache of each mongod.
+        shards: how many.
+        more: further options of ``shardwright up``.
 
     Raises:
         BenchError: it does not start.
     """
     launcher = [sys.executable, "-m", "shardwright.deploy.cli"]
     options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
-    options += ["--shards", str(shards)]
+    options += ["--shards", str(shards), *more]
     up = subprocess.run([*launcher, "up", "--detach", "--json", *options], capture_output=True, text=True, check=False)
     if up.returncode:
         raise BenchError(up.stderr.strip())

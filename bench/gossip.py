@@ -1,35 +1,47 @@
 """The cost of gossiping and signing cluster times on the path of a point read, in CPU time of the router.
 
-The steps are measured by themselves, since no router can do without them: reading the time in a shard's reply, signing
-it for the client, and telling the shard a time. They are compared with a whole point find (`bench.workloads`).
+The steps are measured by themselves, since no router can do without them: checking the time that a client gossips,
+which then serves the shard, or else telling the shard a time; reading the time in the shard's reply; signing it for the
+client. The sums are compared with the CPU time of a whole point find (`bench.workloads`).
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from time import process_time
 from typing import Any, Final
 
 import bson
+from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from bench.plan import request
+from shardwright.router.context.client_times import ClientTimes
 from shardwright.router.replies.usual_reply import cluster_time_of_usual, signed
-from shardwright.sharding.clock import VectorClock, signed_cluster_time, with_cluster_time
+from shardwright.sharding.clock import CLUSTER_TIME, VectorClock, VectorTime, signed_cluster_time, with_cluster_time
 from shardwright.sharding.signing_keys import SigningKey, SigningKeys
-from shardwright.sharding.time_signer import TimeSigner
+from shardwright.sharding.time_signer import TimeSigner, proof_of
 from shardwright.sharding.timestamps import pack_timestamp
-from shardwright.wire.message import op_msg
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
 
 _REPEATS: Final = 100_000
 _NOW: Final = Timestamp(1_700_000_000, 1)
 _LATER: Final = Timestamp(2_000_000_000, 0)
+_KEY: Final = SigningKey(1, bytes(range(20)), pack_timestamp(_LATER))
+_FIND: Final[dict[str, Any]] = {"find": "c", "filter": {"key": 1}, "limit": 1, "singleBatch": True, "$db": "bench"}
+_DRIFT_SECONDS_MAX: Final = 2**31
 
 
 def measure_gossip() -> dict[str, float]:
-    """Measure the steps and print them; microseconds of CPU time by step."""
-    clock, signer = VectorClock(), TimeSigner(_keys())
+    """Measure the steps and print them; microseconds of CPU time by step.
+
+    The time that a client gossips is usually the router's, as it has it from the last reply; to see that is one
+    comparison.
+    """
+    clock, signer = VectorClock(), TimeSigner(SigningKeys([_KEY]))
     clock.observe_cluster_time(pack_timestamp(_NOW))
-    find = request({"find": "c", "filter": {"key": 1}, "limit": 1, "singleBatch": True, "$db": "bench"}).data
+    find = request(_FIND).data
     times = {"$clusterTime": signed_cluster_time(_NOW), "operationTime": _NOW}
     cursor: dict[str, Any] = {"firstBatch": [{"key": 1, "text": "x" * 200}], "id": Int64(0), "ns": "bench.c"}
     reply = op_msg(bson.encode({"cursor": cursor, "ok": 1.0, **times}), request_id=1)
@@ -41,14 +53,41 @@ def measure_gossip() -> dict[str, float]:
         "signing the reply": lambda: signed(reply, signer),
     }
     results = {name: _microseconds(step) for name, step in steps.items()}
-    results["all"] = sum(results.values())
+    same = _microseconds(_exchanging(signer, 0))
+    for name, seconds in (("an older time of the client", -1), ("a newer time of the client", 1)):
+        results[name] = _microseconds(_exchanging(signer, seconds)) - same
+    results["all"] = sum(results[name] for name in steps)
+    checked = results["a newer time of the client"]
+    results["all, with a newer time"] = results["all"] - results["telling the shard"] + checked
     print("\ngossip and signing of one point find, CPU us of the router")
-    print("  " + ", ".join(f"{name} {microseconds:.2f}" for name, microseconds in results.items()))
+    for name, microseconds in results.items():
+        print(f"  {name:<42} {microseconds:.2f}")
     return results
 
 
-def _keys() -> SigningKeys:
-    return SigningKeys([SigningKey(1, bytes(range(20)), pack_timestamp(_LATER))])
+def _exchanging(signer: TimeSigner, seconds: int) -> Callable[[], object]:
+    """Reading a find whose client gossips a time so many seconds ahead of the router's clock, and using that time.
+
+    What is read and what the clock says are made again each time, since both are changed.
+    """
+    time, before = Timestamp(_NOW.time + seconds, 1), VectorTime(pack_timestamp(_NOW))
+    signature = {"hash": Binary(proof_of(_KEY, pack_timestamp(time))), "keyId": Int64(_KEY.id)}
+    gossip = {"$clusterTime": {"clusterTime": time, "signature": signature}}
+    frame = op_msg(bson.encode({**_FIND, **gossip}), request_id=1)
+
+    async def refresh_keys() -> None:
+        raise AssertionError("the key is known")
+
+    def exchange() -> None:
+        found = Request(OpMsg(frame))
+        span = found.fields[CLUSTER_TIME]
+        clock = VectorClock(before)
+        times = ClientTimes(clock, signer, refresh_keys, _DRIFT_SECONDS_MAX)
+        if not clock.is_at(found.body, span):
+            with suppress(StopIteration):
+                times.exchange(found, span).send(None)
+
+    return exchange
 
 
 def _microseconds(step: Callable[[], object]) -> float:
