@@ -13,9 +13,10 @@ from tests.migration.fault_cluster import FaultCluster, fault_cluster
 SHARD_OPTIONS: Final = (
     # It is rounded down by up to a second.
     *("--orphan-cleanup-delay", str(ORPHANS_KEPT_SECONDS + 1)),
-    # A killed router leaves cursors behind, for which range deletions wait, and later moves wait for those. The default
-    # of ten minutes would be too long.
+    # A killed router leaves cursors behind, for which range deletions wait, and later moves wait for those. The
+    # defaults, ten minutes or the end of their session, would be too long.
     *("--set-parameter", "cursorTimeoutMillis=30000", "--set-parameter", "clientCursorMonitorFrequencySecs=1"),
+    *("--set-parameter", "enableTimeoutOfInactiveSessionCursors=true"),
 )
 
 

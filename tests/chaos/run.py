@@ -11,20 +11,26 @@ from tests.chaos.round import Round
 from tests.chaos.summary import Summary
 
 
-def run_chaos(directory: Path, plan: Plan, report: Callable[[str], None] = print) -> Summary:
+def run_chaos(
+    directory: Path,
+    plan: Plan,
+    report: Callable[[str], None] = print,
+    is_enough: Callable[[Summary], bool] = lambda _: False,
+) -> Summary:
     """Run on a new cluster in ``directory``, which is removed unless there were anomalies.
 
     Args:
         directory: must not exist yet.
         plan: the plan of the run.
         report: called with the name of each round when it starts.
+        is_enough: called after each round; no other follows, though there is time left, if it returns True.
     """
     directory.mkdir(parents=True, exist_ok=True)
     history = History(directory / "history.jsonl")
     summary = Summary(plan.seed, plan.shape)
     try:
         with shaped_cluster(directory / "cluster", plan.shape) as (cluster, links):
-            while summary.seconds < plan.seconds and not history.anomalies:
+            while summary.seconds < plan.seconds and not (history.anomalies or is_enough(summary)):
                 current = Round(cluster, links, plan, summary.rounds, history)
                 report(current.name)
                 try:

@@ -1,12 +1,11 @@
 """A bank: transfers between accounts in transactions, and reads of all accounts, of which each sees the same total."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.chaos.checkers.append_history import Outcome
 from tests.chaos.checkers.bank import Transfer, changes_by, check_ledger, check_outcomes, check_total
-from tests.chaos.stage import Document, Stage, StageClient, scanned
+from tests.chaos.stage import Document, StageClient, scanned
 from tests.chaos.transactions import ClientTransaction, TransactionAbortedError
 from tests.chaos.workloads.base import Workload
 from tests.chaos.workloads.endings import check_documents, end_transactions
@@ -25,18 +24,10 @@ LEVELS: Final = ("snapshot", "snapshot", "majority", "local")
 
 
 class Bank(Workload):
-    """See the module.
-
-    Attributes:
-        reads: how often all accounts were read, by the kind of read.
-    """
+    """See the module."""
 
     name = "bank"
     clients = 8
-
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)
-        self.reads: Counter[str] = Counter()
 
     def set_up(self) -> None:
         """Open the accounts."""

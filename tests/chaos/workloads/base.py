@@ -1,6 +1,7 @@
 """The base class of all workloads."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import ClassVar
 
 from tests.chaos.stage import Stage, StageClient
@@ -12,6 +13,7 @@ class Workload(ABC):
     Attributes:
         name: its name for ``--workloads``.
         clients: the number of concurrent clients.
+        reads: how often clients have read and checked everything, by the kind of read, where that is counted.
     """
 
     name: ClassVar[str]
@@ -19,6 +21,7 @@ class Workload(ABC):
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self.reads: Counter[str] = Counter()
 
     @abstractmethod
     def set_up(self) -> None:

@@ -42,7 +42,9 @@ class Indexes(Workload):
         collection = self.stage.collections[RANGED.name]
         self.stage.collections.command({"collMod": RANGED.name, "validator": {"forbidden": {"$ne": 0}}})
         for name in NAMES:
-            collection.create_index([(name, 1)], name=name, hidden=False)
+            collection.create_index([(name, 1)], name=name)
+            # One that was hidden on one shard while the other did not have it yet stays hidden there, as in MongoDB.
+            self.stage.collections.command({"collMod": RANGED.name, "index": {"name": name, "hidden": False}})
         found = {}
         for shard in sorted({chunk["shard"] for chunk in chunks(self.stage.admin, f"{self.stage.database}.ranged")}):
             index = self.stage.cluster.primary_index(shard)
