@@ -2,8 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from tests.pymongo_suite.results import Outcome, Results
+
+_LOST: Final = frozenset({Outcome.FAILED, Outcome.SKIPPED})
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,14 @@ class Comparison:
 
     @property
     def lost(self) -> list[str]:
-        """The tests that pass on the replica set, and do not end on the cluster or fail there."""
+        """The tests that pass on the replica set, and fail, are skipped or do not end on the cluster.
+
+        Except for those that are skipped because they are not meant for a sharded cluster.
+        """
         return [
             test
             for test, outcome in self.on_replica_set.items()
-            if outcome is Outcome.PASSED and self.on_cluster.get(test, Outcome.FAILED) is Outcome.FAILED
+            if outcome is Outcome.PASSED and self.on_cluster.get(test, Outcome.FAILED) in _LOST
         ]
 
     @property
@@ -35,7 +41,7 @@ class Comparison:
 
     @property
     def outdated(self) -> list[str]:
-        """The exceptions that are none: of tests that pass, are skipped or do not exist, or that fail everywhere."""
+        """The exceptions that are none: tests that pass, fail everywhere, do not exist or are not for clusters."""
         return sorted(self.excepted.difference(self.lost))
 
     def counts(self) -> tuple[int, ...]:
@@ -45,4 +51,5 @@ class Comparison:
 
 def _counts(results: Results) -> tuple[int, ...]:
     counted = Counter(results.values())
-    return tuple(counted[outcome] for outcome in (Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED))
+    skipped = counted[Outcome.SKIPPED] + counted[Outcome.NOT_FOR_TOPOLOGY]
+    return counted[Outcome.PASSED], counted[Outcome.FAILED], skipped

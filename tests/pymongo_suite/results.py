@@ -4,6 +4,8 @@ from enum import StrEnum
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.pymongo_suite.skip_reasons import OF_TOPOLOGY
+
 Results = dict[str, "Outcome"]
 """The outcome of each test, by the names of its class and of itself with a dot between them."""
 
@@ -12,11 +14,12 @@ class Outcome(StrEnum):
     """How a test ended."""
 
     PASSED = "passed"
+    NOT_FOR_TOPOLOGY = "skipped for the topology"
     SKIPPED = "skipped"
     FAILED = "failed"
 
 
-_WORST_FIRST = (Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
+_WORST_FIRST = (Outcome.FAILED, Outcome.SKIPPED, Outcome.NOT_FOR_TOPOLOGY, Outcome.PASSED)
 
 
 def read_results(report: Path) -> Results:
@@ -30,7 +33,9 @@ def read_results(report: Path) -> Results:
 
 
 def _outcome(case: ElementTree.Element) -> Outcome:
-    tags = {child.tag for child in case}
-    if tags & {"failure", "error"}:
+    children = {child.tag: child for child in case}
+    if children.keys() & {"failure", "error"}:
         return Outcome.FAILED
-    return Outcome.SKIPPED if "skipped" in tags else Outcome.PASSED
+    if "skipped" not in children:
+        return Outcome.PASSED
+    return Outcome.NOT_FOR_TOPOLOGY if children["skipped"].get("message") in OF_TOPOLOGY else Outcome.SKIPPED

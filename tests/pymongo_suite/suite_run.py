@@ -13,7 +13,7 @@ from tests.source_distributions import source_distribution
 
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent.parent
-_PLUGINS: Final = ("tests.pymongo_suite.time_limit", "tests.pymongo_suite.host_name")
+_PLUGINS: Final = tuple(f"tests.pymongo_suite.{name}" for name in ("time_limit", "host_name", "run_on_requirements"))
 
 
 class SuiteError(Exception):

@@ -1,15 +1,20 @@
 """Reading reports and exceptions, and what two results of a file say."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.pymongo_suite import run_on_requirements
 from tests.pymongo_suite.comparison import Comparison
 from tests.pymongo_suite.exceptions import read_exceptions
 from tests.pymongo_suite.results import Outcome, read_results
+from tests.pymongo_suite.skip_reasons import OF_TOPOLOGY
 from tests.pymongo_suite.table import table
 
 PASSED, SKIPPED, FAILED = Outcome.PASSED, Outcome.SKIPPED, Outcome.FAILED
+NOT_FOR_TOPOLOGY = Outcome.NOT_FOR_TOPOLOGY
 
 REPORT = """
 <testsuites><testsuite>
@@ -18,6 +23,9 @@ REPORT = """
   <testcase classname="test.test_cursor.TestCursor" name="test_c"><failure message="why"/></testcase>
   <testcase classname="test.test_cursor.TestCursor" name="test_d"/>
   <testcase classname="test.test_cursor.TestCursor" name="test_d"><error message="in tearDown"/></testcase>
+  <testcase classname="test.test_cursor.TestCursor" name="test_e">
+    <skipped message="Must be connected to a mongod, not a mongos"/>
+  </testcase>
 </testsuite></testsuites>
 """
 
@@ -38,22 +46,44 @@ def test_a_test_with_several_entries_has_the_worst_outcome(tmp_path: Path) -> No
         "TestCursor.test_b": SKIPPED,
         "TestCursor.test_c": FAILED,
         "TestCursor.test_d": FAILED,
+        "TestCursor.test_e": NOT_FOR_TOPOLOGY,
     }
 
 
 def test_lost_are_tests_that_pass_on_the_replica_set_only() -> None:
-    plain = {"a": PASSED, "b": PASSED, "c": PASSED, "d": FAILED, "e": SKIPPED, "f": PASSED}
-    sharded = {"a": PASSED, "b": FAILED, "c": SKIPPED, "d": FAILED, "e": FAILED}
+    plain = {"a": PASSED, "b": PASSED, "c": PASSED, "d": FAILED, "e": SKIPPED, "f": PASSED, "g": PASSED}
+    sharded = {"a": PASSED, "b": FAILED, "c": SKIPPED, "d": FAILED, "e": FAILED, "g": NOT_FOR_TOPOLOGY}
     comparison = Comparison("test_cursor", plain, sharded, frozenset("b"))
-    assert comparison.lost == ["b", "f"]
-    assert comparison.unexpected == ["f"]
+    assert comparison.lost == ["b", "c", "f"]
+    assert comparison.unexpected == ["c", "f"]
     assert comparison.outdated == []
 
 
-@pytest.mark.parametrize("outcome", [PASSED, SKIPPED])
+@pytest.mark.parametrize("outcome", [PASSED, NOT_FOR_TOPOLOGY])
 def test_an_exception_that_does_not_fail_is_outdated(outcome: Outcome) -> None:
     comparison = Comparison("test_cursor", {"a": PASSED}, {"a": outcome}, frozenset({"a", "gone"}))
     assert comparison.outdated == ["a", "gone"]
+
+
+class Specification:
+    """As the suite's class for tests of specifications, on an open cluster."""
+
+    @staticmethod
+    def should_run_on(requirements: list[dict[str, object]]) -> bool:
+        return any(not requirement.keys() & {"topologies", "auth"} for requirement in requirements)
+
+
+def test_tests_for_other_topologies_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Patched(Specification):
+        pass
+
+    monkeypatch.setitem(sys.modules, "test.unified_format", SimpleNamespace(UnifiedSpecTestMixinV1=Patched))
+    run_on_requirements.pytest_collection_finish()
+    assert Patched.should_run_on([{"topologies": ["single"]}, {"minServerVersion": "4.0"}])
+    assert not Patched.should_run_on([{"topologies": ["single"], "auth": True}])
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        Patched.should_run_on([{"auth": True}, {"topologies": ["single"]}])
+    assert skipped.value.msg in OF_TOPOLOGY
 
 
 def test_exceptions_are_read_by_file(tmp_path: Path) -> None:
