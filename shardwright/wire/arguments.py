@@ -4,7 +4,7 @@ That parser treats a null field as a missing one, whether the field is required 
 """
 
 from collections.abc import Container, Mapping
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
@@ -294,10 +294,13 @@ class Arguments:
 
 
 def clamp_int64(value: int | float | Decimal128) -> int:
-    """Convert a number like MongoDB's ``safeNumberLong``: truncated, clamped to an int64, NaN to 0."""
+    """Convert a number like MongoDB's ``safeNumberLong``: clamped to an int64, NaN to 0.
+
+    A double is truncated, a decimal rounded to the nearest integer, half to even.
+    """
     exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if exact.is_nan():
         return 0
     if exact.is_infinite() or not INT64_MIN <= exact <= INT64_MAX:
         return INT64_MIN if exact < 0 else INT64_MAX
-    return int(exact)
+    return int(exact.to_integral_value(ROUND_HALF_EVEN) if isinstance(value, Decimal128) else exact)

@@ -1,7 +1,8 @@
-"""OP_QUERY and OP_REPLY, which remain only for the first ``hello`` of a connection.
+"""OP_QUERY and OP_REPLY, which remain only for the commands with which a connection begins.
 
 Drivers, and mongod's own client, start a connection with a legacy handshake because they do not know yet whether the
-server supports OP_MSG. MongoDB 6.0 refuses every other use of OP_QUERY, with the replies that are built here.
+server supports OP_MSG; some old ones also log in and ask for the version like that. MongoDB 6.0 refuses every other use
+of OP_QUERY, with the replies that are built here.
 
 The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the replies are those of mongod 6.0.5.
 """
@@ -28,6 +29,9 @@ AWAIT_CAPABLE: Final = 1 << 3
 LEGACY_OPCODE_REMOVED: Final = 5739101
 BAD_NUMBER_TO_RETURN: Final = 16979
 EXHAUST_ON_COMMAND: Final = 18527
+
+_PERMITTED: Final = HELLO_NAMES | {"_isSelf", "authenticate", "buildInfo", "buildinfo", "saslContinue", "saslStart"}
+"""The commands that a mongod 6.0.5 takes from an OP_QUERY."""
 
 _ADVICE: Final = (
     "The client driver may require an upgrade. For more details see "
@@ -62,13 +66,13 @@ class LegacyQuery:
         return self.full_collection_name.partition(".")[2] == "$cmd"
 
 
-def is_hello(query: LegacyQuery) -> bool:
-    """Whether this is the only permitted use of OP_QUERY: a well-formed ``hello`` by any of its names."""
+def is_permitted(query: LegacyQuery) -> bool:
+    """Whether this is a permitted use of OP_QUERY: a well-formed ``hello``, by any of its names, or its like."""
     return query.is_command and _refusal(query) is None
 
 
 def unsupported_reply(query: LegacyQuery) -> bytes:
-    """The OP_REPLY frame for a query for which `is_hello` does not hold."""
+    """The OP_REPLY frame for a query for which `is_permitted` does not hold."""
     refusal = _refusal(query) if query.is_command else None
     if refusal is not None:
         return op_reply(query.request_id, bson.encode(refusal.reply()))
@@ -132,7 +136,7 @@ def _refusal(query: LegacyQuery) -> CommandError | None:
         return CommandError(EXHAUST_ON_COMMAND, message)
     # MongoDB adds $db when it converts to OP_MSG, so that is the name of an empty command.
     name = next((name for name, _ in rawbson.spans(query.query)), b"$db").decode(errors="replace")
-    if name in HELLO_NAMES:
+    if name in _PERMITTED:
         return None
     return CommandError(ErrorCode.UnsupportedOpQueryCommand, f"Unsupported OP_QUERY command: {name}. {_ADVICE}")
 

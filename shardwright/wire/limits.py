@@ -25,7 +25,7 @@ WRITE_BATCH_OPERATIONS_MAX: Final = 100_000
 """``maxWriteBatchSize``: the most statements in one write command."""
 
 LOGICAL_SESSION_TIMEOUT_MINUTES: Final = 30
-"""``logicalSessionTimeoutMinutes``."""
+"""``logicalSessionTimeoutMinutes``, unless the parameter ``localLogicalSessionTimeoutMinutes`` says otherwise."""
 
 CONNECTIONS_MAX: Final = 1_000_000
 """``net.maxIncomingConnections``: the default limit on open client connections."""

@@ -21,6 +21,7 @@ Connect = Callable[[], RawConnection]
 
 DRIVER = {"name": "shardwright tests", "version": "1"}
 CLIENT = {"driver": DRIVER, "os": {"type": "Linux"}}
+MISSING_ARGUMENT = 40414
 OTHER_PROCESS = ObjectId("0123456789ab0123456789ab")
 
 # Codes that mongod raises only with more fields than failCommand provides, or that make it close the connection or
@@ -196,6 +197,13 @@ def our_metadata_error(client: object) -> CommandError | None:
         op_query_frame("admin.$cmd", {"isMaster": 1}, number_to_return=2),
         op_query_frame("admin.$cmd", {"ping": 1}),
         op_query_frame("admin.$cmd", {"ISMASTER": 1}),
+        op_query_frame("admin.$cmd", {"_isSelf": 1}),
+        op_query_frame("admin.$cmd", {"authenticate": 1}),
+        op_query_frame("admin.$cmd", {"buildInfo": 1}),
+        op_query_frame("test.$cmd", {"buildinfo": 1}),
+        op_query_frame("admin.$cmd", {"saslContinue": 1}),
+        op_query_frame("admin.$cmd", {"saslStart": 1}),
+        op_query_frame("admin.$cmd", {"whatsmyuri": 1}),
         op_query_frame("admin.$cmd", {}),
         op_query_frame(".$cmd", {"isMaster": 1}),
         op_query_frame("test.c", {}),
@@ -210,8 +218,9 @@ def test_op_query_gets_mongods_reply(connect: Connect, frame: bytes) -> None:
     theirs = connect().exchange(frame)
     their_document = bson.decode(theirs[36:])
     query = legacy.parse_query(frame)
-    assert legacy.is_hello(query) == ("maxWireVersion" in their_document)
-    if not legacy.is_hello(query):
+    is_run = their_document["ok"] == 1 or their_document["code"] == MISSING_ARGUMENT
+    assert legacy.is_permitted(query) == is_run
+    if not is_run:
         ours = legacy.unsupported_reply(query)
         # opcode, responseTo, responseFlags, cursorID, startingFrom, numberReturned
         assert unpack_from("<iiIqii", ours, 8) == unpack_from("<iiIqii", theirs, 8)

@@ -4,6 +4,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson import Decimal128
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,12 @@ def test_documents_of_an_array_and_fields_of_a_document() -> None:
     assert given_fields.raw_documents(b"bounds") == [bson.encode({"a": 1}), bson.encode({})]
     assert "'getMore.bounds.1'" in refused(arguments(bounds=[{}, 1]).raw_documents, b"bounds")[1]
     assert "'getMore.nested.uuid'" in refused(given_fields.nested(b"nested").uuid, b"uuid")[1]
+
+
+@pytest.mark.parametrize(("value", "whole"), [("3.5", 4), ("4.5", 4), ("-3.5", -4), ("1E+30", INT64_MAX), ("NaN", 0)])
+def test_a_decimal_is_rounded(value: str, whole: int) -> None:
+    assert clamp_int64(Decimal128(value)) == whole
+    assert clamp_int64(3.5) == 3, "a double is truncated"
 
 
 @given(st.integers() | st.floats())

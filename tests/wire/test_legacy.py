@@ -32,7 +32,7 @@ def test_parse_query_unwraps_the_command(wrapper: str) -> None:
     frame = op_query_frame("admin.$cmd", {wrapper: {"hello": 1}, "$readPreference": {"mode": "nearest"}})
     query = legacy.parse_query(frame)
     assert query.query == bson.encode({"hello": 1})
-    assert legacy.is_hello(query)
+    assert legacy.is_permitted(query)
 
 
 def test_parse_query_refuses_every_truncation() -> None:
@@ -59,7 +59,7 @@ def test_parse_query_reads_any_bytes_or_raises(body: bytes) -> None:
         query = legacy.parse_query(frame)
     except RemoteProtocolError:
         return
-    assert legacy.is_hello(query) or legacy.unsupported_reply(query)
+    assert legacy.is_permitted(query) or legacy.unsupported_reply(query)
 
 
 @given(st.integers(16, len(HELLO) - 1), st.integers(0, 255))
@@ -68,7 +68,7 @@ def test_parse_query_reads_a_changed_byte_or_raises(position: int, byte: int) ->
         query = legacy.parse_query(HELLO[:position] + bytes((byte,)) + HELLO[position + 1 :])
     except RemoteProtocolError:
         return
-    assert legacy.is_hello(query) or legacy.unsupported_reply(query)
+    assert legacy.is_permitted(query) or legacy.unsupported_reply(query)
 
 
 def test_op_reply_carries_one_document() -> None:

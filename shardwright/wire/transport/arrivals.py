@@ -1,5 +1,8 @@
 """What happens to an accepted connection before its first request: the decision for TLS, and the handshake.
 
+Only so many connections may be at this stage. There they are no clients yet, so that strangers who begin handshakes
+take no place of those who have finished theirs.
+
 One port takes both kinds, as in MongoDB: the first bytes of a plain client are the header of a request, in which the
 id of an answered request is 0 or -1. Anything else begins a handshake.
 """
@@ -20,6 +23,15 @@ from shardwright.wire.transport.stream import FrameStream
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 """How long a client may take from the connection to the end of the handshake."""
 
+HANDSHAKES_MAX: Final = 1000
+"""How many connections may be at this stage where there is room for many clients: those of a large application that has
+just started, and not more memory than that of some thousand clients."""
+
+HANDSHAKES_MIN: Final = 100
+"""The same where there is room for few clients, which may nevertheless all come at once."""
+
+_SHARE: Final = 4
+
 _ANSWERS_NOTHING: Final = frozenset({0, -1})
 
 
@@ -29,6 +41,43 @@ def needs_greeting(accepted: socket.socket) -> bool:
     UNIX sockets belong to this user alone, so that TLS is there for nothing but the certificates of members.
     """
     return TLS.accepting is not None and (accepted.family != socket.AF_UNIX or CLUSTER_AUTH.accepts_certificate)
+
+
+class Arrivals:
+    """The connections of one server at this stage; when there are too many, the oldest makes room.
+
+    Args:
+        count_max: how many there may be; None for what suits the number of clients.
+        connections_max: how many clients the server takes.
+    """
+
+    def __init__(self, count_max: int | None, connections_max: int) -> None:
+        self._count_max = count_max or max(HANDSHAKES_MIN, min(HANDSHAKES_MAX, connections_max // _SHARE))
+        self._scopes: dict[socket.socket, trio.CancelScope] = {}  # the oldest is first
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._scopes)
+
+    def add(self, accepted: socket.socket) -> trio.CancelScope:
+        """A connection was accepted; returns the scope in which to `greet` it."""
+        if len(self._scopes) >= self._count_max:
+            self._scopes.pop(next(iter(self._scopes))).cancel()
+        scope = self._scopes[accepted] = trio.CancelScope()
+        return scope
+
+    async def greet(self, accepted: socket.socket, peer: str, scope: trio.CancelScope) -> ClientConnection | None:
+        """As `greet`, in the scope that `add` has returned.
+
+        Raises:
+            TlsHandshakeError: as `greet`; or newer connections needed the room.
+        """
+        try:
+            with scope:
+                return await greet(accepted, peer)
+        finally:
+            self._scopes.pop(accepted, None)
+        raise TlsHandshakeError("too many clients shake hands, and this one has taken the longest")
 
 
 async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:

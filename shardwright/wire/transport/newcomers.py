@@ -28,6 +28,7 @@ logger = get_logger("wire.newcomers")
 _CHECK_SECONDS: Final = 1.0
 _LOG_INS: Final = frozenset({"authenticate", "saslContinue", "saslStart"})
 _SPECULATIVE: Final = b"speculativeAuthenticate"
+_MECHANISMS: Final = b"saslSupportedMechs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +159,7 @@ class Newcomers:
 
 
 def _begins_log_in(request: "Request") -> bool:
-    return request.name in _LOG_INS or (request.name in HELLO_NAMES and _SPECULATIVE in request.fields)
+    """Also a hello that asks for the mechanisms of a user, which costs a question to the config servers."""
+    if request.name in HELLO_NAMES:
+        return _SPECULATIVE in request.fields or _MECHANISMS in request.fields
+    return request.name in _LOG_INS

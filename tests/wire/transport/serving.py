@@ -105,11 +105,16 @@ def listen(port: int = 0) -> socket.socket:
 
 @asynccontextmanager
 async def serving(
-    answer: Answer, *, connections_max: int = 100, port: int = 0, newcomers: Newcomers | None = None
+    answer: Answer,
+    *,
+    connections_max: int = 100,
+    port: int = 0,
+    newcomers: Newcomers | None = None,
+    handshakes_max: int | None = None,
 ) -> AsyncIterator[Serving]:
     """Run a server during the block."""
     handler = RecordingHandler(answer)
-    server = Server(handler, connections_max=connections_max, newcomers=newcomers)
+    server = Server(handler, connections_max=connections_max, newcomers=newcomers, handshakes_max=handshakes_max)
     listener = listen(port)
     port = listener.getsockname()[1]
     if starts_reactor:

@@ -17,6 +17,7 @@ from tests.wire.transport.serving import RawClient, Serving, serving
 
 HELLO: dict[str, Any] = {"hello": 1, "$db": "admin"}
 START: dict[str, Any] = {"saslStart": 1, "$db": "admin"}
+ASKING: dict[str, Any] = {"hello": 1, "saslSupportedMechs": "admin.ann", "$db": "admin"}
 LIMITS = NewcomerLimits(log_in_seconds=30, idle_seconds=600, message_bytes=1000, failures=2, share=0.5)
 
 
@@ -89,16 +90,19 @@ def test_a_client_that_sends_nothing_is_closed() -> None:
 
 def test_a_monitor_stays_and_a_log_in_does_not_last() -> None:
     async def body(served: Serving, newcomers: Newcomers, clock: Clock) -> None:
-        monitor, slow, logged_in = [await served.connect() for _ in range(3)]
+        monitor, slow, asking, logged_in = [await served.connect() for _ in range(4)]
         await ask(monitor, HELLO)
         await ask(slow, START)
+        await ask(asking, ASKING)
         await ask(logged_in, START)
         await ask(logged_in, {"saslContinue": True})
         for _ in range(2):
             clock.now += 20
-            await ask(slow, START) if clock.now < 1030 else None
+            for client, command in ((slow, START), (asking, ASKING)):
+                await ask(client, command) if clock.now < 1030 else None
             newcomers.close_overdue()
         assert await slow.receive() is None
+        assert await asking.receive() is None
         assert await is_open(monitor)
         clock.now += 601
         newcomers.close_overdue()

@@ -10,6 +10,7 @@ from typing import Any
 import bson
 import pytest
 import trio
+import trio.testing
 
 from shardwright.wire.errors import ConnectFailedError
 from shardwright.wire.message import op_msg
@@ -237,6 +238,46 @@ def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
     trio.run(main)
 
 
+def test_strangers_who_begin_handshakes_lock_nobody_out(files: Files) -> None:
+    """They take the places of each other, not those of clients, and not for good."""
+
+    async def main() -> None:
+        files.use()
+        async with serving(answer, connections_max=1, handshakes_max=3) as served:
+            strangers = [await served.connect() for _ in range(8)]
+            for stranger in strangers[:5]:
+                await wait_for_end(stranger)
+            assert served.server.handshakes_failed == 5
+            assert await ask(served, context_of(files.authority, files.server)) is not None
+            await wait_for_end(strangers[5])
+            assert served.server.connections_refused == 0
+
+    trio.run(main)
+
+
+def test_a_client_too_many_is_refused_after_its_handshake(files: Files) -> None:
+    async def main() -> None:
+        files.use()
+        context = context_of(files.authority, files.server)
+        async with serving(answer, connections_max=1) as served:
+            early = await served.connect()  # is accepted while there is room
+            while served.server.connections_created < 1:
+                await trio.testing.wait_all_tasks_blocked()
+            plain = await trio.open_tcp_stream("127.0.0.1", served.port)
+            client = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
+            await client.do_handshake()
+            await client.send_all(PING)
+            assert await client.receive_some()
+            late = trio.SSLStream(early.stream, context, server_hostname="localhost", https_compatible=True)
+            await late.do_handshake()
+            with suppress(trio.BrokenResourceError):
+                assert await late.receive_some() == b""
+            assert served.server.connections_refused == 1
+            await plain.aclose()
+
+    trio.run(main)
+
+
 @pytest.mark.parametrize(
     "garbage", [b"\xff" * 4096, b"\x16\x03\x01\xff\xff" + b"\x01" * 70_000, b"GET / HTTP/1.1\r\n\r\n"]
 )
@@ -266,6 +307,34 @@ def test_garbage_after_the_handshake_ends_the_connection(files: Files) -> None:
             await served.handler.someone_left.wait()
             assert await ask(served, context_of(files.authority, files.server)) is not None
             await plain.aclose()
+
+    trio.run(main)
+
+
+def test_authorities_and_revocations_count_from_the_rotation_on(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other", "other")
+    theirs, leaving = other.issue("client.pem"), files.authority.issue("leaving.pem")
+    revocations = files.authority.revocation_list("revoked.crl")
+
+    def add(more: Path, to: Path) -> None:
+        to.write_bytes(to.read_bytes() + more.read_bytes())
+
+    async def main() -> None:
+        files.use(crl_file=revocations)
+        async with serving(answer) as served:
+
+            async def admitted() -> list[bool]:
+                return [await ask(served, context_of(files.authority, each)) is not None for each in (theirs, leaving)]
+
+            assert await admitted() == [False, True]
+            files.authority.revoke(leaving)
+            files.authority.revocation_list("revoked.crl")
+            add(other.revocation_list("revoked.crl"), to=revocations)
+            add(other.path, to=files.authority.path)
+            assert await admitted() == [False, True]
+            TLS.rotate()
+            assert await admitted() == [True, False]
 
     trio.run(main)
 

@@ -1,0 +1,161 @@
+"""The reply to each frame of a client: plain, compressed, with a checksum, or an old hello.
+
+What no handler sees is answered here: messages that are no commands, and commands that end with an error.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import bson
+
+from shardwright.wire import legacy
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import (
+    RETRYABLE_WRITE_ERROR,
+    TRANSIENT_TRANSACTION_ERROR,
+    CommandError,
+    MalformedRequestError,
+    RemoteProtocolError,
+)
+from shardwright.wire.frames import OP_COMPRESSED, OP_MSG, OP_QUERY, Header, next_request_id
+from shardwright.wire.logger import get_logger
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, error_reply, flags_of, op_msg, with_checksum
+from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
+from shardwright.wire.request import Request
+from shardwright.wire.transport import packing
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.handler import Handler
+from shardwright.wire.transport.newcomers import Newcomers
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = get_logger("wire.server")
+
+_ENDINGS_OF_TRANSACTIONS: Final = frozenset({"abortTransaction", "commitTransaction"})
+
+# Nearly every message is recognised by comparing these bytes.
+_OP_MSG: Final = OP_MSG.to_bytes(4, "little")
+_OPCODE_AT: Final = 12
+
+
+class Answers:
+    """Makes the replies of a server.
+
+    Attributes:
+        frame_error: makes the reply with an error that the handler did not answer, given the id of the request; a
+            daemon that adds fields to its replies replaces it.
+
+    Args:
+        handler: answers the requests.
+        newcomers: the clients that have not logged in; None if they need not.
+    """
+
+    def __init__(self, handler: Handler, newcomers: Newcomers | None) -> None:
+        self.frame_error: Callable[[int, CommandError], bytes] = error_reply
+        self._handler = handler
+        self._newcomers = newcomers
+
+    @may_run_in_reactor
+    async def to_frame(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        """The frame of the reply; None if there is nothing (more) to send.
+
+        Raises:
+            RemoteProtocolError: the client has broken the protocol.
+            OSError: its connection broke.
+        """
+        if frame.startswith(_OP_MSG, _OPCODE_AT):
+            return await self._to_op_msg(client, frame, is_plain=True)
+        return await self._to_other(client, frame)
+
+    def at_shutdown(self, request: Request) -> bytes:
+        """The reply to a request whose operation was interrupted because the daemon stops."""
+        error = CommandError(
+            ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=_labels_at_shutdown(request)
+        )
+        return self.frame_error(request.message.request_id, error)
+
+    @may_run_in_reactor
+    async def _to_other(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        """Answer a frame that is compressed, or was until now, or begins with an old hello."""
+        opcode = frame[12] | frame[13] << 8
+        if opcode == OP_MSG:
+            return await self._to_op_msg(client, frame)
+        if opcode == OP_COMPRESSED:
+            inner, compressor = await packing.decompress(frame, client.stream.message_bytes_max)
+            if compressor.name.lower() not in client.compressors:
+                raise RemoteProtocolError(f"a message compressed with {compressor.name}, which was not negotiated")
+            reply = await self._to_other(client, inner)
+            return None if reply is None else await packing.compress(reply, compressor)
+        if opcode == OP_QUERY:
+            return await self._to_op_query(client, frame)
+        raise RemoteProtocolError(f"message with unsupported opcode {Header(frame).opcode}")
+
+    @may_run_in_reactor
+    async def _to_op_msg(self, client: ClientConnection, frame: bytes, *, is_plain: bool = False) -> bytes | None:
+        """Answer an OP_MSG. It ``is_plain`` if neither it nor its reply is inside another message."""
+        try:
+            message = OpMsg(frame)
+        except MalformedRequestError as error:
+            return self._refused(frame, error)
+        client.is_answered_verbatim = is_plain and not message.flags & CHECKSUM_PRESENT
+        command = None
+        try:
+            request = Request(message)
+            command = request.name
+            client.unanswered = None if message.flags & MORE_TO_COME else request
+            if client.is_newcomer and self._newcomers is not None:
+                self._newcomers.heard(client, request)
+            reply = await self._handler.handle(client, request)
+        except CommandError as error:
+            reply = self.frame_error(message.request_id, error)
+        except MalformedRequestError as malformed:
+            reply = self.frame_error(message.request_id, malformed.error)
+        except (RemoteProtocolError, OSError):
+            raise
+        except Exception as error:
+            logger.exception(
+                "Internal error in a command",
+                connection_id=client.id,
+                remote=client.peer,
+                command=command,
+            )
+            internal = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
+            client.is_finished = True
+            reply = self.frame_error(message.request_id, internal)
+        if message.flags & MORE_TO_COME:
+            return None
+        if message.flags & CHECKSUM_PRESENT and reply is not None and not reply[16] & CHECKSUM_PRESENT:
+            return with_checksum(reply)
+        return reply
+
+    @may_run_in_reactor
+    async def _to_op_query(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        """Answer what drivers send before they know that OP_MSG is supported, as if it were an OP_MSG."""
+        query = legacy.parse_query(frame)
+        if not legacy.is_permitted(query):
+            return legacy.unsupported_reply(query)
+        db = query.full_collection_name.partition(".")[0]
+        try:
+            body = append(query.query, encode_elements({"$db": db}))
+        except (InvalidBSONError, bson.errors.InvalidStringData) as error:
+            raise RemoteProtocolError(f"OP_QUERY: {error}") from error
+        reply = await self._to_op_msg(client, op_msg(body, request_id=next_request_id()))
+        return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
+
+    def _refused(self, frame: bytes, malformed: MalformedRequestError) -> bytes | None:
+        """The answer to an OP_MSG that is not a command; None if its sender expects none."""
+        flags = flags_of(frame)
+        if flags & MORE_TO_COME:
+            return None
+        reply = self.frame_error(Header(frame).request_id, malformed.error)
+        return with_checksum(reply) if flags & CHECKSUM_PRESENT else reply
+
+
+def _labels_at_shutdown(request: Request) -> tuple[str, ...]:
+    """What the driver may send again: a retryable write or the end of a transaction, or the whole of a transaction."""
+    if b"txnNumber" not in request.fields:
+        return ()
+    if b"autocommit" in request.fields and request.name not in _ENDINGS_OF_TRANSACTIONS:
+        return (TRANSIENT_TRANSACTION_ERROR,)
+    return (RETRYABLE_WRITE_ERROR,)
