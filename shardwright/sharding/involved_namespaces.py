@@ -31,6 +31,9 @@ from shardwright.wire.rawbson import (
 
 INVOLVED_NAMESPACES: Final = b"involvedNamespaces"
 
+JOINED_NAMESPACE: Final = "involvedNamespace"
+"""The field of an error that names a collection which the shard does not have all of, and the router can join."""
+
 WRITING_STAGES: Final = frozenset({b"$out", b"$merge"})
 
 _NAMING: Final = re.compile(rb"\$(?:lookup|graphLookup|unionWith|out|merge)\0")
@@ -43,6 +46,11 @@ _SOURCE_FIELDS: Final = {
 _NAMED_BY_STRING: Final = WRITING_STAGES | {b"$unionWith"}
 _WITH_PIPELINE: Final = frozenset({b"$lookup", b"$unionWith"})
 _Where = tuple[str, str]
+
+
+def asks_for_another_way(error: CommandError) -> bool:
+    """Whether a shard refuses a read that it cannot run alone: the router resolves the view, or joins."""
+    return error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod or JOINED_NAMESPACE in error.extra
 
 
 def may_involve_others(body: bytes) -> bool:

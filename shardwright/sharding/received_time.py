@@ -5,10 +5,11 @@ advance the clock for good. Earlier times change nothing, and are not checked.
 """
 
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Final
 
 from shardwright.sharding.signing_keys import PURPOSE, SigningKey
-from shardwright.sharding.time_signer import HASH_BYTES, is_proven
+from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, HASH_BYTES, TimeSigner, is_proven
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -17,6 +18,14 @@ from shardwright.wire.type_names import type_name
 
 DUMMY_KEY_ID: Final = 0
 """The ``keyId`` of a time that was not signed."""
+
+_CHECKED: Final = -1
+"""In place of the key of a signature that needs no further check."""
+
+_DUMMY_PROOF: Final = bytes(HASH_BYTES)
+
+_TIME_NAME: Final = b"\x11clusterTime\0"
+_NAME_AT: Final = 4 + len(_TIME_NAME)
 
 _HALF_MAX: Final = 2**31 - 1
 
@@ -34,6 +43,30 @@ class ReceivedTime:
     time: int
     key_id: int
     proof: bytes
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether it has the dummy in place of a signature, as times have that servers tell each other."""
+        return self.key_id == DUMMY_KEY_ID and self.proof == _DUMMY_PROOF
+
+    @classmethod
+    def read_own(cls, document: bytes, span: Span, signer: TimeSigner) -> "ReceivedTime | None":
+        """The value of a ``$clusterTime`` that is byte for byte as a signer with the same key writes it, as nearly all
+        are; None for any other.
+
+        Args:
+            document: contains it.
+            span: where.
+            signer: has signed times of the same moment before, so that this is quick.
+        """
+        at = span[2] + _NAME_AT
+        if not document.startswith(_TIME_NAME, at - len(_TIME_NAME)):
+            return None
+        time = int.from_bytes(document[at : at + 8], "little")
+        signature = signer.element(time)
+        if signature is DUMMY_SIGNATURE_ELEMENT or not compare_digest(document[at + 8 : span[3] - 1], signature):
+            return None
+        return cls(time, _CHECKED, b"")
 
     @classmethod
     def read(cls, document: bytes, span: Span) -> "ReceivedTime":

@@ -5,7 +5,7 @@ the uses of their sessions and write them every five minutes, each session once.
 """
 
 from base64 import b64encode
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Self
@@ -88,10 +88,12 @@ class SessionChanges:
     Attributes:
         used: the time of the last use of each session, in seconds since 1970.
         ended: sessions that their clients have ended.
+        users: the full names of the users of sessions in ``used``, where there is access control.
     """
 
     used: dict[SessionId, float] = field(default_factory=dict)
     ended: set[SessionId] = field(default_factory=set)
+    users: dict[SessionId, str] = field(default_factory=dict)
 
 
 class SessionCache:
@@ -126,12 +128,13 @@ class SessionCache:
         self._last_use[lsid] = now
         return True
 
-    def use(self, lsid: bytes, now: float) -> None:
+    def use(self, lsid: bytes, now: float, user: str = "") -> None:
         """Note that an operation runs in a session.
 
         Args:
             lsid: the raw document.
             now: in seconds since 1970.
+            user: the full name of the user whose session it is, if known.
 
         Raises:
             CommandError: TooManyLogicalSessions; or the ``lsid`` is malformed, see `check_lsid`.
@@ -146,6 +149,8 @@ class SessionCache:
             )
         self._last_use[lsid] = now
         self._known[lsid] = session
+        if user:
+            self._changes.users[session] = user
 
     def end(self, sessions: Collection[SessionId]) -> None:
         """Note that clients have ended sessions."""
@@ -159,17 +164,23 @@ class SessionCache:
             used[session] = max(last_use, used.get(session, 0))
         return used
 
+    @property
+    def users(self) -> Mapping[SessionId, str]:
+        """The full names of the users of sessions, where they are known."""
+        return self._changes.users
+
     def take(self) -> SessionChanges:
         """Remove and return everything. A session that was ended counts as ended, even if it was used afterwards."""
         ended = self._changes.ended
-        changes = SessionChanges(
-            {session: used for session, used in self.sessions().items() if session not in ended}, ended
-        )
+        used = {session: last_use for session, last_use in self.sessions().items() if session not in ended}
+        users = {session: user for session, user in self._changes.users.items() if session in used}
+        changes = SessionChanges(used, ended, users)
         self._last_use, self._known, self._changes = {}, {}, SessionChanges()
         return changes
 
     def put_back(self, changes: SessionChanges) -> None:
         """Keep changes that could not be written for the next refresh."""
         self._changes.ended |= changes.ended
+        self._changes.users = changes.users | self._changes.users
         for session, last_use in changes.used.items():
             self._changes.used[session] = max(last_use, self._changes.used.get(session, 0))

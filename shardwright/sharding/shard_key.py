@@ -75,6 +75,11 @@ class ShardKeyPattern:
         """The hashed field, if the pattern has one."""
         return next((each for each in self.fields if each.hashed), None)
 
+    @property
+    def index_name(self) -> str:
+        """The name of an index on it, such as ``a_1_b_hashed``, of whatever type its numbers are."""
+        return "_".join(f"{each.name.decode()}_{_HASHED if each.hashed else 1}" for each in self.fields)
+
     def extract_from_document(self, document: bytes) -> bytes:
         """The shard key document of a document, stored or about to be; a missing field is null.
 

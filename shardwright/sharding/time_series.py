@@ -97,6 +97,12 @@ class TimeSeriesFields:
         """How measurements are made into buckets once the granularity has changed."""
         return replace(self, granularity=granularity, bucket_max_span_seconds=_SPAN_SECONDS[granularity])
 
+    def makes_buckets_like(self, other: "TimeSeriesFields") -> bool:
+        """Whether measurements become the same buckets, even if only one of the two states how long these may be."""
+        return self.span_ms == other.span_ms and self == replace(
+            other, bucket_max_span_seconds=self.bucket_max_span_seconds
+        )
+
     @property
     def span_ms(self) -> int:
         """How many milliseconds at most lie between the beginning of a bucket and a measurement in it."""

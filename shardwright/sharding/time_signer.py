@@ -47,14 +47,21 @@ def is_proven(key: SigningKey, time: int, proof: bytes) -> bool:
 class TimeSigner:
     """Signs times with the newest keys it was given.
 
+    Args:
+        keys: see below.
+        withholds_unsigned: see below.
+
     Attributes:
         keys: those keys; setting them forgets all proofs.
+        withholds_unsigned: whether clients get no times while there is no key, as under access control: a server
+            would refuse such a time from a user.
     """
 
-    __slots__ = ("_elements", "_keys")
+    __slots__ = ("_elements", "_keys", "withholds_unsigned")
 
-    def __init__(self, keys: SigningKeys | None = None) -> None:
+    def __init__(self, keys: SigningKeys | None = None, *, withholds_unsigned: bool = False) -> None:
         self._keys = keys or SigningKeys()
+        self.withholds_unsigned = withholds_unsigned
         self._elements: dict[int, bytes] = {}
 
     @property

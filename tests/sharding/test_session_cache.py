@@ -56,6 +56,20 @@ def test_what_could_not_be_written_is_kept() -> None:
     assert cache.take() == SessionChanges({SessionId(A): 2, SessionId(C): 1}, {SessionId(B)})
 
 
+def test_the_user_of_a_session_is_known_until_it_is_written() -> None:
+    cache = SessionCache()
+    cache.use(lsid(A), 1, "alice@admin")
+    cache.use(lsid(B), 1)
+    cache.use(lsid(C), 1, "bob@shop")
+    cache.end([SessionId(C)])
+    assert cache.users == {SessionId(A): "alice@admin", SessionId(C): "bob@shop"}
+    changes = cache.take()
+    assert changes.users == {SessionId(A): "alice@admin"}
+    assert cache.users == {}
+    cache.put_back(changes)
+    assert cache.take().users == {SessionId(A): "alice@admin"}
+
+
 def test_there_is_a_greatest_number_of_sessions() -> None:
     cache = SessionCache(1)
     cache.use(lsid(A), 1)

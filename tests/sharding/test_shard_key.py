@@ -66,6 +66,11 @@ def test_any_one_is_ascending(one: object) -> None:
     assert [field.name for field in pattern.fields] == [b"a", b"a.b"]
 
 
+def test_the_name_of_its_index() -> None:
+    """As MongoDB names it when ``shardCollection`` creates it."""
+    assert ShardKeyPattern.from_mapping({"a": 1.0, "b.c": "hashed", "d": Int64(1)}).index_name == "a_1_b.c_hashed_d_1"
+
+
 @pytest.mark.parametrize(
     ("document", "key"),
     [

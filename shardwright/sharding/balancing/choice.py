@@ -21,7 +21,7 @@ class ShardChoice:
         self._busy.update(shards)
 
     def free(self) -> Iterator[ShardState]:
-        """The shards that may still get a move."""
+        """The shards that may still get a move; those that get one while this is iterated are passed over."""
         return (shard for shard in self.shards if shard.is_available and shard.id not in self._busy)
 
     @property

@@ -1,7 +1,7 @@
 """Moves that even out the data of a collection, or the number of its chunks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.sharding.balancing.choice import ShardChoice
@@ -58,6 +58,7 @@ def _move_data(collection: CollectionState, zone: str, choice: ShardChoice, deci
             )
             choice.take(donor.id, recipient.id)
             return True
+        limits = limits.without(donor.id)
         reason = "the shard has more data than others, but no chunk of this zone that can be moved"
         decisions.skipped.append(Skipped(collection.namespace, reason, Rule.IMBALANCE, donor.id, zone))
     return False
@@ -65,20 +66,28 @@ def _move_data(collection: CollectionState, zone: str, choice: ShardChoice, deci
 
 @dataclass(frozen=True, slots=True)
 class _Extremes:
-    """The sizes of a collection on the shards that may have a zone."""
+    """The sizes of a collection on the shards that may have a zone.
+
+    Attributes:
+        givers: the sizes on those that may have chunks of the zone to give.
+    """
 
     least: int
-    most: int
     mean: int
+    givers: Mapping[str, int]
 
     @classmethod
     def of(cls, collection: CollectionState, shards: Sequence[ShardState]) -> "_Extremes":
-        sizes = [collection.size_on(shard.id) for shard in shards]
-        return cls(min(sizes), max(sizes), sum(sizes) // len(sizes))
+        sizes = {shard.id: collection.size_on(shard.id) for shard in shards}
+        return cls(min(sizes.values()), sum(sizes.values()) // len(sizes), sizes)
+
+    def without(self, shard: str) -> "_Extremes":
+        """The same, once a shard is known to have nothing to give."""
+        return replace(self, givers={name: size for name, size in self.givers.items() if name != shard})
 
     def allow(self, from_size: int, to_size: int, step: int) -> bool:
         """Whether the sizes are the extremes, or both stay on their side of the mean."""
-        is_extreme = from_size >= self.most and to_size <= self.least
+        is_extreme = from_size >= max(self.givers.values(), default=0) and to_size <= self.least
         return is_extreme or (from_size - step >= self.mean and to_size + step <= self.mean)
 
 

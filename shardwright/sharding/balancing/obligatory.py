@@ -30,7 +30,9 @@ def empty_draining_shards(
         decisions: what is decided is added to them.
         counts: the numbers of chunks, if they are known: what a shard does not have is not looked for.
     """
-    for shard in [each for each in choice.free() if each.is_draining]:
+    for shard in choice.free():
+        if not shard.is_draining:
+            continue
         zones = _present(frozenset(collection.zones.zones) | {NO_ZONE}, shard, counts)
         force = ForceJumbo.BALANCER
         yield from _move_away(collection, shard, zones, Rule.DRAINING, force, loads, counts, choice, decisions)
@@ -49,7 +51,9 @@ def move_into_zones(
     if not collection.zones.has_zones:
         return
     force = cluster.force_jumbo
-    for shard in [each for each in choice.free() if not each.is_draining]:
+    for shard in choice.free():
+        if shard.is_draining:
+            continue
         strange = _present((zone for zone in collection.zones.zones if not shard.may_own(zone)), shard, counts)
         yield from _move_away(collection, shard, strange, Rule.ZONE_VIOLATION, force, loads, counts, choice, decisions)
 

@@ -5,7 +5,7 @@ whole cursor; the generator's return value is the result. The reads carry their 
 config server of MongoDB 6.0 as well.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bson.timestamp import Timestamp
@@ -32,6 +32,10 @@ _CHUNK_PREFIX: Final = b"\x03chunks\0"
 _CHUNK_START: Final = 4 + len(_CHUNK_PREFIX)
 
 
+class CatalogIsOlderError(CommandError):
+    """The config servers have an older state of a collection than one that was read before."""
+
+
 class CatalogRead(NamedTuple):
     """One read of the catalog: a command that opens a cursor, and the database to send it to."""
 
@@ -52,7 +56,7 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
 
     Raises:
         CommandError: ConflictingOperationInProgress, after `ROUTING_READS_MAX` reads the result does not fit together,
-            or is older than ``known``.
+            or (`CatalogIsOlderError`) is older than ``known``.
     """
     newest = known
     for attempt in range(1, ROUTING_READS_MAX + 1):
@@ -90,10 +94,10 @@ def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable
     """The table, provided that it is not older than another one.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, it is older.
+        CatalogIsOlderError: it is older.
     """
     if newest is not None and _age(table) < _age(newest):
-        raise CommandError(
+        raise CatalogIsOlderError(
             ErrorCode.ConflictingOperationInProgress,
             f"{table.collection.namespace} was read at version {table.collection_version}, which is older than the "
             f"known {newest.collection_version}",
@@ -139,6 +143,12 @@ def find_in_catalog(
 ) -> CatalogReads[list[bytes]]:
     """The raw documents of a collection of the config database that match a query."""
     return (yield _find(collection, query, **({} if sort is None else {"sort": sort})))
+
+
+def aggregate_in_catalog(collection: str, pipeline: Sequence[Mapping[str, Any]]) -> CatalogReads[list[bytes]]:
+    """The raw documents that an aggregation of a collection of the config database returns."""
+    command = {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "readConcern": {"level": "majority"}}
+    return (yield CatalogRead(CONFIG, command))
 
 
 def find_in_snapshot(

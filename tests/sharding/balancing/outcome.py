@@ -119,14 +119,14 @@ def check_even(world: World) -> None:
 def check_no_needless_moves(world: World) -> None:
     """Nothing is moved twice, except from a shard that has got a large chunk because it had to leave another one.
 
-    Such chunks are moved whole, and when data is evened out, parts of them. By count, nothing is moved twice at all.
+    Such chunks are moved whole, and when data is evened out, parts of them. By count, one is moved twice if the shard
+    with the fewest chunks took part in another move when it had to leave.
 
     Raises:
         AssertionError: something is.
     """
-    for key, rules in world.moved.items():
+    for rules in world.moved.values():
         if len(rules) > 1:
-            assert world.policy is Policy.DATA_SIZE, key
             assert len(rules) == 2, rules
             assert rules[0] is not Rule.IMBALANCE
             assert rules[1] is Rule.IMBALANCE

@@ -136,6 +136,11 @@ def test_chunks_are_moved_to_their_zone() -> None:
     assert moves(of) == [("a", "c", "zoneViolation", 1)]
 
 
+def test_a_shard_that_gets_a_chunk_of_its_zone_gives_none_away_in_the_same_round() -> None:
+    of = world([shard("a"), shard("b", "z"), shard("c", "y")], [(1, "a"), (2, "b")], [(0, 1, "z"), (1, 2, "y")])
+    assert moves(of) == [("a", "b", "zoneViolation", 0)]
+
+
 def test_without_a_shard_in_the_zone_its_chunks_stay() -> None:
     of = world([shard("a"), shard("b")], [(4, "a")], [(0, 4, "z")])
     assert moves(of) == []

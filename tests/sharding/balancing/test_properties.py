@@ -11,7 +11,7 @@ from shardwright.sharding.balancing.decisions import Rule
 from shardwright.sharding.balancing.evening_out import THRESHOLD_CHUNKS, ideal_count
 from shardwright.sharding.balancing.zones import NO_ZONE
 from tests.sampling import many
-from tests.sharding.balancing.outcome import check_placement, check_rounds
+from tests.sharding.balancing.outcome import check_even, check_no_needless_moves, check_placement, check_rounds
 from tests.sharding.balancing.simulation import SimulatedChunk, World
 
 ROUNDS_MAX: Final = 500
@@ -62,6 +62,7 @@ def test_draining_shards_become_empty(world: World) -> None:
     world.run(ROUNDS_MAX)
     check_rounds(world)
     check_placement(world)
+    check_even(world)
     assert all(world.sizes.get(shard.id, 0) == 0 for shard in world.shards if shard.is_draining)
 
 
@@ -71,6 +72,7 @@ def test_zones_are_respected_always(world: World) -> None:
     world.run(ROUNDS_MAX)
     check_rounds(world)
     check_placement(world)
+    check_even(world)
 
 
 @settings(max_examples=many(1000, 60), deadline=None)
@@ -79,6 +81,8 @@ def test_counts_with_zones_and_draining_shards(world: World) -> None:
     world.run(ROUNDS_MAX)
     check_rounds(world)
     check_placement(world)
+    check_even(world)
+    check_no_needless_moves(world)
 
 
 @settings(max_examples=many(1000, 60), deadline=None)
