@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from pymongo.errors import OperationFailure, PyMongoError
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.shard_parts import Client, listed_shards, only_in, router, stop_and_delete
 from shardwright.deploy.start import start_processes

@@ -13,11 +13,12 @@ from bson import json_util
 from shardwright.deploy.added_shard import add_shard
 from shardwright.deploy.balancing import balancer, explanation
 from shardwright.deploy.cluster_auth import change_mode
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.consistency import inconsistencies
 from shardwright.deploy.daemon_options import check_options
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.key_rotation import rotate_key
-from shardwright.deploy.layout import ClusterState, DamagedStateError, Layout, remove_sockets
+from shardwright.deploy.layout import DamagedStateError, Layout, remove_sockets
 from shardwright.deploy.migrations import migrations_under_way
 from shardwright.deploy.modes import has_key
 from shardwright.deploy.mongod import find_mongod

@@ -9,8 +9,9 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.modes import MODES
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.steps import Steps

@@ -19,7 +19,7 @@ DAEMONS: Final = (Role.ROUTER, Role.SHARDD, Role.CONFIGD)
 
 _GIVEN_BY_LAUNCHER: Final = frozenset(
     {
-        *("bind-ip", "port", "metrics-port", "unix-socket-directory", "log-file", "log-rotate"),
+        *("bind-ip", "port", "metrics-bind-ip", "metrics-port", "unix-socket-directory", "log-file", "log-rotate"),
         *("configdb", "workers", "mongod-socket", "mongod-address", "set-parameter", "key-file"),
         *("tls-mode", "tls-certificate-key-file", "tls-cluster-file", "tls-ca-file", "mongod-tls"),
         "cluster-auth-mode",

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Mapping
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.daemon_options import option_words
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.modes import daemon_words
 from shardwright.deploy.mongod import mongod_socket
 from shardwright.deploy.parameters import parameters_of_daemon, parameters_of_router

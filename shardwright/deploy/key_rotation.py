@@ -18,9 +18,10 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from shardwright.deploy.access import Access, new_key
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.durable_files import write_json
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.modes import has_key
 from shardwright.deploy.mongod import POLL_INTERVAL, connect, wait_members_known, wait_primary
 from shardwright.deploy.steps import Steps

@@ -1,4 +1,4 @@
-"""The directory of one cluster: the paths in it, and the state file that describes the cluster.
+"""The directory of one cluster: the paths in it, its state file, and the lock of the command that changes it.
 
 ::
 
@@ -22,67 +22,21 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwright.deploy.access import NO_LOG_IN, Access
-from shardwright.deploy.daemon_options import DaemonOptions
+from shardwright.deploy.cluster_state import FORMAT, ClusterState
 from shardwright.deploy.durable_files import UNFINISHED_SUFFIX, write_json
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.marks import directory_identity
 from shardwright.deploy.modes import KEY_FILE, has_key
 from shardwright.deploy.tls_files import TlsFiles
-from shardwright.deploy.topology import Role, Topology
-
-FORMAT = 1
-
-# Defaults for fields that older state files lack.
-DEFAULT_CACHE_GB = 0.25
-DEFAULT_WORKERS = 1
-DEFAULT_LOG_ROTATE = "rename"
+from shardwright.deploy.topology import Role
 
 # sockaddr_un holds 108 bytes, including the terminating null.
 SOCKET_PATH_BYTES_MAX = 107
-
-
-@dataclass(frozen=True)
-class ClusterState:
-    """The contents of ``cluster.json``.
-
-    Attributes:
-        mongod: path of the mongod binary.
-        cache_gb: WiredTiger cache of each mongod, in GiB.
-        workers: processes per router.
-        sockets: directory of the processes' UNIX sockets.
-        parameters: server parameters of the shards (see `deploy.parameters`).
-        separate_sockets: whether each daemon has its own socket directory.
-        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
-        daemon_options: additional options for the daemons.
-        has_access_control: whether processes and clients have to log in.
-        added: the shards that were added to the cluster at some time: one of them that is no shard any more has been
-            removed, and is not to be added again.
-        has_tls: whether all connections are secured.
-        cluster_auth_mode: how the processes recognise each other (`deploy.modes`), with access control.
-    """
-
-    topology: Topology
-    mongod: str
-    cache_gb: float
-    workers: int
-    sockets: Path
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    separate_sockets: bool = False
-    log_rotate: str = DEFAULT_LOG_ROTATE
-    daemon_options: DaemonOptions = field(default_factory=dict)
-    has_access_control: bool = False
-    added: frozenset[str] = frozenset()
-    has_tls: bool = False
-    cluster_auth_mode: str = KEY_FILE
-
-    def sockets_of(self, name: str) -> Path:
-        """The directory in which the daemon ``name`` looks for UNIX sockets."""
-        return self.sockets / name if self.separate_sockets else self.sockets
 
 
 class DamagedStateError(DeployError):
@@ -200,24 +154,8 @@ class Layout:
         Raises:
             DeployError: it cannot be written.
         """
-        document = {
-            "format": FORMAT,
-            "directory": self.identity(),
-            "mongod": state.mongod,
-            "cacheGB": state.cache_gb,
-            "workers": state.workers,
-            "parameters": dict(state.parameters),
-            "separateSockets": state.separate_sockets,
-            "logRotate": state.log_rotate,
-            "daemonOptions": {role.value: dict(options) for role, options in state.daemon_options.items() if options},
-            "accessControl": state.has_access_control,
-            "added": sorted(state.added),
-            "tls": state.has_tls,
-            "clusterAuthMode": state.cluster_auth_mode,
-            **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
-            **state.topology.to_document(),
-        }
-        write_json(self.state_file, document)
+        sockets = {} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}
+        write_json(self.state_file, {"directory": self.identity(), **sockets, **state.to_document()})
 
     def load(self) -> ClusterState | None:
         """The cluster in this directory; ``None`` if there is none.
@@ -235,21 +173,7 @@ class Layout:
                 f"this is format {FORMAT}); use that version, or another --dir"
             )
         try:
-            return ClusterState(
-                Topology.from_document(document),
-                document.get("mongod", ""),
-                document.get("cacheGB", DEFAULT_CACHE_GB),
-                document.get("workers", DEFAULT_WORKERS),
-                self._sockets(document),
-                document.get("parameters", {}),
-                document.get("separateSockets", False),
-                document.get("logRotate", DEFAULT_LOG_ROTATE),
-                {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
-                document.get("accessControl", False),
-                frozenset(document.get("added", ())),
-                document.get("tls", False),
-                document.get("clusterAuthMode", KEY_FILE),
-            )
+            return ClusterState.from_document(document, self._sockets(document))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(
                 f"{self.state_file} was written by another version of shardwright, whose processes are described "

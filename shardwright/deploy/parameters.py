@@ -11,12 +11,14 @@ ORPHAN_CLEANUP_DELAY: Final = "orphanCleanupDelaySecs"
 VERIFY_MIGRATIONS: Final = "verifyMigrations"
 ENABLE_TEST_COMMANDS: Final = "enableTestCommands"
 
+_SESSION_TIMEOUT: Final = "localLogicalSessionTimeoutMinutes"
+
 _OF_SHARD_DAEMONS: Final = frozenset({VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"})
 _OF_ROUTERS: Final = frozenset({ENABLE_TEST_COMMANDS})
 _OF_ROUTERS_TOO: Final = frozenset(
     {
         *("disableLogicalSessionCacheRefresh", "logicalSessionRefreshMillis", "maxAcceptableLogicalClockDriftSecs"),
-        "maxSessions",
+        *("maxSessions", _SESSION_TIMEOUT),
     }
 )
 """Of routers as well as of the shards' mongods."""
@@ -42,6 +44,11 @@ def parameters_of_daemon(parameters: Mapping[str, str]) -> dict[str, str]:
 def parameters_of_router(parameters: Mapping[str, str]) -> dict[str, str]:
     """The parameters for routers."""
     return {name: value for name, value in parameters.items() if name in _OF_ROUTERS | _OF_ROUTERS_TOO}
+
+
+def parameters_of_config_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters for the mongods of the config servers, which say when ``config.system.sessions`` expires."""
+    return {name: value for name, value in parameters.items() if name == _SESSION_TIMEOUT}
 
 
 def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -1,15 +1,9 @@
 """What ``up`` starts: the cluster in the directory, or a new one."""
 
+from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB, DEFAULT_LOG_ROTATE, DEFAULT_WORKERS, ClusterState
 from shardwright.deploy.daemon_options import combined
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import (
-    DEFAULT_CACHE_GB,
-    DEFAULT_LOG_ROTATE,
-    DEFAULT_WORKERS,
-    ClusterState,
-    Layout,
-    remove_sockets,
-)
+from shardwright.deploy.layout import Layout, remove_sockets
 from shardwright.deploy.modes import KEY_FILE
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import Role, Topology

@@ -1,21 +1,47 @@
 """Choosing free TCP ports, and reserving them while a cluster starts.
 
 A chosen port stays bound (but not listening) in this process until the process that will use it is about to start, so
-that two clusters that start at the same time never choose the same port.
+that two clusters that start at the same time never choose the same port. From then until the process listens this
+process does not choose the port again, since it prefers those that it has not chosen for longest; another could take
+it, unless each has ports of its own (`ENVIRONMENT_VARIABLE`).
 """
 
+import itertools
+import os
 import random
+import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.topology import LOOPBACK
 
 # Below the range that Linux uses for outgoing connections (32768-60999), so that a stopped cluster finds its ports free
 # when it is restarted.
-FREE_PORTS = range(20_000, 32_000)
+FREE_PORTS: Final = range(20_000, 32_000)
+
+ENVIRONMENT_VARIABLE: Final = "SHARDWRIGHT_PORTS"
+"""``FIRST-LAST``: the ports to choose from instead of `FREE_PORTS`."""
+
+_choices = itertools.count(1)
+_last_choice: dict[int, int] = {}  # by port, of this process
+
+
+def ports_to_choose_from() -> range:
+    """The ports of which free ones are chosen.
+
+    Raises:
+        DeployError: the environment variable is no range of ports.
+    """
+    text = os.environ.get(ENVIRONMENT_VARIABLE)
+    if text is None:
+        return FREE_PORTS
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text, re.ASCII)
+    if found is None or not 0 < int(found[1]) <= int(found[2]) < 65536:
+        raise DeployError(f"{ENVIRONMENT_VARIABLE}={text} is not of the form FIRST-LAST")
+    return range(int(found[1]), int(found[2]) + 1)
 
 
 class PortReservation:
@@ -51,41 +77,59 @@ class PortReservation:
             self.hold(port)
 
     def hold_free(self, preferred: Iterable[int] = ()) -> int:
-        """Reserve and return the first free port of ``preferred``, otherwise a random one of `FREE_PORTS`.
+        """Reserve and return the first free port of ``preferred``, otherwise one of `ports_to_choose_from`.
 
         Raises:
             DeployError: every port is in use.
         """
-        for port in [*preferred, *random.sample(FREE_PORTS, len(FREE_PORTS))]:
+        ports = ports_to_choose_from()
+        for port in [*preferred, *_in_order_of_choice(ports)]:
             held = _bind(port, reuse=False)
             if held is not None:
-                self._held[port] = held
+                self._hold_chosen({port: held})
                 return port
-        raise DeployError(f"every port from {FREE_PORTS.start} to {FREE_PORTS.stop - 1} on {LOOPBACK} is in use")
+        raise DeployError(f"every port from {ports.start} to {ports.stop - 1} on {LOOPBACK} is in use")
 
     def hold_free_run(self, count: int) -> int:
-        """Reserve ``count`` consecutive free ports of `FREE_PORTS` and return the first.
+        """Reserve ``count`` consecutive free ports of `ports_to_choose_from` and return the first.
 
         Raises:
             DeployError: there are not enough consecutive free ports.
         """
-        for first in random.sample(FREE_PORTS, len(FREE_PORTS)):
+        ports = ports_to_choose_from()
+        for first in _in_order_of_choice(ports, count):
             run: dict[int, socket.socket] = {}
-            for port in range(first, min(first + count, FREE_PORTS.stop)):
+            for port in range(first, min(first + count, ports.stop)):
                 held = _bind(port, reuse=False)
                 if held is None:
                     break
                 run[port] = held
             if len(run) == count:
-                self._held |= run
+                self._hold_chosen(run)
                 return first
             for held in run.values():
                 held.close()
-        raise DeployError(f"no {count} ports in a row are free from {FREE_PORTS.start} to {FREE_PORTS.stop - 1}")
+        raise DeployError(f"no {count} ports in a row are free from {ports.start} to {ports.stop - 1}")
 
     def release(self, port: int) -> None:
         """Release ``port`` for the process that is about to listen on it."""
         self._held.pop(port).close()
+
+    def _hold_chosen(self, ports: Mapping[int, socket.socket]) -> None:
+        self._held |= ports
+        _last_choice.update(dict.fromkeys(ports, next(_choices)))
+
+
+def _in_order_of_choice(ports: range, count: int = 1) -> list[int]:
+    """The ports in the order in which to try them, or the first ones of ``count`` in a row.
+
+    Those come first that this process has not chosen for longest, in random order if it has never chosen them.
+    """
+
+    def last_choice(first: int) -> int:
+        return max(_last_choice.get(port, 0) for port in range(first, first + count))
+
+    return sorted(random.sample(ports, len(ports)), key=last_choice)
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:

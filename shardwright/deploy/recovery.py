@@ -1,6 +1,7 @@
 """Recovering enough about a running cluster whose state file is damaged to stop it."""
 
-from shardwright.deploy.layout import DEFAULT_CACHE_GB, DEFAULT_WORKERS, ClusterState, Layout
+from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB, DEFAULT_WORKERS, ClusterState
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.marks import marked_processes
 from shardwright.deploy.topology import ProcessPlan, Role, Size, Topology
 

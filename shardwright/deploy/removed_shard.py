@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.progress import progress_bar
 from shardwright.deploy.shard_parts import Client, listed_shards, only_in, router, stop_and_delete
 from shardwright.deploy.steps import Steps

@@ -9,8 +9,9 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.supervisor import STOP_ORDER, Supervisor
 from shardwright.deploy.topology import Topology
 

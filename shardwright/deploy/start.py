@@ -7,8 +7,9 @@ from typing import Any, Final
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import PyMongoError
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.mongod import initiate, wait_members_known, wait_primary
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.steps import Steps, counted

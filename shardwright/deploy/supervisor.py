@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from shardwright.deploy.cluster_state import ClusterState
+from shardwright.deploy.core_dumps import forbid_core_dumps
 from shardwright.deploy.daemons import daemon_arguments
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.marks import mark, marked_processes
 from shardwright.deploy.modes import mongod_words
 from shardwright.deploy.mongod import POLL_INTERVAL, mongod_arguments
-from shardwright.deploy.parameters import parameters_of_mongod
+from shardwright.deploy.parameters import parameters_of_config_mongod, parameters_of_mongod
 from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
 from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
 from shardwright.deploy.readiness import is_ready
@@ -82,6 +84,8 @@ class Supervisor:
             DeployError: it cannot be started.
         """
         arguments = self._arguments(plan)
+        if self._state.has_access_control or self._state.has_tls:
+            forbid_core_dumps()
         try:
             identity = spawn(
                 arguments,
@@ -161,6 +165,7 @@ class Supervisor:
     def _arguments(self, plan: ProcessPlan) -> list[str]:
         if plan.role is not Role.MONGOD:
             return daemon_arguments(self._layout, self._state, plan)
+        of_mongod = parameters_of_config_mongod if plan.replica_set == CONFIG_SET else parameters_of_mongod
         return mongod_arguments(
             self._state.mongod,
             plan,
@@ -168,7 +173,7 @@ class Supervisor:
             log=self._layout.log(plan.name),
             sockets=self._state.sockets,
             cache_gb=self._state.cache_gb,
-            parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
+            parameters=of_mongod(self._state.parameters),
             log_rotate=self._state.log_rotate,
             auth_words=self._auth_words(),
             tls_words=self._layout.tls.mongod_words() if self._state.has_tls else (),

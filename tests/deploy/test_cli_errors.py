@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.deploy.cli import main
-from shardwright.deploy.layout import FORMAT
+from shardwright.deploy.cluster_state import FORMAT
 from shardwright.deploy.up_options import MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
 from shardwright.router.cursors import ids
 from tests.local_cluster import shardwright

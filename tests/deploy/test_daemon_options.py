@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from shardwright.deploy.cli import main
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.daemon_options import check_options, combined, parse_option
 from shardwright.deploy.daemons import daemon_arguments
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.topology import Role, Size, Topology
 
 

@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 
 from shardwright.deploy.cluster import LocalCluster
+from shardwright.deploy.cluster_state import FORMAT, ClusterState
 from shardwright.deploy.daemons import daemon_arguments
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import (
-    FORMAT,
-    SOCKET_PATH_BYTES_MAX,
-    ClusterState,
-    DamagedStateError,
-    Layout,
-    remove_sockets,
-)
+from shardwright.deploy.layout import SOCKET_PATH_BYTES_MAX, DamagedStateError, Layout, remove_sockets
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.topology import Role, Size, Topology
 

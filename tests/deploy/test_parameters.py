@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.daemons import daemon_arguments
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.parameters import (
+    parameters_of_config_mongod,
     parameters_of_daemon,
     parameters_of_mongod,
     parameters_of_router,
@@ -29,13 +31,16 @@ def test_every_parameter_goes_to_the_process_that_has_it() -> None:
         "orphanCleanupDelaySecs": "1",
         "verifyMigrations": "true",
         "enableTestCommands": "1",
+        "localLogicalSessionTimeoutMinutes": "7",
         "maxSessions": "5",
         "unknown": "2",
     }
     assert parameters_of_daemon(parameters) == {"verifyMigrations": "true"}
-    assert parameters_of_router(parameters) == {"enableTestCommands": "1", "maxSessions": "5"}
+    of_sessions = {"localLogicalSessionTimeoutMinutes": "7", "maxSessions": "5"}
+    assert parameters_of_router(parameters) == {"enableTestCommands": "1", **of_sessions}
     # A mongod itself reports parameters that it does not know.
-    assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", "maxSessions": "5", "unknown": "2"}
+    assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", **of_sessions, "unknown": "2"}
+    assert parameters_of_config_mongod(parameters) == {"localLogicalSessionTimeoutMinutes": "7"}
 
 
 def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.ports import FREE_PORTS, PortReservation
+from shardwright.deploy.ports import ENVIRONMENT_VARIABLE, FREE_PORTS, PortReservation, ports_to_choose_from
 from shardwright.deploy.topology import LOOPBACK
 
 
@@ -21,7 +21,8 @@ def test_held_port_is_not_chosen_by_another() -> None:
 
 
 def test_consecutive_ports_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.deploy.ports.FREE_PORTS", range(FREE_PORTS.start, FREE_PORTS.start + 40))
+    start = ports_to_choose_from().start
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, f"{start}-{start + 39}")
     with PortReservation() as ours, PortReservation() as others:
         first = ours.hold_free_run(5)
         for port in range(first, first + 5):
@@ -32,6 +33,46 @@ def test_consecutive_ports_are_held_together(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(DeployError, match="no 40 ports in a row are free"):
             others.hold_free_run(40)
         ours.hold(free)  # ports of failed attempts are no longer held
+
+
+def choose_from_free_ports(monkeypatch: pytest.MonkeyPatch, count: int) -> range:
+    """Have ports chosen from ``count`` in a row that are free; returns them."""
+    with PortReservation() as ports:
+        first = ports.hold_free_run(count)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, f"{first}-{first + count - 1}")
+    return range(first, first + count)
+
+
+def test_a_port_is_chosen_again_only_after_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process for which it was released need not listen yet."""
+    free = choose_from_free_ports(monkeypatch, 10)
+    chosen = []
+    for _ in range(20):
+        with PortReservation() as ports:
+            chosen.append(ports.hold_free())
+    assert set(chosen[:10]) == set(free)
+    assert chosen[10:] == chosen[:10]
+
+
+def test_ports_in_a_row_are_not_those_chosen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_from_free_ports(monkeypatch, 12)
+    chosen = set[int]()
+    for _ in range(20):
+        with PortReservation() as ports:
+            first = ports.hold_free_run(3)
+        row = set(range(first, first + 3))
+        assert not row & chosen
+        chosen = row
+
+
+def test_the_environment_names_the_ports_to_choose_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "21000-21009")
+    with PortReservation() as ports:
+        assert ports.hold_free() in range(21_000, 21_010)
+    for wrong in ("", "21000", "0-10", "21001-21000", "21000-65536", "21000-x", "-1-5"):
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, wrong)
+        with PortReservation() as ports, pytest.raises(DeployError, match=f"SHARDWRIGHT_PORTS={wrong} is not"):
+            ports.hold_free()
 
 
 def test_released_port_can_be_listened_on() -> None:

@@ -13,8 +13,9 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from shardwright.deploy import added_shard, removed_shard
+from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.shard_parts import router
 from tests.integration.waiting import eventually
 from tests.local_cluster import running_cluster, shardwright

@@ -1,0 +1,98 @@
+"""What a cluster was started with, as its state file records it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from shardwright.deploy.daemon_options import DaemonOptions
+from shardwright.deploy.modes import KEY_FILE
+from shardwright.deploy.topology import Role, Topology
+
+FORMAT: Final = 1
+"""The number of the file's format."""
+
+# Defaults for fields that older state files lack.
+DEFAULT_CACHE_GB: Final = 0.25
+DEFAULT_WORKERS: Final = 1
+DEFAULT_LOG_ROTATE: Final = "rename"
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """The contents of ``cluster.json``.
+
+    Attributes:
+        mongod: path of the mongod binary.
+        cache_gb: WiredTiger cache of each mongod, in GiB.
+        workers: processes per router.
+        sockets: directory of the processes' UNIX sockets.
+        parameters: server parameters of the shards (see `deploy.parameters`).
+        separate_sockets: whether each daemon has its own socket directory.
+        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
+        daemon_options: additional options for the daemons.
+        has_access_control: whether processes and clients have to log in.
+        added: the shards that were added to the cluster at some time: one of them that is no shard any more has been
+            removed, and is not to be added again.
+        has_tls: whether all connections are secured.
+        cluster_auth_mode: how the processes recognise each other (`deploy.modes`), with access control.
+    """
+
+    topology: Topology
+    mongod: str
+    cache_gb: float
+    workers: int
+    sockets: Path
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    separate_sockets: bool = False
+    log_rotate: str = DEFAULT_LOG_ROTATE
+    daemon_options: DaemonOptions = field(default_factory=dict)
+    has_access_control: bool = False
+    added: frozenset[str] = frozenset()
+    has_tls: bool = False
+    cluster_auth_mode: str = KEY_FILE
+
+    def sockets_of(self, name: str) -> Path:
+        """The directory in which the daemon ``name`` looks for UNIX sockets."""
+        return self.sockets / name if self.separate_sockets else self.sockets
+
+    def to_document(self) -> dict[str, Any]:
+        """The contents of the file but for what depends on where it is: the directory, and sockets outside of it."""
+        return {
+            "format": FORMAT,
+            "mongod": self.mongod,
+            "cacheGB": self.cache_gb,
+            "workers": self.workers,
+            "parameters": dict(self.parameters),
+            "separateSockets": self.separate_sockets,
+            "logRotate": self.log_rotate,
+            "daemonOptions": {role.value: dict(options) for role, options in self.daemon_options.items() if options},
+            "accessControl": self.has_access_control,
+            "added": sorted(self.added),
+            "tls": self.has_tls,
+            "clusterAuthMode": self.cluster_auth_mode,
+            **self.topology.to_document(),
+        }
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any], sockets: Path) -> Self:
+        """The cluster that ``to_document`` has described.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: the document has another structure.
+        """
+        return cls(
+            Topology.from_document(document),
+            document.get("mongod", ""),
+            document.get("cacheGB", DEFAULT_CACHE_GB),
+            document.get("workers", DEFAULT_WORKERS),
+            sockets,
+            document.get("parameters", {}),
+            document.get("separateSockets", False),
+            document.get("logRotate", DEFAULT_LOG_ROTATE),
+            {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
+            document.get("accessControl", False),
+            frozenset(document.get("added", ())),
+            document.get("tls", False),
+            document.get("clusterAuthMode", KEY_FILE),
+        )

@@ -1,0 +1,41 @@
+"""What the command says of a cluster: its processes, what moves, and how to connect."""
+
+import shlex
+from typing import Any
+
+from shardwright.deploy.migrations import migration_text
+from shardwright.deploy.reshardings import resharding_text
+
+
+def cluster_text(document: dict[str, Any]) -> str:
+    """The document of `status --json` for people."""
+    parts = [_process_table(document)]
+    if document["migrations"]:
+        parts.append("\n".join(map(migration_text, document["migrations"])))
+    if document["reshardings"]:
+        parts.append("\n".join(map(resharding_text, document["reshardings"])))
+    return "\n\n".join([*parts, how_to_connect(document)])
+
+
+def how_to_connect(document: dict[str, Any]) -> str:
+    """The command line of mongosh for the cluster that `LocalCluster.describe` describes."""
+    access, tls = document.get("auth"), document.get("tls")
+    words = ["mongosh"]
+    if access is not None:
+        words += ["--username", access["user"]]
+    if tls is not None:
+        words += ["--tls", "--tlsCAFile", tls["caFile"], "--tlsCertificateKeyFile", tls["clientCertificateFile"]]
+    shown = f"connect with: {shlex.join([*words, document['uri']])}"
+    if access is None:
+        return shown
+    return f"{shown}\nwhich asks for the password; it is in {access['passwordFile']}"
+
+
+def _process_table(document: dict[str, Any]) -> str:
+    rows = [("NAME", "ADDRESS", "METRICS", "PID", "LOG")]
+    for process in document["processes"]:
+        name = process["name"]
+        pid = str(process["pid"]) if process["pid"] else "not running"
+        rows.append((name, process["address"], document["metrics"].get(name, "-"), pid, process["log"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)

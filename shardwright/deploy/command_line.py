@@ -1,0 +1,210 @@
+"""The command line of ``shardwright``."""
+
+import argparse
+import signal
+from pathlib import Path
+from typing import Final
+
+from shardwright.deploy import argument_types
+from shardwright.deploy.balancing import ACTIONS
+from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB
+from shardwright.deploy.daemon_options import DAEMONS
+from shardwright.deploy.modes import MODES
+from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS
+from shardwright.deploy.up_options import (
+    DEFAULT_PORT,
+    DEFAULT_START_TIMEOUT,
+    MEMBERS_MAX,
+    ROUTERS_MAX,
+    SHARDS_MAX,
+    WORKERS_MAX,
+)
+from shardwright.mongosh_compat.jstests.command import add_options as add_jstest_options
+
+DEFAULT_DIRECTORY: Final = Path(".shardwright")
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The parser of the command line. The parsed options have the command's name as ``command``."""
+    parser = argparse.ArgumentParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, description: str) -> argparse.ArgumentParser:
+        subparser = commands.add_parser(name, help=description, description=description)
+        subparser.add_argument(
+            "--dir",
+            type=Path,
+            default=DEFAULT_DIRECTORY,
+            help=f"directory of the cluster (default: {DEFAULT_DIRECTORY})",
+        )
+        return subparser
+
+    _add_up_options(command("up", "Start a cluster, or restart the one in the directory."))
+
+    status = command("status", "Show processes and migrations; the exit status is 1 if a process is not running.")
+    status.add_argument("--json", action="store_true", help="print the JSON line of `up --json`, and migrations")
+
+    command("down", "Stop the cluster and keep its data.")
+
+    kill = command("kill", "Send a signal to one process.")
+    kill.add_argument("name", help="as `status` shows it, for example shard0.0.mongod")
+    kill.add_argument(
+        "--signal", type=argument_types.signal_of, default=signal.SIGKILL, help="name or number (default: KILL)"
+    )
+
+    restart = command("restart", "Stop one process, start it again and wait until it is ready.")
+    restart.add_argument("name", help="as `status` shows it, for example router.0")
+    _add_timeout(restart)
+
+    rotate_key = command("rotate-key", "Give a running cluster with access control another key, one process at a time.")
+    _add_timeout(rotate_key)
+
+    cluster_auth_mode = command(
+        "cluster-auth-mode",
+        "Have the processes of a running cluster with --auth and --tls recognise each other by certificates instead "
+        "of a key, without a restart.",
+    )
+    cluster_auth_mode.add_argument("mode", choices=MODES, help="the mode to go to; there is no way back")
+
+    add_shard = command("add-shard", "Start another shard and add it to the running cluster.")
+    add_shard.add_argument(
+        "--members",
+        type=argument_types.count,
+        metavar="N",
+        help="members of its replica set (default: as the other shards)",
+    )
+    _add_timeout(add_shard)
+
+    remove_shard = command("remove-shard", "Drain a shard, remove it from the cluster and stop it.")
+    remove_shard.add_argument("name", help="the shard, for example shard1")
+
+    balancer = command("balancer", "Start or stop the balancer, or show its state and what it does next.")
+    balancer.add_argument("action", nargs="?", choices=ACTIONS, default="status", help="(default: status)")
+    balancer.add_argument("--explain", action="store_true", help="show the decisions of the next round, with reasons")
+    balancer.add_argument("--json", action="store_true", help="print one JSON line")
+
+    check = command("check", "Compare the catalog with the shards; the exit status is 2 if there is damage.")
+    check.add_argument("--indexes", action="store_true", help="compare the indexes of the shards too")
+    check.add_argument("--json", action="store_true", help="print one line of extended JSON")
+
+    description = "Run integration suites in the style of MongoDB's jstests, on clusters that are started for them."
+    jstest = commands.add_parser("jstest", help=description, description=description)
+    add_jstest_options(jstest)
+    return parser
+
+
+def _add_up_options(up: argparse.ArgumentParser) -> None:
+    _add_size(up)
+    up.add_argument(
+        "--port",
+        type=argument_types.port,
+        help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})",
+    )
+    up.add_argument("--mongod", metavar="PATH", help="mongod to run (default: $SHARDWRIGHT_MONGOD, PATH, embedded)")
+    up.add_argument(
+        "--cache-gb",
+        type=argument_types.amount,
+        metavar="GIB",
+        help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})",
+    )
+    up.add_argument(
+        "--log-rotate",
+        choices=("rename", "reopen"),
+        help="what logRotate and SIGUSR1 do with the log files; kept until changed (default: rename)",
+    )
+    _add_parameters(up)
+    _add_daemon_options(up)
+    up.add_argument(
+        "--separate-sockets",
+        action="store_true",
+        help="give each daemon of a new cluster its own directory of UNIX sockets, so that daemons reach each other "
+        "through TCP, or through proxies that a test puts there",
+    )
+    up.add_argument(
+        "--auth",
+        action="store_true",
+        help="turn access control on for a new cluster: make a key file and a first user with role root",
+    )
+    up.add_argument(
+        "--tls",
+        action="store_true",
+        help="use TLS for all connections of a new cluster: make an authority and certificates",
+    )
+    up.add_argument(
+        "--cluster-auth-mode",
+        choices=MODES,
+        help="how the processes of a new cluster with --auth and --tls recognise each other: by a key, by certificates "
+        "(x509), or by both while that changes (default: keyFile)",
+    )
+    up.add_argument("--detach", action="store_true", help="return and leave the cluster running")
+    up.add_argument(
+        "--json", action="store_true", help="print one JSON line on standard output, everything else on standard error"
+    )
+    _add_timeout(up)
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    def add(option: str, what: str, default: int, maximum: int) -> None:
+        parser.add_argument(option, type=int, metavar="N", help=f"{what} (default: {default}, at most {maximum})")
+
+    add("--shards", "number of shards", 2, SHARDS_MAX)
+    add("--members", "members of each shard's replica set", 1, MEMBERS_MAX)
+    add("--config-members", "members of the config replica set", 1, MEMBERS_MAX)
+    add("--routers", "number of routers", 1, ROUTERS_MAX)
+    parser.add_argument(
+        "--workers",
+        type=argument_types.count,
+        metavar="N",
+        help=f"processes that share each router's port (default: 1, at most {WORKERS_MAX})",
+    )
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=argument_types.amount,
+        default=DEFAULT_START_TIMEOUT,
+        metavar="SECONDS",
+        help=f"give up starting after this long (default: {DEFAULT_START_TIMEOUT:.0f})",
+    )
+
+
+def _add_parameters(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set-parameter`` and the options for single parameters; all of them are collected in ``parameters``."""
+    parser.add_argument(
+        "--set-parameter",
+        dest="parameters",
+        type=argument_types.parameter,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="start the shards (the routers: enableTestCommands) with this server parameter; kept until changed",
+    )
+    parser.add_argument(
+        "--orphan-cleanup-delay",
+        dest="parameters",
+        type=argument_types.orphan_cleanup_delay,
+        action="append",
+        metavar="SECONDS",
+        help=f"delay before a shard deletes documents it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
+    )
+    parser.add_argument(
+        "--verify-migrations",
+        dest="parameters",
+        action="append_const",
+        const=(VERIFY_MIGRATIONS, "true"),
+        help="compare the documents of donor and recipient before each migration is committed",
+    )
+
+
+def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
+    for role in DAEMONS:
+        parser.add_argument(
+            f"--{role}-option",
+            dest=f"{role}_options",
+            type=argument_types.daemon_option,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"start each {role} with its option --NAME; kept until changed, or removed with NAME=",
+        )

@@ -1,0 +1,27 @@
+"""Core dumps of the launcher and of the mongods that it starts, which have the keys of the cluster in their memory.
+
+The daemons see to themselves, in the same way: no core files, and no memory in what the kernel hands to a program
+(``core(5)``).
+"""
+
+import resource
+from pathlib import Path
+from typing import Final
+
+from shardwright.deploy.errors import DeployError
+
+_FILTER: Final = Path("/proc/self/coredump_filter")
+_NO_MEMORY: Final = "0"
+
+
+def forbid_core_dumps() -> None:
+    """Have the kernel write nothing of the memory of this process and of those that it starts.
+
+    Raises:
+        DeployError: the kernel refuses.
+    """
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _FILTER.write_text(_NO_MEMORY)
+    except OSError as error:
+        raise DeployError(f"cannot keep the keys out of core dumps: {error}") from error
