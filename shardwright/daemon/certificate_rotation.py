@@ -4,8 +4,11 @@ A file that cannot be used leaves everything as it is.
 """
 
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
+
+import trio
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -18,6 +21,8 @@ logger = get_logger("daemon.tls")
 ROTATE_CERTIFICATES: Final = "rotateCertificates"
 ROTATION_SIGNAL: Final = signal.SIGHUP
 """What a daemon with TLS takes for a request to read the files again; without TLS it ends the process."""
+
+_SIGNAL: Final = "signal"
 
 
 def rotate_certificates(message: str | None = None) -> None:
@@ -37,7 +42,24 @@ def rotate_certificates(message: str | None = None) -> None:
     logger.info("Rotated the certificates", asked_for=message or "")
 
 
-def rotate_at_signal() -> None:
-    """As `rotate_certificates`; there is nobody to tell of a failure, but it is in the log."""
-    with suppress(CommandError):
-        rotate_certificates("signal")
+class RotationSignals:
+    """The signals that ask for a rotation: each is obeyed after the rotation that is going on, several at once."""
+
+    def __init__(self) -> None:
+        self._received = trio.Event()
+
+    def note(self) -> None:
+        """A signal has come."""
+        self._received.set()
+
+    async def obey(self, rotate: Callable[[str], Awaitable[None]]) -> None:
+        """Rotate at each signal, until cancelled; there is nobody to tell of a failure, but it is in the log.
+
+        Args:
+            rotate: as `rotate_certificates`, also for the process behind a daemon.
+        """
+        while True:
+            await self._received.wait()
+            self._received = trio.Event()
+            with suppress(CommandError):
+                await rotate(_SIGNAL)

@@ -161,8 +161,13 @@ def _change_files(change: Callable[[LogFile], None]) -> None:
 
 
 def set_level(level: str) -> None:
-    """Change the level of all components at run time."""
+    """Change the level of all components at run time, except for those that have their own."""
     logging.getLogger().setLevel(LEVELS[level])
+
+
+def set_component_level(component: str, level: str | None) -> None:
+    """Give a component, and those below it, their own level at run time; None takes it away again."""
+    logging.getLogger(component).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 
 def timestamp(seconds: float) -> str:

@@ -7,19 +7,22 @@ import resource
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
 from shardwright.daemon.certificate_expiry import watch_expiry
-from shardwright.daemon.certificate_rotation import rotate_at_signal
+from shardwright.daemon.certificate_rotation import RotationSignals
+from shardwright.daemon.core_dumps import forbid_core_dumps
 from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.key_file import read_key_file
+from shardwright.daemon.limit_options import newcomer_limits, unread_bounds, use_timeouts
 from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.options import check_exposure, known_address, newcomer_limits, unread_bounds, use_timeouts
+from shardwright.daemon.options import check_exposure, known_address
 from shardwright.daemon.redaction import REDACTION
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
 from shardwright.daemon.tls_options import tls_settings
@@ -28,10 +31,11 @@ from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.handler import Handler
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.server import Handler, Server
+from shardwright.wire.transport.server import Server
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 logger = get_logger("daemon.run")
@@ -57,6 +61,16 @@ class Daemon(Handler, Protocol):
 
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
+
+    async def rotate_certificates(self, message: str) -> None:
+        """Called at SIGHUP if there is TLS: read the files with certificates again, for connections from now on.
+
+        Args:
+            message: for the log.
+
+        Raises:
+            CommandError: InvalidSSLConfiguration, a file cannot be used, which is in the log.
+        """
 
     async def begin_shutdown(self, seconds: float) -> None:
         """Called after the signal to shut down, before connections are closed.
@@ -110,6 +124,8 @@ def run_daemon(
     try:
         configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
         log_uncaught_exceptions()
+        if CLUSTER_AUTH.is_on or TLS.accepting is not None:
+            forbid_core_dumps()
         obey_log_signals(on_log_signal or DaemonLogs().rotate)
         listeners = open_listeners(arguments.bind_ip, arguments.port, reuse_port=reuse_port)
         metrics_listeners = open_metrics_listeners(arguments)
@@ -171,12 +187,12 @@ def connections_allowed() -> int:
 
 
 def open_metrics_listeners(arguments: argparse.Namespace) -> list[socket.socket]:
-    """The listening socket for metrics, on the first of the daemon's addresses; none without ``--metrics-port``.
+    """The listening sockets for metrics; none without ``--metrics-port``.
 
     Raises:
         OSError: as `open_listeners`.
     """
-    return [] if arguments.metrics_port is None else open_listeners(arguments.bind_ip[:1], arguments.metrics_port)
+    return [] if arguments.metrics_port is None else open_listeners(arguments.metrics_bind_ip, arguments.metrics_port)
 
 
 def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = False) -> list[socket.socket]:
@@ -234,12 +250,13 @@ async def _main(
     listeners: Sequence[socket.socket],
     metrics_listeners: Sequence[socket.socket],
 ) -> None:
-    stop = trio.Event()
+    stop, rotations = trio.Event(), RotationSignals()
     async with trio.open_nursery() as nursery:
-        await nursery.start(wait_for_end, stop, None if TLS.accepting is None else rotate_at_signal)
+        await nursery.start(wait_for_end, stop, None if TLS.accepting is None else rotations.note)
         if TLS.accepting is not None:
             nursery.start_soon(watch_expiry)
-        nursery.start_soon(_live, component, arguments, start, listeners, metrics_listeners, stop, nursery.cancel_scope)
+        live = partial(_live, component, arguments, start, listeners, metrics_listeners, rotations)
+        nursery.start_soon(live, stop, nursery.cancel_scope)
     logger.info("Stopped", daemon=component)
 
 
@@ -249,15 +266,22 @@ async def _live(
     start: Start,
     listeners: Sequence[socket.socket],
     metrics_listeners: Sequence[socket.socket],
+    rotations: RotationSignals,
     stop: trio.Event,
     whole_process: trio.CancelScope,
 ) -> None:
     REACTOR.start()
     async with trio.open_nursery() as nursery:
         daemon = await start(nursery)
+        nursery.start_soon(rotations.obey, daemon.rotate_certificates)
         connections_max = arguments.max_connections or connections_allowed()
         newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_AUTH.is_on else None
-        server = Server(daemon, connections_max=connections_max, newcomers=newcomers)
+        server = Server(
+            daemon,
+            connections_max=connections_max,
+            newcomers=newcomers,
+            handshakes_max=arguments.handshakes_max,
+        )
         daemon.serving(server)
         if metrics_listeners:
             nursery.start_soon(serve_http, HealthServer(daemon.metrics, daemon.not_ready_reason), metrics_listeners)

@@ -54,6 +54,7 @@ class ShownLocks:
         """
         self._process, self._term = process, term
         self._unwritten.clear()
+        self._wake = trio.Event()  # the last term may have ended before its changes were written
 
     async def run(self) -> None:
         """Write until cancelled."""

@@ -34,7 +34,12 @@ class UserName:
     @property
     def digest(self) -> bytes:
         """What stands for the user in the ids of sessions."""
-        return sha256(f"{self.user}@{self.db}".encode()).digest()
+        return sha256(self.full_name.encode()).digest()
+
+    @property
+    def full_name(self) -> str:
+        """Both names in one, as sessions have them."""
+        return f"{self.user}@{self.db}"
 
     @property
     def is_internal(self) -> bool:

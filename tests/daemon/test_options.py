@@ -7,17 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.daemon.limit_options import unread_bounds
 from shardwright.daemon.log_file import LogRotation
-from shardwright.daemon.options import (
-    add_daemon_options,
-    argument,
-    check_exposure,
-    known_address,
-    parse_host_and_port,
-    parse_replica_set,
-    parse_seconds,
-    unread_bounds,
-)
+from shardwright.daemon.option_values import argument, parse_host_and_port, parse_replica_set, parse_seconds
+from shardwright.daemon.options import add_daemon_options, check_exposure, known_address
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.tls.settings import TlsMode
@@ -113,7 +106,9 @@ def test_daemon_options_have_defaults() -> None:
         "tls_allow_invalid_certificates": False,
         "tls_allow_invalid_hostnames": False,
         "max_connections": None,
+        "handshakes_max": None,
         "metrics_port": None,
+        "metrics_bind_ip": ("127.0.0.1",),
         "log_level": "info",
         "log_file": None,
         "log_rotate": LogRotation.RENAME,

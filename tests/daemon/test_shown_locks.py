@@ -8,7 +8,8 @@ import trio.testing
 from bson.objectid import ObjectId
 
 from shardwright.daemon.shown_locks import PING_SECONDS, RELEASE_SECONDS_MAX, ShownLocks
-from shardwright.wire.errors import BackendError
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
 
 WHO = "ShardingDDLCoordinator"
 
@@ -23,8 +24,10 @@ class FakeConfigServers:
         self.is_silent = False
 
     async def write(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
-        """Take the statements of an update."""
+        """Take the statements of an update, of which there must be some."""
         await trio.lowlevel.checkpoint()
+        if not statements:
+            raise CommandError(ErrorCode.InvalidLength, "Write batch sizes must be between 1 and 100000.")
         if self.is_silent:
             await trio.sleep_forever()
         if self.failures:
@@ -110,6 +113,26 @@ def test_nothing_waits_for_config_servers_that_do_not_answer() -> None:
         assert trio.current_time() - begun <= RELEASE_SECONDS_MAX
 
     assert during_a_term(work).locks == []
+
+
+def test_what_a_term_has_not_written_does_not_occupy_the_next_one() -> None:
+    servers = FakeConfigServers()
+
+    async def main() -> None:
+        locks = ShownLocks(servers.write)
+        locks.begin("shard0", 6)
+        async with locks.shown(["db"], WHO, "dropDatabase"):
+            pass  # nothing runs that would write it
+        locks.begin("shard0", 7)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(locks.run)
+            await trio.sleep(1)
+            async with locks.shown(["db.c"], WHO, "collMod"):
+                await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert servers.locks == [[("all of shard0", 0)], [("db.c", 2)], [("db.c", 0)]]
 
 
 def test_a_process_says_that_it_is_alive() -> None:

@@ -76,6 +76,23 @@ def test_brackets_are_accepted(tmp_path: Path) -> None:
         assert address.startswith("('::1', ")
 
 
+@pytest.mark.parametrize("own", [(), ("--metrics-bind-ip", "127.0.0.2")])
+def test_metrics_are_served_on_addresses_of_their_own(tmp_path: Path, free: int, own: tuple[str, ...]) -> None:
+    """On loopback, unless another one is asked for by name; not where clients are served."""
+    with running(tmp_path, "--noauth", "--bind-ip", "0.0.0.0", "--metrics-port", str(free), *own):
+        answering = {f"127.0.0.{number}" for number in (1, 2, 3) if is_open(f"127.0.0.{number}", free)}
+    assert answering == {own[1] if own else "127.0.0.1"}
+
+
+def is_open(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), 10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def test_metrics_ports_of_workers_beyond_the_last_one(free: int) -> None:
     error = error_of(*ROUTER, "--port", str(free), "--metrics-port", "65535")
     assert error == "--metrics-port 65535 leaves no ports for the metrics of all workers"

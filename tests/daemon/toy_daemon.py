@@ -47,6 +47,9 @@ class ToyDaemon:
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
 
+    async def rotate_certificates(self, message: str) -> None:
+        """Called at SIGHUP."""
+
     async def begin_shutdown(self, seconds: float) -> None:
         """Called after the signal to shut down."""
 

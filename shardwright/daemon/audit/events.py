@@ -1,7 +1,8 @@
 """Which commands are events of the audit log, and what is recorded of them. Pure.
 
-Names and parameters of events are those of MongoDB Enterprise. An event is written when its command has ended, with the
-code of its error. Log-ins and log-outs are not here: what there is to tell of them is known to those who lead them.
+Names and parameters of events are those of MongoDB Enterprise, which has none for some changes of sharding. An event is
+written when its command has ended, with the code of its error. Log-ins and log-outs are not here: what there is to tell
+of them is known to those who lead them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +11,8 @@ from typing import Any, Final, TypeAlias
 from bson.errors import InvalidBSON
 
 from shardwright.daemon.audit.direct_writes import AUTH_COLLECTIONS, direct_writes, may_write_directly
-from shardwright.daemon.audit.fields import value_of
+from shardwright.daemon.audit.fields import first_of, value_of
+from shardwright.daemon.audit.sharding_changes import SHARDING_CHANGES
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.error_codes import ErrorCode
@@ -39,7 +41,7 @@ def is_event(request: Request, name: str, code: int) -> bool:
         name: of the command, without aliases.
         code: of its error, 0 if it has succeeded.
     """
-    if code == ErrorCode.Unauthorized or name in _SAME_NAME or name in _EVENTS:
+    if code == ErrorCode.Unauthorized or name in _SAME_NAME or name in _EVENTS or name in SHARDING_CHANGES:
         return True
     return may_write_directly(request, name)
 
@@ -94,6 +96,8 @@ def _events(request: Request, name: str, code: int, namespace: str) -> Iterator[
         yield "authCheck", {"command": name, "ns": namespace, "args": _arguments(request, namespace)}
     elif name in _SAME_NAME:
         yield name, _named(request, name)
+    elif name in SHARDING_CHANGES:
+        yield name, SHARDING_CHANGES[name](request)
     elif name in _EVENTS:
         yield from _EVENTS[name](request, namespace)
     elif may_write_directly(request, name):
@@ -104,7 +108,7 @@ def _named(request: Request, name: str) -> dict[str, Any]:
     """The parameters of an event about a user or a role."""
     fields = {field: value_of(request, field) for field in _SAME_NAME[name]}
     return {
-        **({_SUBJECTS[name]: _first(request)} if name in _SUBJECTS else {}),
+        **({_SUBJECTS[name]: first_of(request)} if name in _SUBJECTS else {}),
         "db": request.db,
         **({"passwordChanged": b"pwd" in request.fields} if name == "updateUser" else {}),
         **{field: value for field, value in fields.items() if value is not None},
@@ -114,14 +118,9 @@ def _named(request: Request, name: str) -> dict[str, Any]:
 def _arguments(request: Request, namespace: str) -> dict[str, Any]:
     """The command without secrets, and without what says nothing about it."""
     if namespace in AUTH_COLLECTIONS:  # what it was to write there may be credentials
-        return {request.name: _first(request)}
+        return {request.name: first_of(request)}
     document = decode_document(shown_body(request))
     return {name: value for name, value in document.items() if name not in _NOT_IN_ARGUMENTS}
-
-
-def _first(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
-    """The value of the field that has the command's name."""
-    return request.get(request.name.encode())
 
 
 def _create(request: Request, namespace: str) -> Iterator[Event]:
@@ -150,32 +149,11 @@ def _drop_indexes(request: Request, namespace: str) -> Iterator[Event]:
 
 
 def _rename_collection(request: Request, _: str) -> Iterator[Event]:
-    yield "renameCollection", {"old": _first(request), "new": value_of(request, "to")}
-
-
-def _enable_sharding(request: Request, _: str) -> Iterator[Event]:
-    yield "enableSharding", {"ns": _first(request)}
-
-
-def _shard_collection(request: Request, _: str) -> Iterator[Event]:
-    options = {"unique": bool(value_of(request, "unique"))}
-    yield "shardCollection", {"ns": _first(request), "key": value_of(request, "key"), "options": options}
-
-
-def _refine_shard_key(request: Request, _: str) -> Iterator[Event]:
-    yield "refineCollectionShardKey", {"ns": _first(request), "key": value_of(request, "key")}
-
-
-def _add_shard(request: Request, _: str) -> Iterator[Event]:
-    yield "addShard", {"shard": value_of(request, "name"), "connectionString": _first(request)}
-
-
-def _remove_shard(request: Request, _: str) -> Iterator[Event]:
-    yield "removeShard", {"shard": _first(request)}
+    yield "renameCollection", {"old": first_of(request), "new": value_of(request, "to")}
 
 
 def _reconfigure(request: Request, _: str) -> Iterator[Event]:
-    yield "replSetReconfig", {"new": _first(request)}
+    yield "replSetReconfig", {"new": first_of(request)}
 
 
 def _shut_down(_request: Request, _: str) -> Iterator[Event]:
@@ -183,7 +161,7 @@ def _shut_down(_request: Request, _: str) -> Iterator[Event]:
 
 
 def _log_message(request: Request, _: str) -> Iterator[Event]:
-    yield "applicationMessage", {"msg": _first(request)}
+    yield "applicationMessage", {"msg": first_of(request)}
 
 
 _SUBJECTS: Final[Mapping[str, str]] = {
@@ -209,11 +187,6 @@ _EVENTS: Final[Mapping[str, Callable[[Request, str], Iterator[Event]]]] = {
     "createIndexes": _create_indexes,
     "dropIndexes": _drop_indexes,
     "renameCollection": _rename_collection,
-    "enableSharding": _enable_sharding,
-    "shardCollection": _shard_collection,
-    "refineCollectionShardKey": _refine_shard_key,
-    "addShard": _add_shard,
-    "removeShard": _remove_shard,
     "replSetReconfig": _reconfigure,
     "shutdown": _shut_down,
     "logApplicationMessage": _log_message,

@@ -12,3 +12,8 @@ def value_of(request: Request, name: str) -> Any:  # noqa: ANN401 - whatever a c
         if sequence.name == name.encode():
             return [decode_document(document) for document in sequence.documents]
     return request.get(name.encode())
+
+
+def first_of(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
+    """The value of the field that has the command's name."""
+    return request.get(request.name.encode())

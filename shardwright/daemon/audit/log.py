@@ -15,7 +15,7 @@ from bson import json_util
 from shardwright.daemon.document_filter import Predicate, parse_filter
 from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.log_file import LogFile, LogRotation
-from shardwright.daemon.options import argument
+from shardwright.daemon.option_values import argument
 from shardwright.daemon.run import explain_start_error
 from shardwright.wire.logger import get_logger
 

@@ -19,11 +19,16 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import decode_document
+from shardwright.wire.reply_times import TIMES
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 
 _LOG_INS: Final = frozenset({AUTHENTICATE, "logout", "saslContinue", "saslStart"})
+_CLUSTER_TIME: Final = b"$clusterTime"
+
+_GOSSIPED: Final = frozenset({*TIMES, "$configTime", "$topologyTime"})
+
 _REFUSAL: Final = "not authorized on {} to execute command "
 
 
@@ -55,6 +60,7 @@ class SidecarAccess:
         own_commands: the commands that the daemon answers itself and users may run, with what they need.
         answers_itself: whether the daemon answers a request of a user itself.
         text_of: a request as errors show it.
+        advances_oplog: whether the daemon writes a no-op for a request.
     """
 
     def __init__(
@@ -62,29 +68,34 @@ class SidecarAccess:
         own_commands: Mapping[str, Needed],
         answers_itself: Callable[[Request], bool],
         text_of: Callable[[Request], str],
+        advances_oplog: Callable[[Request], bool],
     ) -> None:
         self._own_commands = own_commands
         self._answers_itself = answers_itself
         self._text_of = text_of
+        self._advances_oplog = advances_oplog
 
     async def admit(self, upstream: Upstream, request: Request) -> Request:
         """Check a request of a client who is not a part of the cluster; returns what is to be executed.
 
         Raises:
-            CommandError: Unauthorized.
+            CommandError: Unauthorized; as `_check_cluster_time`.
             BackendError: the mongod is gone.
         """
         user = upstream.user
         name = request.name
-        is_judged_here = is_internal_command(name) or self._answers_itself(request)
+        answers_itself = self._answers_itself(request)
+        is_judged_here = is_internal_command(name) or answers_itself
         if is_judged_here and request.db != "admin" and is_for_admin_alone(name):
             raise CommandError(ErrorCode.Unauthorized, f"{name} may only be run against the admin database.")
         if is_internal(request):
             raise self._refusal(request, user)
-        if self._answers_itself(request):
+        if answers_itself:
             if user is None:
                 raise self._refusal(request, user)
             await self._check_own_command(upstream, request, user)
+        if user is not None and _CLUSTER_TIME in request.fields and (answers_itself or self._advances_oplog(request)):
+            await _check_cluster_time(upstream, request)
         request = without_certificate(request)
         return request if user is None else with_owner_of_session(request, user)
 
@@ -115,6 +126,29 @@ class SidecarAccess:
             upstream.break_off()
             raise CommandError(ErrorCode.AuthenticationFailed, "Authentication failed.")
         upstream.note_user(user, info["authenticatedUserRoles"])
+
+    async def with_signed_times(self, upstream: Upstream, request: Request, reply: bytes) -> bytes:
+        """A reply to a user whom the daemon itself has answered, with the times that the mongod tells the user.
+
+        The daemon's own are for parts of the cluster: nobody has signed them, so that no server would take them from
+        the user, and the times of the catalog are among them.
+
+        Args:
+            upstream: the connection.
+            request: what the user has sent.
+            reply: the frame of a reply to any request.
+
+        Raises:
+            CommandError: the mongod refuses.
+            BackendError: the mongod is gone.
+        """
+        if not self._answers_itself(request):
+            return reply
+        document = decode_document(response_body(reply))
+        told = {name: value for name, value in document.items() if name not in _GOSSIPED}
+        pong = await upstream.command("admin", {"ping": 1})
+        told.update((name, pong[name]) for name in TIMES if name in pong)
+        return reply_document(request.message.request_id, told)
 
     def as_sent(self, request: Request, reply: bytes) -> bytes:
         """A reply of the mongod that says that a user may not run a command, with the command as the user has sent it.
@@ -150,6 +184,19 @@ class SidecarAccess:
 
     def _words(self, request: Request) -> str:
         return _REFUSAL.format(request.db) + self._text_of(request)
+
+
+async def _check_cluster_time(upstream: Upstream, request: Request) -> None:
+    """Have the mongod check the time that a user gossips, before the daemon uses it for the user.
+
+    The daemon acts as a part of the cluster, from which a mongod takes any time. So it may not pass one on that the
+    mongod would not take from the user. The times of requests that only the mongod executes are checked with them.
+
+    Raises:
+        CommandError: KeyNotFound, TimeProofMismatch or ClusterTimeFailsRateLimiter; the field is malformed.
+        BackendError: the mongod is gone.
+    """
+    await upstream.command("admin", {"ping": 1, "$clusterTime": request.get(_CLUSTER_TIME)})
 
 
 def may_log_in(request: Request) -> bool:

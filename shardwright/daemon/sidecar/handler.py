@@ -153,6 +153,8 @@ class SidecarHandler(ABC):
             reply = await upstream.forward(admitted.message.frame, admitted.message.flags)
         else:
             reply = await self.dispatch(client, upstream, admitted)
+            if reply is not None:
+                reply = await access.with_signed_times(upstream, admitted, reply)
         has_failed = False
         if reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT):
             has_failed, reply = True, access.as_sent(request, reply)

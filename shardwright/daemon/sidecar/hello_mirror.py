@@ -15,6 +15,7 @@ from shardwright.daemon.sidecar.hello_view import election_term, rewrite_hello, 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import TopologyVersion
+from shardwright.wire.reply_times import TIMES
 
 
 class HelloMirror:
@@ -85,10 +86,16 @@ class HelloMirror:
         return {"topologyVersion": self.version.document(), **seen, **self._own_fields}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
-        """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached."""
+        """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached.
+
+        It has no cluster time: the mongod has signed that for whom it has answered, and not at all for the daemon. A
+        driver would gossip it on behalf of a user, from whom a server with an earlier clock takes signed times only.
+        """
         if self.hello is None:
             return None
         reply = self.present(self.hello)
+        for name in TIMES:
+            reply.pop(name, None)
         reply["localTime"] = datetime.now(UTC)
         reply["connectionId"] = connection_id
         return reply

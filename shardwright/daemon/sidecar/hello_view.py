@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwright.wire.reply_times import TIMES
+
 _ADDRESS_FIELDS: Final = ("primary", "me")
 _ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")
 
 # Fields that change from one reply to the next although the topology is the same.
-_VOLATILE_FIELDS: Final = frozenset(
-    {"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", "$clusterTime", "operationTime"}
-)
+_VOLATILE_FIELDS: Final = frozenset({"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", *TIMES})
 
 
 def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict[str, Any]:

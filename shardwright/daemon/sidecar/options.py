@@ -7,7 +7,8 @@ from typing import Final
 
 from shardwright.daemon.audit.log import AuditLog, add_audit_options, opened_audit_log
 from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.options import argument, known_address, parse_host_and_port
+from shardwright.daemon.option_values import argument, parse_host_and_port
+from shardwright.daemon.options import known_address
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """``sockaddr_un`` holds 108 bytes, including the terminating null."""

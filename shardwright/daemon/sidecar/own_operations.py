@@ -9,17 +9,9 @@ from typing import Any
 
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
-from shardwright.wire.rawbson import (
-    ARRAY,
-    append,
-    array_of_documents,
-    decode_document,
-    element,
-    encode_document,
-    index,
-    without,
-)
+from shardwright.wire.rawbson import decode_document, encode_document, index
 from shardwright.wire.request import Request
+from shardwright.wire.stages import with_stages
 
 _ADMIN = "admin"
 
@@ -63,7 +55,7 @@ def with_daemon_operations(
     if user is not None and not _is_about_all_users(pipeline[0]):
         return frame
     stages = [pipeline[0], encode_document(union_with(operations)), *pipeline[1:]]
-    body = append(without(request.body, {b"pipeline"}), element(b"pipeline", ARRAY, array_of_documents(stages)))
+    body = with_stages(request.body, stages)
     message = request.message
     return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)
 

@@ -3,13 +3,21 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import trio
+
 from shardwright.daemon.certificate_rotation import ROTATE_CERTIFICATES, rotate_certificates
 from shardwright.daemon.log_rotation import AUDIT, DaemonLogs
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.timeouts import TIMEOUTS
+
+logger = get_logger("daemon.tls")
 
 _LOG_ROTATE: Final = "logRotate"
 
@@ -47,6 +55,29 @@ async def rotate_both(upstream: Upstream, request: Request, logs: DaemonLogs) ->
         elif not isinstance(named, str) or named in logs.kinds:
             logs.rotate_for_client(named if isinstance(named, str) else None)
     return reply
+
+
+async def rotate_certificates_of_both(mongod: LocalMongod, message: str) -> None:
+    """Have the mongod read its certificates again, then do so; for a signal, which reaches the daemon alone.
+
+    A mongod that cannot be asked reads them when it starts, and one that has no TLS has nothing to read.
+
+    Args:
+        mongod: the mongod.
+        message: for the logs of both.
+
+    Raises:
+        CommandError: InvalidSSLConfiguration, one of the two cannot use a file. If it is the mongod, the daemon keeps
+            its certificates too.
+    """
+    try:
+        with trio.fail_after(TIMEOUTS.hello_seconds):
+            await mongod.pool.command("admin", {ROTATE_CERTIFICATES: 1, "message": message})
+    except (BackendError, CommandError, trio.TooSlowError) as error:
+        logger.error("The mongod did not rotate its certificates", error=str(error) or "it does not answer")
+        if isinstance(error, CommandError) and error.code == ErrorCode.InvalidSSLConfiguration:
+            raise
+    rotate_certificates(message)
 
 
 def _has_no_audit_log(answer: Mapping[str, Any], named: Any) -> bool:  # noqa: ANN401 - whatever a client sent

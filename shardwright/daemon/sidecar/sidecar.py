@@ -97,10 +97,14 @@ class Sidecar:
             client.is_finished = True
         return reply
 
+    def has_to_prepare(self, request: Request) -> bool:
+        """Whether `prepare` has anything to do; once it has not, it never has."""
+        return READ_CONCERN in request.fields and self._noop_writer.has_to_reach(request)
+
     @may_run_in_reactor
     async def prepare(self, request: Request) -> None:
         """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
-        if READ_CONCERN in request.fields and self._noop_writer.has_to_reach(request):
+        if self.has_to_prepare(request):
             await in_own_task()
             await self._noop_writer.reach(request)
 

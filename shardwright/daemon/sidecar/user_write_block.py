@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.wire.errors import CommandError
 
 BYPASS: Final = "mayBypassWriteBlocking"
@@ -23,6 +24,9 @@ _GLOBAL: Final = ""
 _DDL: Final = "blockNewUserShardedDDL"
 _WRITES: Final = "blockUserWrites"
 _MAJORITY: Final = {"w": "majority"}
+
+_LOCK_MS: Final = 1_000
+"""How long others may have to wait for one attempt to abort index builds, which takes a while in itself."""
 
 
 class Phase(StrEnum):
@@ -92,8 +96,11 @@ class UserWriteBlock:
         if document is not None and document.get(_DDL) and document.get(_WRITES):
             return
         await self._set({_DDL: False, _WRITES: True}, upsert=True)
-        await self._mongod.command("admin", {"setUserWriteBlockMode": 1, "global": True})
+        await between_transactions(self._abort_index_builds, lock_ms=_LOCK_MS)
         await self._set({_DDL: True})
+
+    async def _abort_index_builds(self, max_time: Mapping[str, int]) -> None:
+        await self._mongod.command("admin", {"setUserWriteBlockMode": 1, "global": True, **max_time})
 
     async def _document(self) -> dict[str, Any] | None:
         find = {"find": COLLECTION, "filter": {"_id": _GLOBAL}, "singleBatch": True}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from bson import ObjectId
+from bson import ObjectId, Timestamp
 from trio.testing import MockClock
 
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
@@ -35,6 +35,14 @@ def test_own_address_is_known_from_the_start() -> None:
     reply = mirror_of(hello(1)).current_reply(connection_id=9)
     assert reply is not None
     assert (reply["me"], reply["hosts"], reply["connectionId"]) == ("d0:1", ["d0:1"], 9)
+
+
+def test_the_time_for_one_client_is_not_shown_to_another() -> None:
+    time = Timestamp(1, 1)
+    told = {**hello(1), "$clusterTime": {"clusterTime": time}, "operationTime": time}
+    reply = mirror_of(told).current_reply(9)
+    assert reply is not None
+    assert not reply.keys() & {"$clusterTime", "operationTime"}
 
 
 def test_an_identical_reply_does_not_change_the_version() -> None:
