@@ -14,6 +14,7 @@ from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.catalog.initialization import initialize_catalog
+from shardwright.configd.primary.coordinator_places import FAIL_POINT_NAMES
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.resharding.running import resume_resharding
@@ -21,6 +22,7 @@ from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.configd.user_writes.coordinator import resume_user_write_block
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.options import SidecarOptions
@@ -56,6 +58,7 @@ class ConfigServer:
         pools: connections to its own mongod, the shards and the other members.
         sidecar: makes the daemon look like its mongod.
         primary: the current term; None while the mongod is not primary or the catalog is not ready.
+        fail_points: where tests can make the daemon wait.
         resharding_statistics: of all resharding operations that this daemon has coordinated.
     """
 
@@ -70,6 +73,7 @@ class ConfigServer:
         self._conflicts = conflicts
         self._balancer_metrics = balancer_metrics
         self.primary: Primary | None = None
+        self.fail_points = FailPoints(FAIL_POINT_NAMES)
         self.resharding_statistics = ReshardingStatistics()
         self.pools = ConnectionPools(handshake)
         self._changed = trio.Event()
@@ -131,6 +135,7 @@ class ConfigServer:
             user_write_blocks=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
             shown_locks=shown_locks,
             config_servers=lambda: self.connection_string,
+            fail_points=self.fail_points,
         )
         nursery.start_soon(shown_locks.run)
         nursery.start_soon(resume_resharding, self.primary)

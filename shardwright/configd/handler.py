@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from shardwright.configd import fail_point_commands
 from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
@@ -65,7 +66,7 @@ class ConfigHandler(SidecarHandler):
 
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
-        access = SidecarAccess(_FOR_USERS, lambda request: is_config_command(request.name), command_text)
+        access = SidecarAccess(_FOR_USERS, self._answers_itself, command_text, server.sidecar.has_to_prepare)
         options = server.options
         super().__init__(server.sidecar, metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
@@ -73,12 +74,21 @@ class ConfigHandler(SidecarHandler):
         """The namespace of a request, for the log."""
         return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=_WITHOUT_NAMESPACE)
 
+    def _answers_itself(self, request: Request) -> bool:
+        """Whether the daemon answers a request itself, and not its mongod."""
+        return is_config_command(request.name) or fail_point_commands.is_about(self._server.fail_points, request)
+
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Determine the kind of a request and answer it (see `SidecarHandler.dispatch`)."""
         await in_own_task()
         if is_config_command(request.name):
             return await self._run_config_command(client, request)
+        if fail_point_commands.is_about(self._server.fail_points, request):
+            client.allow_interruption()
+            return reply_document(
+                request.message.request_id, await fail_point_commands.run(self._server.fail_points, request)
+            )
         if request.name in HELLO_NAMES:
             return await self._server.sidecar.answer_hello(client, upstream, request)
         if request.name in ROTATIONS:

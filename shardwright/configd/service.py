@@ -12,6 +12,7 @@ from shardwright.configd.resharding.exported_statistics import export_metrics
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions
+from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.transport.server import Server
 
@@ -62,6 +63,14 @@ class ConfigService(ConfigHandler):
     def not_ready_reason(self) -> str | None:
         """Why clients cannot be served at the moment; None if they can."""
         return self.config_server.not_ready_reason()
+
+    async def rotate_certificates(self, message: str) -> None:
+        """Read certificates again, here and at the mongod.
+
+        Raises:
+            CommandError: as `rotate_certificates_of_both`.
+        """
+        await rotate_certificates_of_both(self.config_server.sidecar.mongod, message)
 
     async def begin_shutdown(self, seconds: float) -> None:
         """Let another member take over, and tell the clients that wait for news."""

@@ -15,10 +15,12 @@ from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.catalog.transactions import Commands
 from shardwright.configd.dispatcher import run_config_command
+from shardwright.configd.primary.coordinator_places import FAIL_POINT_NAMES
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
@@ -143,6 +145,7 @@ async def in_process(
             user_write_blocks=SingleFlight(nursery),
             shown_locks=ShownLocks(catalog.update),
             config_servers=lambda: ConnectionString.parse(config_set.connection_string),
+            fail_points=FailPoints(FAIL_POINT_NAMES),
         )
         yield InProcess(mongod, primary)
         nursery.cancel_scope.cancel()

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.request import urlopen
 
 import pytest
 from bson.max_key import MaxKey
@@ -16,7 +18,10 @@ from tests.configd.balancing import MB, BalancedWorld, SizedShard, uneven
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import serving
 from tests.integration.waiting import eventually
-from tests.shardd.mini_cluster import Set, replica_set
+from tests.shardd.mini_cluster import Member, Set, replica_set
+
+CONFIGD: Final = "shardwright_configd_"
+"""What the names of a config daemon's own metrics begin with."""
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +110,78 @@ def test_settings_under_which_nothing_moves(world: BalancedWorld, settings: dict
 
     eventually(has_had_a_round, within=60, what="a round")
     assert world.shards["a"].moves == []
+
+
+def test_rounds_move_within_the_active_window(world: BalancedWorld) -> None:
+    """The window is in the local time of the config server."""
+    sharded = uneven(world)
+    now = datetime.now(UTC).astimezone()
+
+    def window(begin_hours: int, end_hours: int) -> dict[str, str]:
+        bounds = (now + timedelta(hours=begin_hours), now + timedelta(hours=end_hours))
+        return dict(zip(("start", "stop"), (f"{each:%H:%M}" for each in bounds), strict=True))
+
+    def set_window(begin_hours: int, end_hours: int) -> None:
+        settings = {"mode": "full", "stopped": False, "activeWindow": window(begin_hours, end_hours)}
+        world.catalog.config.settings.replace_one({"_id": "balancer"}, settings, upsert=True)
+
+    set_window(2, 4)
+    before = world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"]
+
+    def has_had_a_round() -> bool:
+        world.nudge(sharded)
+        return bool(world.run({"_configsvrBalancerStatus": 1})["numBalancerRounds"] > before + 1)
+
+    eventually(has_had_a_round, within=60, what="a round")
+    assert world.shards["a"].moves == []
+    set_window(-2, 2)
+    world.nudge(sharded)
+    assert world.wait_moves("a", 1)[0]["_shardsvrMoveRange"] == "db.uneven"
+
+
+@pytest.mark.parametrize("is_attempted", [True, False])
+@pytest.mark.parametrize("policy", ["dataSize", "chunkCount"])
+def test_chunks_that_are_too_big_may_be_moved_nevertheless(
+    world: BalancedWorld, policy: str, *, is_attempted: bool
+) -> None:
+    """One that violates its zone, and, by count, one of too many."""
+    settings = {"balancerPolicy": policy, "attemptToBalanceJumboChunks": is_attempted}
+    world.catalog.config.settings.replace_one({"_id": "balancer"}, settings, upsert=True)
+    uneven(world)
+    if policy == "dataSize":
+        world.catalog.run({"_configsvrAddShardToZone": "b", "zone": "z"})
+        zone = {"min": {"x": 0}, "max": {"x": MaxKey()}, "zone": "z"}
+        world.catalog.run({"_configsvrUpdateZoneKeyRange": "db.uneven", **zone})
+    world.start()
+    assert world.wait_moves("a", 1)[0]["forceJumbo"] == (2 if is_attempted else 0)
+
+
+def test_what_rounds_do_is_counted_and_logged(world: BalancedWorld, balancing_set: Set) -> None:
+    (member,) = balancing_set.members
+    uneven(world)
+    before = metrics(member)
+    world.start()
+    world.wait_moves("a", 1)
+    world.run({"_configsvrBalancerStop": 1})
+    after = metrics(member)
+
+    def added(name: str) -> float:
+        # There is no counter of a result before the first one.
+        return after[name] - before.get(name, 0)
+
+    assert added("balancer_rounds_total") >= added('balancer_moves_total{result="moved"}') >= 1
+    assert added("balancer_failed_rounds_total") == 0
+    assert after["balancer_round_seconds"] > 0
+    decision = next(line for line in reversed(member.daemon.log.read_text().splitlines()) if "Moving a chunk" in line)
+    assert all(part in decision for part in ("db.uneven", "chunksImbalance", str(400 * MB), str(384 * MB))), decision
+
+
+def metrics(member: Member) -> dict[str, float]:
+    """What the config daemon of a member exports about itself, by name and labels."""
+    with urlopen(f"http://127.0.0.1:{member.metrics_port}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    values = (line.removeprefix(CONFIGD).rpartition(" ") for line in lines if line.startswith(CONFIGD))
+    return {name: float(value) for name, _, value in values}
 
 
 def test_settings_apply_to_moves(world: BalancedWorld) -> None:
@@ -206,6 +283,19 @@ def test_zones_are_split_and_filled(world: BalancedWorld) -> None:
     world.start()
     move = world.wait_moves("a", 1)[0]
     assert (move["min"], move["max"], move["toShard"]) == ({"x": 5}, {"x": 9}, "b")
+
+
+def test_sessions_have_a_chunk_size_of_their_own_and_no_zones(world: BalancedWorld) -> None:
+    sessions = "config.system.sessions"
+    uneven(world, sessions, size=700_000)
+    world.catalog.run({"_configsvrAddShardToZone": "a", "zone": "z"})
+    zone = {"ns": sessions, "min": {"x": MinKey()}, "max": {"x": MaxKey()}, "tag": "z"}
+    world.catalog.config.tags.insert_one(zone)
+    status = world.run({"_configsvrBalancerCollectionStatus": sessions})
+    assert (status["chunkSize"], status["firstComplianceViolation"]) == (0.2, "chunksImbalance")
+    world.start()
+    move = world.wait_moves("a", 1)[0]
+    assert (move["_shardsvrMoveRange"], move["toShard"], move["maxChunkSizeBytes"]) == (sessions, "b", 209_715)
 
 
 def test_a_chunk_of_an_unknown_shard_is_in_nobodys_way(world: BalancedWorld) -> None:

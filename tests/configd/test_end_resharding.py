@@ -54,6 +54,20 @@ def test_abort_before_the_coordinator_runs(config_set: Set, catalog: CatalogUser
     trio.run(check)
 
 
+def test_commit_before_the_coordinator_runs(config_set: Set, begin: Begin) -> None:
+    """It is answered although nothing goes on, and is not forgotten."""
+
+    async def check() -> None:
+        async with in_process(config_set) as config:
+            operation = await begin(config)
+            with trio.fail_after(10):
+                await config.run({"_configsvrCommitReshardCollection": str(operation.namespace)})
+            assert config.primary.reshardings.control(operation.id).commit_requested.is_set()
+            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+
+    trio.run(check)
+
+
 def test_an_operation_that_has_ended_is_not_continued(config_set: Set, begin: Begin) -> None:
     """A command found it in the catalog just before it ended."""
 
@@ -66,5 +80,21 @@ def test_an_operation_that_has_ended_is_not_continued(config_set: Set, begin: Be
             with pytest.raises(CommandError) as caught:
                 await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
             assert caught.value.code == ErrorCode.NoSuchReshardCollection
+
+    trio.run(check)
+
+
+def test_a_request_repeated_after_an_abort_begins_nothing(config_set: Set, begin: Begin) -> None:
+    """Its first answer was lost, for example because another config server became primary."""
+
+    async def check() -> None:
+        async with in_process(config_set) as config:
+            operation = await begin(config)
+            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+            told = {"key": {"y": 1}, "reshardingUUID": Binary.from_uuid(operation.id)}
+            with trio.fail_after(10), pytest.raises(CommandError) as caught:
+                await config.run({"_configsvrReshardCollection": str(operation.namespace), **told})
+            assert (caught.value.code, caught.value.message) == (ErrorCode.ReshardCollectionAborted, "aborted")
+            assert await ReshardingStore(config.primary.catalog).active() is None
 
     trio.run(check)

@@ -4,39 +4,24 @@ Whatever the outcome: every acknowledged write is there once, a change stream sh
 left of the operation.
 """
 
+import threading
 from collections.abc import Iterator
-from itertools import count
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
-from pymongo.errors import OperationFailure
+from pymongo.errors import PyMongoError
 
-from tests.integration.sharded import catalog_entry
-from tests.integration.waiting import eventually
+from shardwright.wire.error_codes import ErrorCode
+from tests.ddl.places import Place
+from tests.local_cluster import Client
 from tests.migration.fault_cluster import FaultCluster, fault_cluster
-from tests.resharding.resharded import check_nothing_left, new_collection, resharding, running_writers, two_halves
-from tests.resharding.watched import watched
+from tests.migration.places import VICTIMS
+from tests.resharding.load import Load, under_load
+from tests.resharding.places import ABORTING, CLONING, STOPS
+from tests.resharding.resharded import JOIN_SECONDS_MAX, Resharding, resharding, two_halves
 
-PLACES: Final = (
-    "reshardingPauseRecipientBeforeCloning",
-    "reshardingPauseRecipientDuringCloning",
-    "reshardingPauseRecipientDuringOplogApplication",
-    "reshardingPauseBeforeBlockingWrites",
-    "reshardingPauseBeforeHold",
-    "reshardingPauseBeforeCommit",
-    "reshardingPauseAfterCommit",
-)
-VICTIMS: Final = (
-    *("shard0.0.shardd", "shard1.0.shardd", "shard0.0.mongod", "shard1.0.mongod"),
-    *("config.0.configd", "config.0.mongod"),
-)
-PAUSED: Final = "shard1.0.shardd"
-"""The daemon that is stopped: that of the shard which is not the primary shard."""
-
-MAY_FAIL_WITH: Final = frozenset({342})
-"""The critical section lasted too long."""
-
-numbers = count(1)
+MAY_FAIL_WITH: Final = frozenset({ErrorCode.ReshardingCriticalSectionTimeout})
 
 
 @pytest.fixture(scope="module")
@@ -45,40 +30,57 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
         yield found
 
 
-@pytest.mark.matrix(share=0.5)
+@pytest.mark.matrix(share=0.25)
 @pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("place", PLACES)
-def test_kill(cluster: FaultCluster, place: str, victim: str) -> None:
-    router = cluster.router()
-    collection = new_collection(router, f"resharding_faults_{next(numbers)}")
-    namespace = collection.full_name
-    former = catalog_entry(router, namespace)
-    assert former is not None
-    with watched(collection) as events, running_writers(collection) as writers:
-        writers.wait_for_progress(100)
-        paused = cluster.client(PAUSED)
-        entered = paused.admin.command("configureFailPoint", place, mode="alwaysOn")["count"]
-        with resharding(router, namespace, {"other": 1}, _presetReshardedChunks=two_halves("other")) as running:
-            wait = {"timesEntered": entered + 1, "maxTimeMS": 60_000}
-            paused.admin.command("waitForFailPoint", place, **wait)
+@pytest.mark.parametrize("stop", STOPS)
+def test_kill(cluster: FaultCluster, stop: str, victim: str) -> None:
+    with under_load(cluster) as load:
+        with STOPS[stop].blocked(cluster) as point, requested(cluster, load) as running:
+            point.wait_entered()
             cluster.kill(victim)
             cluster.restart(victim)
-            paused.admin.command("configureFailPoint", place, mode="off")
+            point.turn_off()
             error = running.wait()
-        assert not isinstance(error, OperationFailure) or error.code in MAY_FAIL_WITH, error
-        eventually(lambda: not list(router.config.reshardingOperations.find()), within=60, what="it has ended")
-        writers.wait_for_progress(100)
-        writers.stop()
-        stored = list(collection.find())
-        writers.check(stored)
-        events.check(stored)
-    entry = catalog_entry(router, namespace)
-    assert entry is not None
-    assert (entry["key"] == {"other": 1}) == (entry["uuid"] != former["uuid"])
-    if error is None:
-        assert entry["key"] == {"other": 1}
-    mongods = [cluster.client(f"shard{n}.0.mongod") for n in range(2)]
-    check_nothing_left(router, mongods, namespace)
-    for mongod in mongods:
-        assert not list(mongod.local["oplog.rs"].find({"op": "c", "o.renameCollection": namespace}))
-    router.drop_database(collection.database.name)
+        load.check(error, MAY_FAIL_WITH)
+
+
+@pytest.mark.matrix(share=0.4)
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("place", ABORTING, ids=[place.name for place in ABORTING])
+def test_kill_while_it_is_aborted(cluster: FaultCluster, place: Place, victim: str) -> None:
+    with under_load(cluster) as load:
+        with CLONING.blocked(cluster) as cloning, requested(cluster, load) as running:
+            cloning.wait_entered()
+            with place.blocked(cluster) as point, aborting(cluster.router(0), load.namespace):
+                point.wait_entered()
+                cluster.kill(victim)
+                cluster.restart(victim)
+                point.turn_off()
+                error = running.wait()
+        assert error is not None, "it was committed"
+        load.check(error, frozenset({ErrorCode.ReshardCollectionAborted}))
+
+
+@contextmanager
+def requested(cluster: FaultCluster, load: Load) -> Iterator[Resharding]:
+    """A ``reshardCollection`` through the first router during the block."""
+    presets = two_halves("other")
+    with resharding(cluster.router(0), load.namespace, {"other": 1}, _presetReshardedChunks=presets) as running:
+        yield running
+
+
+@contextmanager
+def aborting(router: Client, namespace: str) -> Iterator[None]:
+    """An ``abortReshardCollection`` during the block; it ends with an error if the operation has ended before."""
+
+    def abort() -> None:
+        try:
+            router.admin.command("abortReshardCollection", namespace)
+        except PyMongoError as error:
+            print(f"abortReshardCollection: {error}")
+
+    thread = threading.Thread(target=abort, daemon=True)
+    thread.start()
+    yield
+    thread.join(JOIN_SECONDS_MAX)
+    assert not thread.is_alive()

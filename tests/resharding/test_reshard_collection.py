@@ -12,6 +12,7 @@ from bson.int64 import Int64
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Document, Documents, assert_tiled, catalog_entry, chunks
@@ -24,6 +25,7 @@ from tests.resharding.resharded import (
     running_writers,
     two_halves,
 )
+from tests.server_parameters import server_parameter
 
 _UNEQUAL = "Another reshard collection with different arguments is already running for the same namespace"
 
@@ -83,6 +85,16 @@ def test_writers_lose_nothing(collection: Documents, mongods: list[Client]) -> N
 
 
 @pytest.fixture
+def impatient(cluster: RunningCluster) -> Iterator[None]:
+    """A resharding waits in its critical section for two seconds."""
+    with (
+        cluster.direct("config.0.configd") as config,
+        server_parameter(config, "reshardingCriticalSectionTimeoutMillis", 2_000),
+    ):
+        yield
+
+
+@pytest.fixture
 def upper(cluster: RunningCluster) -> Iterator[Client]:
     with cluster.direct("shard1.0.shardd") as daemon:
         yield daemon
@@ -127,6 +139,36 @@ def test_an_operation_in_progress(collection: Documents, mongods: list[Client], 
     client.admin.command("moveChunk", namespace, find={"key": 0}, to="shard1")
 
 
+def test_what_was_aborted_does_not_begin_again_when_its_request_is_repeated(
+    cluster: RunningCluster, collection: Documents, upper: Client
+) -> None:
+    """A router repeats a request whose answer was lost, and then the primary shard's coordinator may be gone."""
+    client, namespace = collection.database.client, collection.full_name
+    database = client.config.databases.find_one({"_id": collection.database.name})
+    assert database is not None
+    request = {
+        "_shardsvrReshardCollection": namespace,
+        "key": {"other": 1},
+        "_presetReshardedChunks": two_halves("other"),
+        "reshardingUUID": Binary.from_uuid(uuid4()),
+        "databaseVersion": database["version"],
+    }
+    with cluster.direct("shard0.0.shardd") as primary, ThreadPoolExecutor(1) as pool:
+        with fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point:
+            first = pool.submit(primary.admin.command, request)
+            point.wait_entered()
+            client.admin.command("abortReshardCollection", namespace)
+            aborted = first.exception()
+        with pytest.raises(OperationFailure) as repeated:
+            primary.admin.command(request)
+    assert isinstance(aborted, OperationFailure)
+    assert aborted.code == repeated.value.code == 341
+    entry = catalog_entry(client, namespace)
+    assert entry is not None
+    assert entry["key"] == {"key": 1}
+
+
+@pytest.mark.usefixtures("impatient")
 def test_open_transactions_end_it(collection: Documents, mongods: list[Client], upper: Client) -> None:
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many(documents(10))
@@ -204,18 +246,27 @@ def wait_under_way(mongods: list[Client], command: str) -> None:
     eventually(are_busy, within=30, what=f"{command} is under way")
 
 
-def test_a_snapshot_from_before_it_is_not_read(collection: Documents) -> None:
+def test_a_snapshot_from_before_it_is_not_read(collection: Documents, upper: Client) -> None:
     """At that time the assembled collection was not complete, and not under this name."""
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many(documents(10))
     beside = collection.database.beside
     beside.insert_one({})
-    with client.start_session() as session:
+    with (
+        fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point,
+        resharding(client, namespace, {"other": 1}, _presetReshardedChunks=two_halves("other")) as running,
+        client.start_session() as session,
+    ):
+        # A transaction that is open earlier keeps the shards from making the new collection until it expires.
+        point.wait_entered()
         session.start_transaction(read_concern=ReadConcern("snapshot"))
         assert beside.find_one({}, session=session)
-        client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=2)
+        point.turn_off()
+        assert running.wait() is None
         with pytest.raises(OperationFailure) as caught:
             collection.count_documents({}, session=session)
+        # Whether the router or a shard finds out depends on what the router has read last.
+        assert caught.value.code in (ErrorCode.StaleChunkHistory, ErrorCode.StaleConfig)
         assert caught.value.has_error_label("TransientTransactionError")
         session.abort_transaction()
     assert collection.count_documents({}) == 10

@@ -172,7 +172,13 @@ class Catalog:
 
     async def snapshot_window_seconds(self) -> int:
         """How long mongod keeps the history of data, and hence configd that of its placement."""
-        name = "minSnapshotHistoryWindowInSeconds"
+        return await self._parameter("minSnapshotHistoryWindowInSeconds")
+
+    async def session_timeout_minutes(self) -> int:
+        """How long after its last use a logical session expires."""
+        return await self._parameter("localLogicalSessionTimeoutMinutes")
+
+    async def _parameter(self, name: str) -> int:
         reply = await self.mongod.command("admin", {"getParameter": 1, name: 1})
         return int(reply[name])
 

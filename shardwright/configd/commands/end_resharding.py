@@ -1,9 +1,8 @@
 """``_configsvrAbortReshardCollection``, ``…Commit…`` and ``…Cleanup…``: ending the operation under way."""
 
-from contextlib import suppress
 from typing import Any
 
-from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.command_registry import WriteConcernRule, config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.resharding.coordinator import OperationOverError
 from shardwright.configd.resharding.running import run_operation
@@ -21,67 +20,86 @@ async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Abort the operation, and return once nothing is left of it.
 
     Raises:
-        CommandError: NoSuchReshardCollection; ReshardCollectionCommitted, it is too late.
+        CommandError: NamespaceNotFound, the collection is not sharded; NoSuchReshardCollection;
+            ReshardCollectionCommitted, it was too late, and the operation has ended.
     """
-    try:
-        await _abort(operation, await _active(operation))
-    except OperationOverError:
-        raise _none(operation) from None
+    found = await _active(operation)
+    if found is None or not await _end(operation, found):
+        raise CommandError(
+            ErrorCode.NoSuchReshardCollection,
+            "Could not find resharding-related metadata that matches the given namespace",
+        )
     return {}
 
 
 @config_command("_configsvrCommitReshardCollection")
 async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
-    """Have writes blocked as soon as everything is cloned, however far the recipients are behind; wait for the end.
+    """Have writes blocked as soon as everything is cloned, however far the recipients are behind.
+
+    As in MongoDB, only the caller of ``reshardCollection`` waits for the end.
 
     Raises:
-        CommandError: NoSuchReshardCollection; or the error for which the operation was aborted.
+        CommandError: NamespaceNotFound, the collection is not sharded; NoSuchReshardCollection.
     """
     found = await _active(operation)
+    if found is None:
+        raise CommandError(
+            ErrorCode.NoSuchReshardCollection, f"Could not find resharding metadata for {operation.namespace}"
+        )
     operation.primary.reshardings.control(found.id).commit_requested.set()
-    try:
-        await run_operation(operation.primary, found)
-    except OperationOverError:
-        raise _none(operation) from None
     return {}
 
 
-@config_command("_configsvrCleanupReshardCollection")
+@config_command("_configsvrCleanupReshardCollection", write_concern=WriteConcernRule.UNSUPPORTED)
 async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
-    """Abort the operation if there is one; its coordinator then leaves nothing behind.
+    """Abort the operation if there is one, or wait for its end if it is too late for that.
+
+    In either case its coordinator leaves nothing behind.
 
     Raises:
-        CommandError: ReshardCollectionCommitted, it is too late.
+        CommandError: NamespaceNotFound, the collection is not sharded.
     """
-    found = await ReshardingStore(operation.primary.catalog).active()
-    if found is not None and found.namespace == operation.namespace:
-        with suppress(OperationOverError):
-            await _abort(operation, found)
+    found = await _active(operation)
+    if found is None:
+        return {}
+    try:
+        await _end(operation, found)
+    except CommandError as error:
+        if error.code != ErrorCode.ReshardCollectionCommitted:
+            raise
     return {}
 
 
-async def _active(operation: Operation) -> ReshardingOperation:
-    found = await ReshardingStore(operation.primary.catalog).active()
-    if found is None or found.namespace != operation.namespace:
-        raise _none(operation)
-    return found
+async def _active(operation: Operation) -> ReshardingOperation | None:
+    """The operation of the collection; None if there is none.
+
+    Raises:
+        CommandError: NamespaceNotFound, it is not sharded.
+    """
+    catalog, namespace = operation.primary.catalog, operation.namespace
+    if await catalog.find_by_id("collections", str(namespace)) is None:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"collection {namespace} not found")
+    found = await ReshardingStore(catalog).active()
+    return found if found is not None and found.namespace == namespace else None
 
 
-def _none(operation: Operation) -> CommandError:
-    return CommandError(
-        ErrorCode.NoSuchReshardCollection,
-        f"Could not find reshardCollection operation for namespace {operation.namespace}",
-    )
+async def _end(operation: Operation, found: ReshardingOperation) -> bool:
+    """Abort an operation and wait for its end; returns False if it had ended since it was read.
 
-
-async def _abort(operation: Operation, found: ReshardingOperation) -> None:
+    Raises:
+        CommandError: ReshardCollectionCommitted, it was too late; InterruptedDueToReplStateChange.
+    """
     operation.primary.reshardings.control(found.id).abort()
     try:
         await run_operation(operation.primary, found)
+    except OperationOverError:
+        return False
     except CommandError as error:
+        if error.code == ErrorCode.InterruptedDueToReplStateChange:
+            raise
         # It may have failed by itself in the same moment.
         logger.info("A resharding operation was aborted", namespace=str(found.namespace), error=str(error))
-    else:
-        raise CommandError(
-            ErrorCode.ReshardCollectionCommitted, "Can't abort reshardCollection, it has already been committed"
-        )
+        return True
+    raise CommandError(
+        ErrorCode.ReshardCollectionCommitted, "Can't abort resharding operation after the decision has been persisted"
+    )

@@ -81,7 +81,9 @@ async def _wanted(operation: Operation, entry: CollectionEntry) -> ReshardingOpe
     if collation is not None and decode_document(collation) not in ({}, {"locale": "simple"}):
         raise CommandError(ErrorCode.BadValue, 'The collation of a shard key must be {locale: "simple"}')
     return ReshardingOperation(
-        participation=Participation(uuid4(), entry.namespace, entry.uuid, pattern, (), ()),
+        participation=Participation(
+            arguments.maybe_uuid(b"reshardingUUID") or uuid4(), entry.namespace, entry.uuid, pattern, (), ()
+        ),
         chunk_count=_chunk_count(operation),
         zones=await _zones(operation, pattern),
         preset_chunks=_preset(operation),

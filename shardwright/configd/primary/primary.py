@@ -9,11 +9,13 @@ from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.primary.balancer_rounds import BalancerRounds
 from shardwright.configd.primary.busy_shards import BusyShards
+from shardwright.configd.primary.coordinator_places import hang_at
 from shardwright.configd.primary.held_back import HeldBack
 from shardwright.configd.primary.locks import NamedLocks
 from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.term_scope import working_for
 from shardwright.daemon.single_flight import SingleFlight
@@ -57,6 +59,7 @@ class Primary:
         user_write_blocks: SingleFlight[bytes, None],
         shown_locks: ShownLocks,
         config_servers: Callable[[], ConnectionString],
+        fail_points: FailPoints,
     ) -> None:
         self.term = term
         self.catalog = catalog
@@ -72,6 +75,7 @@ class Primary:
         self.shown_locks = shown_locks
         self.locks = NamedLocks()
         self.config_servers = config_servers
+        self._fail_points = fail_points
         self._operations: set[trio.CancelScope] = set()
         self._is_over = False
 
@@ -93,6 +97,10 @@ class Primary:
         finally:
             self._operations.discard(scope)
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
+
+    async def hang_at(self, coordinator_type: str, place: str) -> None:
+        """Wait while a fail point says so for coordinators of this type at this place."""
+        await hang_at(self._fail_points, coordinator_type, place)
 
     def end(self) -> None:
         """End the term: interrupt the running operations."""

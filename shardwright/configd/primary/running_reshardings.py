@@ -9,7 +9,6 @@ import trio
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 
 ABORTED = "aborted"
 """MongoDB's message for an operation that a user has ended."""
@@ -41,17 +40,10 @@ class ReshardingControl:
         return self._scope
 
     def abort(self) -> None:
-        """End the operation.
-
-        Raises:
-            CommandError: ReshardCollectionCommitted, it is too late.
-        """
-        if self.is_decided:
-            raise CommandError(
-                ErrorCode.ReshardCollectionCommitted, "Can't abort reshardCollection, it has already been committed"
-            )
-        self._is_aborted = True
-        self._scope.cancel()
+        """End the operation, unless it is too late."""
+        if not self.is_decided:
+            self._is_aborted = True
+            self._scope.cancel()
 
 
 class RunningReshardings:
@@ -92,5 +84,8 @@ class RunningReshardings:
         return [control.shown() for control in self._controls.values() if control.shown is not None]
 
     def control(self, operation_id: UUID) -> ReshardingControl:
-        """The control of an operation. If that is not under way yet, `run` has to follow."""
+        """The control of an operation, also of one that is not under way yet in this term.
+
+        If that has ended meanwhile, the control is kept until the end of the term, and does nothing.
+        """
         return self._controls.setdefault(operation_id, ReshardingControl())

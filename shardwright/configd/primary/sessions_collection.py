@@ -1,4 +1,6 @@
-"""Setting up ``config.system.sessions``: sharded, with a TTL index that deletes sessions 30 minutes after their use.
+"""Setting up ``config.system.sessions``: sharded, with a TTL index that deletes sessions some time after their use.
+
+That time, 30 minutes, is the parameter ``localLogicalSessionTimeoutMinutes`` of the config servers' mongods.
 
 The config servers' primary has it created when a router asks, at its first refresh of sessions, if there are shards.
 """
@@ -35,7 +37,8 @@ async def set_up_sessions_collection(primary: "Primary") -> None:
                 ErrorCode.ShardNotFound,
                 f"Failed to create {NAMESPACE}: cannot create the collection until there are shards",
             )
-        indexes = [index.to_specification() for index in INDEXES[COLLECTION]]
+        seconds = 60 * await primary.catalog.session_timeout_minutes()
+        indexes = [index.to_specification() | {"expireAfterSeconds": seconds} for index in INDEXES[COLLECTION]]
         create = {"createIndexes": COLLECTION, "indexes": indexes, "writeConcern": _MAJORITY}
         await primary.shards.command(shards[0], DB, create)
         shard = {"_shardsvrCreateCollection": COLLECTION, "shardKey": {"_id": 1}, "writeConcern": _MAJORITY}

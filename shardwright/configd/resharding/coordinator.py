@@ -13,6 +13,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.configd.primary.coordinator_places import END
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
 from shardwright.configd.resharding.participants import Participants
@@ -31,6 +32,9 @@ logger = get_logger("configd.resharding")
 
 _POLL_SECONDS: Final = 0.25
 """How often the recipients are asked how long they still need."""
+
+TYPE: Final = "reshardCollection"
+"""For the fail point at which it can be made to wait."""
 
 
 class OperationOverError(Exception):
@@ -127,7 +131,9 @@ class ReshardingCoordinator:
             CoordinatorState.APPLYING: self._catch_up,
         }
         while (step := steps.get(self.operation.state)) is not None:
+            await self._hang_at(self.operation.state)
             await self._enter(await step())
+        await self._hang_at(self.operation.state)
         await self._block_writes()
 
     async def _plan_chunks(self) -> ReshardingOperation:
@@ -199,6 +205,7 @@ class ReshardingCoordinator:
 
     async def _complete(self) -> None:
         """Carry the decision out."""
+        await self._hang_at(self.operation.state)
         if self.operation.state is CoordinatorState.COMMITTING:
             await self._participants.commit()
             await self._participants.drop_elsewhere()
@@ -207,8 +214,13 @@ class ReshardingCoordinator:
             code = self.operation.abort_reason.get("code")
             await self._participants.abort(user_canceled=code == ErrorCode.ReshardCollectionAborted)
             await self._store.delete_chunks(self.operation)
+            await self._store.note_aborted(self.operation.id)
+        await self._hang_at(END)
         await self._store.finish(self.operation)
         await self._log_transition("done", str(self.operation.state))
+
+    async def _hang_at(self, place: str) -> None:
+        await self._primary.hang_at(TYPE, place)
 
     def _shown(self) -> dict[str, Any]:
         operation = self.operation

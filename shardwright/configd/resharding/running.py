@@ -1,11 +1,12 @@
 """Running resharding operations: those of new requests, and the one that a former primary left unfinished."""
 
 from shardwright.configd.primary.primary import Primary
-from shardwright.configd.primary.running_reshardings import ReshardingControl
+from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
 from shardwright.configd.resharding.coordinator import OperationOverError, ReshardingCoordinator
 from shardwright.configd.resharding.store import ReshardingStore
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
@@ -16,13 +17,16 @@ async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
     """Run an operation, or wait for the end of the same one; it goes on even if this is cancelled.
 
     Raises:
-        CommandError: 5808201, another one is under way; or the reason for which it was aborted.
+        CommandError: 5808201, another one is under way; or the reason for which it was aborted, also if that was before
+            its request was repeated.
         OperationOverError: the same one was under way, and has ended meanwhile.
     """
     async with primary.locks.hold("resharding"):
         store = ReshardingStore(primary.catalog)
         active = await store.active()
         if active is None or not active.is_same_request(wanted):
+            if await store.was_aborted(wanted.id):
+                raise CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
             async with primary.locks.hold(f"ns:{wanted.namespace}"):
                 active = await store.begin(wanted)
                 primary.reshardings.statistics.started += 1

@@ -15,6 +15,7 @@ from bson.objectid import ObjectId
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction
+from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor
 from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
@@ -148,6 +149,14 @@ class ReshardingStore:
         await self._change(operation, committed, work)
         return committed
 
+    async def was_aborted(self, operation_id: UUID) -> bool:
+        """Whether an operation has been aborted, so that a repeated request must not begin it again."""
+        return await _ending(operation_id).is_executed(self._catalog.mongod)
+
+    async def note_aborted(self, operation_id: UUID) -> None:
+        """Persist that an operation has been aborted, for as long as mongod remembers retryable writes."""
+        await _ending(operation_id).record(self._catalog.mongod)
+
     async def finish(self, operation: ReshardingOperation) -> None:
         """Remove the operation, and allow migrations again."""
 
@@ -187,6 +196,10 @@ class ReshardingStore:
                 await work(transaction, source)
 
         await self._catalog.transaction(change)
+
+
+def _ending(operation_id: UUID) -> CommandSession:
+    return CommandSession(Binary.from_uuid(operation_id), 0)
 
 
 async def _source(transaction: Transaction, operation: ReshardingOperation) -> dict[str, Any]:

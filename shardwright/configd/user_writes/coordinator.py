@@ -13,6 +13,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.configd.primary.coordinator_places import END
 from shardwright.configd.primary.primary import Primary
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
@@ -24,7 +25,8 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("configd.user_writes")
 
 COORDINATORS: Final = "sharding_configsvr_coordinators"
-_ID: Final = {"coordinatorType": "setUserWriteBlockMode"}
+_TYPE: Final = "setUserWriteBlockMode"
+_ID: Final = {"coordinatorType": _TYPE}
 _LOCK: Final = "user writes"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
@@ -70,6 +72,7 @@ async def _work(primary: Primary, document: dict[str, Any]) -> None:
     for phase in list(Phase)[list(Phase).index(Phase(document["phase"])) :]:
         step = partial(_enter, primary, document, phase)
         await until_done(step, Backoff(first_seconds=0.2, seconds_max=5.0), _log_failure)
+    await primary.hang_at(_TYPE, END)
     remove = partial(primary.catalog.delete, COORDINATORS, {"_id": _ID})
     await until_done(remove, Backoff(first_seconds=0.2, seconds_max=5.0), _log_failure)
     logger.info("Set the user write block mode", block=document["block"])
@@ -88,6 +91,7 @@ async def _enter(primary: Primary, document: dict[str, Any], phase: Phase) -> No
     block: bool = document["block"]
     async with primary.locks.hold("shards"):
         await _save(primary, document)
+        await primary.hang_at(_TYPE, phase)
         await _send_to_shards(primary, document, phase)
         await UserWriteBlock(primary.catalog.mongod).enter(phase, block=block)
 
