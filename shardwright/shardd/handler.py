@@ -95,9 +95,10 @@ class ShardHandler(SidecarHandler):
         involved_cursors = InvolvedCursors(admission)
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
-        access = SidecarAccess(_FOR_USERS, self._answers_user_itself, command_text)
+        sidecar = context.sidecar
+        access = SidecarAccess(_FOR_USERS, self._answers_user_itself, command_text, sidecar.has_to_prepare)
         options = context.options
-        super().__init__(context.sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
+        super().__init__(sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""

@@ -6,6 +6,7 @@ import trio
 
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
 from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.server_parameters import set_parameter
 from shardwright.shardd.handler import ShardHandler
@@ -61,6 +62,14 @@ class ShardService(ShardHandler):
         return (
             None if self._shard.context.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
         )
+
+    async def rotate_certificates(self, message: str) -> None:
+        """Read certificates again, here and at the mongod.
+
+        Raises:
+            CommandError: as `rotate_certificates_of_both`.
+        """
+        await rotate_certificates_of_both(self._shard.context.sidecar.mongod, message)
 
     async def begin_shutdown(self, seconds: float) -> None:
         """Let another member take over, and tell the clients that wait for news."""

@@ -157,6 +157,10 @@ class VersionedOperations:
     ) -> bytes | None:
         """Run an operation that has just been counted in; the placement of that moment applies to all of it."""
         operations, orphans, table = state.operations, state.orphans, state.table
+        if involved and is_snapshot_read(request):
+            # Only now it is known what is behind views.
+            await in_own_task()
+            await self._snapshot_reads.wait_decided(request, [each.involved.state.namespace for each in involved])
         if transaction is not None:
             orphans = await self._prepare_statement(transaction, state, request)
         if transaction is not None or READ_CONCERN in request.fields:

@@ -28,6 +28,7 @@ from shardwright.deploy.mongod import (
     wait_members_known,
     wait_primary,
 )
+from shardwright.deploy.parameters import ENABLE_TEST_COMMANDS
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from tests.integration.waiting import eventually
@@ -98,10 +99,13 @@ class Member:
 
     def wait_has_all_of(self, primary: "Member") -> None:
         """Wait until majority reads here see everything that the primary has acknowledged so far."""
-        with primary.mongod_client() as source, self.mongod_client() as mongod:
-            time = source.admin.command("ping")["operationTime"]
-            concern = {"level": "majority", "afterClusterTime": time}
-            mongod.admin.command("find", "nothing", readConcern=concern, read_preference=SecondaryPreferred())
+        with primary.mongod_client() as source, self.mongod_client() as mongod, mongod.start_session() as session:
+            reply = source.admin.command("ping")
+            session.advance_cluster_time(reply["$clusterTime"])  # or else it refuses a time that it has not heard of
+            concern = {"level": "majority", "afterClusterTime": reply["operationTime"]}
+            mongod.admin.command(
+                "find", "nothing", session=session, readConcern=concern, read_preference=SecondaryPreferred()
+            )
 
     def restart(self, process: Process) -> None:
         """Kill the daemon or the mongod, restart it and wait until the daemon serves."""
@@ -188,6 +192,8 @@ def mini_cluster(
     shards: int = 2,
     members: int | Sequence[int] = 1,
     config_parameters: Mapping[str, str] | None = None,
+    *,
+    has_test_commands: bool = True,
 ) -> Iterator[MiniCluster]:
     """Start a cluster, and stop all its processes after the block.
 
@@ -196,6 +202,7 @@ def mini_cluster(
         shards: number of shards.
         members: number of members of each shard, the same for all or one for each.
         config_parameters: more server parameters of the config servers' mongod.
+        has_test_commands: whether the shards' mongods have test commands, `prepareTransaction` among them.
     """
     with ExitStack() as stack:
         config = _start_set(stack, directory, "config", "configd", 1, config_parameters)
@@ -203,7 +210,8 @@ def mini_cluster(
         for index in range(shards):
             name = f"sh{index}"
             count = members if isinstance(members, int) else members[index]
-            cluster.shards[name] = _start_set(stack, directory, name, "shardd", count)
+            parameters = None if has_test_commands else {ENABLE_TEST_COMMANDS: "0"}
+            cluster.shards[name] = _start_set(stack, directory, name, "shardd", count, parameters)
         stack.callback(cluster.close)  # while there is still somebody to say goodbye to
         with cluster.config_client() as client:
             for name, each in cluster.shards.items():

@@ -26,7 +26,7 @@ async def check_metadata_consistency_participant(shard: ShardComponents, request
     documents: list[dict[str, Any]] = [decode_document(each) for each in request.documents(b"collections")]
     check = LocalCheck(shard.context, request.db)
     await check.run([ExpectedCollection.from_document(each) for each in documents], _collection(request), primary_shard)
-    return {"inconsistencies": check.found, "indexes": check.indexes}
+    return {"inconsistencies": check.found, "indexes": check.indexes, "options": check.options}
 
 
 def _collection(request: Request) -> str:

@@ -98,7 +98,9 @@ async def end(shard: ShardComponents, request: Request) -> dict[str, Any]:
     document = request.document
     await shard.migrations.databases.end(request.db, Arguments.of(request).uuid(b"moveId"))
     await drop_exactly(shard.context.mongod, _collections(document["dropped"]))
-    await drop_views(shard.context.mongod, request.db, document["droppedViews"])
+    dropped_views = document["droppedViews"]
+    if dropped_views:  # after a move this is the primary shard, where clients may be creating the first view
+        await drop_views(shard.context.mongod, request.db, dropped_views)
     shard.context.views.forget()
     shard.context.forget_database(request.db)
     return {}

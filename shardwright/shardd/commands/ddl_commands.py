@@ -29,7 +29,7 @@ from shardwright.shardd.ddl.time_series import (
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.versions import DATABASE_VERSION
+from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.field_errors import wrong_type
 from shardwright.wire.request import Request
@@ -57,6 +57,7 @@ _RESHARD_ARGUMENTS: Final = (
     "zones",
     "_presetReshardedChunks",
     "collectionUUID",
+    "reshardingUUID",
 )
 
 
@@ -140,7 +141,7 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     index = Arguments.of(request).required_value(b"index")
     if not isinstance(index, str | list | dict):
         raise wrong_type("_shardsvrDropIndexes.index", request.fields[b"index"][0], "string", "object")
-    return await drop_indexes_everywhere(shard.context, own_collection(request), index)
+    return await drop_indexes_everywhere(shard.context, own_collection(request), index, _database_version(request))
 
 
 @command("_shardsvrMovePrimary", admin_only=True)
@@ -172,7 +173,14 @@ async def _coordinate(
     arguments: Mapping[str, Any],
 ) -> dict[str, Any]:
     may_bypass = Arguments.of(request).boolean(BYPASS.encode())
-    return await shard.coordinators.run(kind, namespace, arguments, may_bypass=may_bypass)
+    # `config.system.sessions` is sharded without a version, as its database has none.
+    received = None if namespace.is_internal else _database_version(request)
+    return await shard.coordinators.run(kind, namespace, arguments, received=received, may_bypass=may_bypass)
+
+
+def _database_version(request: Request) -> DatabaseVersion:
+    """The version in the request, which `check_database_version` has found there."""
+    return DatabaseVersion.from_span(request.body, request.fields[DATABASE_VERSION])
 
 
 def _is_coll_mod_field(field: str, command_name: str) -> bool:

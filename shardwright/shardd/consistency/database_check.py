@@ -3,7 +3,7 @@
 No DDL operation of the database runs meanwhile. Chunks may move: whatever may be caused by that is not reported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 from bson.binary import Binary
 
 from shardwright.shardd.consistency.index_differences import index_differences
+from shardwright.shardd.consistency.option_differences import option_differences
 from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shards
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.reads import find_in_snapshot
 from shardwright.sharding.consistent_ranges import RangeCheck
-from shardwright.sharding.inconsistencies import namespace_of
+from shardwright.sharding.inconsistencies import Inconsistency, namespace_of
 from shardwright.wire.rawbson import decode_document, raw_document
 
 
@@ -25,9 +26,21 @@ class _Checked:
     """A sharded collection whose entries in the catalog were checked."""
 
     entry: CollectionEntry
-    owners: frozenset[str]
+    chunks: list[Mapping[str, Any]]
     has_routing_table: bool
     found: list[dict[str, Any]]
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The shards that own chunks."""
+        return frozenset(str(chunk["shard"]) for chunk in self.chunks if "shard" in chunk)
+
+    def chunks_elsewhere(self, shards: Collection[str]) -> Iterator[dict[str, Any]]:
+        """The chunks whose shard is none of the cluster's."""
+        about = {"collectionUUID": Binary.from_uuid(self.entry.uuid)}
+        for chunk in self.chunks:
+            if chunk.get("shard") not in shards:
+                yield Inconsistency.ChunkOnUnknownShard.document(str(self.entry.namespace), **about, chunk=chunk)
 
     def for_participants(self) -> dict[str, Any]:
         """What participants compare their local collections with."""
@@ -54,17 +67,23 @@ async def check_database(context: ShardContext, db: str, collection: str, *, ind
         CommandError: LockBusy, a DDL operation takes too long; or a shard or the config servers could not be reached.
     """
     async with context.ddl_locks.hold_all([db]):
+        # A shard may be added, or removed, once it has no chunks, while these are read.
+        before = await all_shard_ids(context)
         checked = [await _check_catalog(context, entry) for entry in await _sharded(context, db, collection)]
         participate: dict[str, Any] = {
             "_shardsvrCheckMetadataConsistencyParticipant": collection or 1,
             "primaryShardId": context.require_identity().shard_name,
             "collections": [each.for_participants() for each in checked],
         }
-        replies = await send_to_shards(context, await all_shard_ids(context), db, participate)
+        shards = await all_shard_ids(context)
+        replies = await send_to_shards(context, shards, db, participate)
     found = list(chain.from_iterable(each.found for each in checked))
+    found += chain.from_iterable(each.chunks_elsewhere({*before, *shards}) for each in checked)
     found += chain.from_iterable(reply["inconsistencies"] for reply in replies.values())
-    if indexes:
-        found += _compare_indexes(checked, replies)
+    for each in checked:
+        found += option_differences(each.entry, _of_shards("options", each, replies))
+        if indexes:
+            found += index_differences(str(each.entry.namespace), _of_shards("indexes", each, replies))
     return sorted(found, key=namespace_of)
 
 
@@ -84,14 +103,11 @@ async def _check_catalog(context: ShardContext, entry: CollectionEntry) -> _Chec
     chunks: list[Mapping[str, Any]] = [decode_document(document) for document in raw_chunks]
     raw_zones = await catalog.find("tags", {"ns": str(entry.namespace)}, sort=by_bound)
     zones: list[Mapping[str, Any]] = [decode_document(document) for document in raw_zones]
-    owners = frozenset(str(chunk["shard"]) for chunk in chunks if "shard" in chunk)
     found = list(check.chunks(chunks))
-    return _Checked(entry, owners, not found, [*found, *check.zones(zones)])
+    return _Checked(entry, chunks, not found, [*found, *check.zones(zones)])
 
 
-def _compare_indexes(checked: list[_Checked], replies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for name in (str(each.entry.namespace) for each in checked):
-        of_shards = {shard: reply["indexes"][name] for shard, reply in replies.items() if name in reply["indexes"]}
-        found += index_differences(name, of_shards)
-    return found
+def _of_shards(what: str, checked: _Checked, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the owners of a collection have replied about it."""
+    name = str(checked.entry.namespace)
+    return {shard: reply[what][name] for shard, reply in replies.items() if name in reply[what]}

@@ -7,29 +7,33 @@ import trio
 
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.primary_shard import check_is_primary_shard
+from shardwright.shardd.ddl.primary_shard import check_is_same_database
 from shardwright.shardd.local_mongod.local_collections import change
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
+from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, index: object) -> dict[str, Any]:
+async def drop_indexes_everywhere(
+    context: ShardContext, namespace: Namespace, index: object, received: DatabaseVersion
+) -> dict[str, Any]:
     """Drop indexes on every shard that owns chunks; a shard may lack them if another one has them.
 
     Args:
         context: the context of the database's primary shard, which is this one.
         namespace: the collection.
         index: the argument of ``dropIndexes``: a name, a key, a list of names, or ``*``.
+        received: the version of the database in the request.
 
     Raises:
         CommandError: LockBusy; IndexNotFound, no shard has them; or a shard's error. ``raw`` has the replies of all.
     """
     async with context.ddl_locks.hold_all([namespace.db, str(namespace)]):
-        await check_is_primary_shard(context, namespace)
+        await check_is_same_database(context, namespace, received)
         catalog = await context.catalog()
         table = await catalog.read(read_routing(str(namespace)))
         drop = {"dropIndexes": namespace.collection, "index": index}

@@ -47,7 +47,8 @@ async def buckets_to_shard(
         if options is None:
             raise CommandError(_NOT_TIME_SERIES, f"the collection '{buckets}' does not have 'timeseries' options")
         if requested is not None:
-            if not _are_equal(TimeSeriesFields.from_document(requested), TimeSeriesFields.from_document(options)):
+            present = TimeSeriesFields.from_document(options)
+            if not TimeSeriesFields.from_document(requested).makes_buckets_like(present):
                 raise CommandError(
                     _OTHER_OPTIONS,
                     f"the 'timeseries' spec provided must match that of exists '{namespace}' collection",
@@ -128,9 +129,3 @@ def check_not_finer(granularity: str, fields: TimeSeriesFields) -> None:
             "Invalid transition for timeseries.granularity. Can only transition from 'seconds' to 'minutes' or "
             "'minutes' to 'hours'.",
         )
-
-
-def _are_equal(one: TimeSeriesFields, other: TimeSeriesFields) -> bool:
-    return (one.time_field, one.meta_field, one.granularity, one.span_ms) == (
-        *(other.time_field, other.meta_field, other.granularity, other.span_ms),
-    )

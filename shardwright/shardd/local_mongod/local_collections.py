@@ -7,8 +7,8 @@ from uuid import UUID
 
 from bson.binary import Binary
 
+from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.global_lock import between_transactions
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.time_series import BUCKETS_PREFIX, TimeSeriesFields
@@ -19,6 +19,9 @@ from shardwright.wire.transport.cursor import DecodedCursor, RawCursor
 
 _UNDROPPABLE: Final = frozenset({"system.js", "system.profile"})
 """Collections that mongod drops with their database alone; ``system.profile`` otherwise only while nothing profiles."""
+
+_NOT_OF_VIEWS: Final = ("cappedSize", "cappedMax")
+"""Options of ``collMod`` that mongod 6.0.5 does not refuse for a view; it crashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +175,14 @@ async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str
     time-series collections mongod does not accept a UUID.
 
     Raises:
-        CommandError: CollectionUUIDMismatch, it was dropped meanwhile; or an error of mongod.
+        CommandError: CollectionUUIDMismatch, it was dropped meanwhile; InvalidOptions, it is a view, which cannot be
+            capped; or an error of mongod.
     """
     existing = None if "collectionUUID" in command else await describe(mongod, namespace)
+    if existing is not None and existing.kind == "view":
+        for name in _NOT_OF_VIEWS:
+            if name in command:
+                raise CommandError(ErrorCode.InvalidOptions, f"option not supported on a view: {name}")
     return await mongod.command(namespace.db, {**command, **uuid_argument(namespace, existing)})
 
 

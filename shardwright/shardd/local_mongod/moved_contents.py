@@ -7,10 +7,10 @@ from uuid import UUID
 
 from bson.binary import Binary
 
+from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.cursors import all_documents
-from shardwright.shardd.local_mongod.global_lock import between_transactions
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import raw_document
@@ -63,14 +63,14 @@ async def create_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> 
 
 
 async def drop_views(mongod: LocalMongod, db: str, names: Collection[str]) -> None:
-    """Drop views, given their namespaces, and ``system.views`` itself if none is left.
+    """Drop views, given their namespaces, and ``system.views`` itself if none is left; mongod keeps it empty.
 
     Raises:
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
     namespace = Namespace(db, VIEWS)
-    if not names or await local_collections.describe(mongod, namespace) is None:
+    if await local_collections.describe(mongod, namespace) is None:
         return
     present = await all_documents(mongod, namespace, {"filter": {"_id": {"$in": list(names)}}})
     await _change_views(mongod, namespace, "d", present)
@@ -81,5 +81,9 @@ async def drop_views(mongod: LocalMongod, db: str, names: Collection[str]) -> No
 async def _change_views(mongod: LocalMongod, namespace: Namespace, op: str, views: Sequence[bytes]) -> None:
     """Insert or delete documents as mongod itself does; it refuses other writes of ``system.views``."""
     operations = [{"op": op, "ns": str(namespace), "o": raw_document(view)} for view in views]
+
+    async def attempt(max_time: Mapping[str, int]) -> None:
+        await mongod.command("admin", {"applyOps": operations, "writeConcern": MAJORITY, **max_time})
+
     if operations:
-        await mongod.command("admin", {"applyOps": operations, "writeConcern": MAJORITY})
+        await between_transactions(attempt)

@@ -24,6 +24,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.empty_timestamps import restoring_updates
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
@@ -72,7 +73,12 @@ class ReservedSession:
 
         if namespace.is_internal:
             operations = [{"op": "i", "ns": str(namespace), "o": raw_document(document)} for document in documents]
-            await self._mongod.write("admin", {"applyOps": operations, "writeConcern": write_concern})
+            command = {"applyOps": operations, "writeConcern": write_concern}
+
+            async def attempt(max_time: Mapping[str, int]) -> None:
+                await self._mongod.write("admin", {**command, **max_time})
+
+            await between_transactions(attempt)
             return
 
         async def insert_all(transaction: Transaction) -> None:

@@ -95,8 +95,7 @@ def has_supporting_index(
 
 def index_specification(pattern: ShardKeyPattern, *, unique: bool, has_default_collation: bool) -> dict[str, Any]:
     """The specification of an index on exactly the shard key."""
-    key = decode_document(pattern.document)
-    specification: dict[str, Any] = {"key": key, "name": "_".join(f"{name}_{value}" for name, value in key.items())}
+    specification: dict[str, Any] = {"key": decode_document(pattern.document), "name": pattern.index_name}
     if unique:
         specification["unique"] = True
     if has_default_collation:

@@ -15,6 +15,7 @@ from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.views import READS_OF_VIEWS, ResolvedView, Views
 from shardwright.sharding.involved_namespaces import (
     INVOLVED_NAMESPACES,
+    JOINED_NAMESPACE,
     involved_namespaces,
     may_involve_others,
     received_versions,
@@ -101,7 +102,7 @@ class InvolvedNamespace:
             ErrorCode.CommandNotSupported,
             f"This aggregation involves the collection {self.state.namespace}, but {reason}: other collections of a "
             "pipeline have to be unsharded and on the shard that runs it",
-            extra={} if self.is_written else {"involvedNamespace": self.state.namespace},
+            extra={} if self.is_written else {JOINED_NAMESPACE: self.state.namespace},
         )
 
 

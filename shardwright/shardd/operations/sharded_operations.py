@@ -76,8 +76,8 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     """Run a findAndModify that may change a shard key as `key_changing_find_and_modify`."""
     request, pattern = operation.request, operation.state.mutable_key
     modification = request.fields.get(b"update")
-    if pattern is None or modification is None:
-        return None
+    if pattern is None or modification is None or request.get(b"remove"):
+        return None  # nor may one remove and update, which mongod reports
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
     collated = is_collated(request.body, request.fields.get(b"collation"), operation.default_collation)
     if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):

@@ -33,7 +33,7 @@ from shardwright.wire.transport.cursor import RawCursor
 HISTORY: Final = Namespace("config", "migratedSessionHistory")
 
 SESSION_SECONDS: Final = 30 * 60
-"""MongoDB's ``localLogicalSessionTimeoutMinutes``."""
+"""As long as a mongod at least remembers writes (``TransactionRecordMinimumLifetimeMinutes``)."""
 
 _REFRESH_MS: Final = 60_000
 """How old ``lastUse`` may become before it is updated."""

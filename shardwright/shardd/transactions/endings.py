@@ -7,7 +7,7 @@ is prepared only when no command that might end it is still on its way.
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from shardwright.shardd.transactions.guards import check_abort, check_commit, check_prepare, is_from_coordinator
+from shardwright.shardd.transactions.guards import check_abort, check_commit, check_prepare, coordinator_of
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import as_for_mongod, transaction_of
@@ -54,10 +54,12 @@ class TransactionEndings:
             CommandError: the client may not do that (`guards`).
             BackendError: as ``run``.
         """
-        is_coordinator = is_from_coordinator(client, request)
+        coordinator = coordinator_of(client, request)
         identity = transaction_of(request)
         transaction = None if identity is None else self._transactions.find(*identity)
         is_prepared = transaction is not None and transaction.is_prepared
+        known = None if transaction is None else transaction.coordinator
+        is_coordinator = coordinator is not None and known in (None, coordinator)
         if request.name == PREPARE:
             check_prepare(is_coordinator=is_coordinator)
         elif request.name == COMMIT:
@@ -70,7 +72,10 @@ class TransactionEndings:
         if request.name == PREPARE:
             await in_own_task()
             transaction.is_prepared = transaction.is_doubtful = True
+            transaction.coordinator = coordinator
             await transaction.wait_quiet()
+        elif request.name == ABORT and not transaction.has_begun:
+            transaction.is_killed = True  # it may overtake the statement that begins it
         return await self._run(transaction, request, run)
 
     @may_run_in_reactor

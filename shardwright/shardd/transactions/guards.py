@@ -1,5 +1,7 @@
 """Who may prepare transactions and decide prepared ones: only the coordinator of their commit.
 
+That is the shard that had the transaction prepared here. Its next primary goes on with the commit, under the same name.
+
 A mongod takes these commands from anyone. A client that prepared a transaction would leave it without a coordinator,
 and so for ever; one that decided a prepared transaction would tear it from its other participants.
 """
@@ -24,12 +26,16 @@ DRIFT_SECONDS_MAX: Final = 31_536_000
 _COMMIT_TIMESTAMP: Final = b"commitTimestamp"
 
 
-def is_from_coordinator(client: ClientConnection, request: Request) -> bool:
-    """Whether a command is that of a transaction's coordinator, which is a shard daemon."""
-    if COORDINATED_BY not in request.fields:
-        return False
+def coordinator_of(client: ClientConnection, request: Request) -> str | None:
+    """The shard whose daemon sends a command as a transaction's coordinator; None if no shard daemon sends it so.
+
+    With access control only parts of the cluster get as far as this (`daemon.sidecar.internal_requests`). Without it
+    any client may say of itself what it likes, so this guards against mistakes alone.
+    """
+    shard = request.get(COORDINATED_BY)
     application: Any = (client.metadata or {}).get("application")
-    return isinstance(application, dict) and application.get("name") == SHARD_DAEMON
+    is_daemon = isinstance(application, dict) and application.get("name") == SHARD_DAEMON
+    return shard if is_daemon and isinstance(shard, str) else None
 
 
 def check_prepare(*, is_coordinator: bool) -> None:

@@ -27,8 +27,10 @@ class OpenTransaction:
         has_written: whether one of its statements has changed something on this shard.
         has_ended: whether it has been committed or aborted.
         is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is under way.
+        coordinator: the shard that has prepared it; None before that, and if that was in an earlier term of this
+            primary, since mongod does not remember it.
         snapshot_time: the cluster time at which it reads; None if it reads what was current when it began.
-        is_killed: whether its session was killed while one of its statements was under way.
+        is_killed: whether it was aborted, or its session killed, while a statement was under way that may begin it.
         is_doubtful: whether something failed that may have ended it.
         quiet_since: when the last of its commands was answered (`trio.current_time`); None if one is under way.
     """
@@ -39,6 +41,7 @@ class OpenTransaction:
         "_ended",
         "_namespaces",
         "_quiet",
+        "coordinator",
         "has_begun",
         "has_ended",
         "has_written",
@@ -60,6 +63,7 @@ class OpenTransaction:
         self.has_written = False
         self.has_ended = False
         self.is_prepared = False
+        self.coordinator: str | None = None
         self.is_killed = False
         self.is_doubtful = False
         self.snapshot_time: Timestamp | None = None

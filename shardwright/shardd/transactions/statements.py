@@ -17,6 +17,7 @@ from shardwright.shardd.transactions.changes import has_changed
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.request_fields import as_for_mongod, session_fields, transaction_of
+from shardwright.sharding.involved_namespaces import asks_for_another_way
 from shardwright.sharding.operation_session import START_TRANSACTION
 from shardwright.sharding.read_only import with_read_only
 from shardwright.sharding.transient_errors import label_transient
@@ -70,7 +71,7 @@ class TransactionStatements:
             with transaction.command_under_way():
                 reply = await self._run_labelled(request, transaction, run)
         except CommandError as error:
-            if error.code != ErrorCode.WouldChangeOwningShard or transaction.is_killed:
+            if transaction.is_killed or not _goes_on_after(error, transaction):
                 await self._abort(upstream, session_fields(request), transaction)
                 raise
             self._observe(transaction, has_failed=False)
@@ -84,7 +85,7 @@ class TransactionStatements:
     async def _after_kill(
         self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes | None
     ) -> bytes | None:
-        """Abort a transaction whose session was killed before this statement got to mongod.
+        """Abort a transaction that was aborted, or whose session was killed, before this statement got to mongod.
 
         Raises:
             CommandError: Interrupted, unless the statement has failed anyway.
@@ -196,3 +197,14 @@ class TransactionStatements:
         with transaction.command_under_way(), suppress(CommandError):  # perhaps it has never begun, or has ended
             await upstream.command("admin", {"abortTransaction": 1, **fields})
         self._transactions.end(transaction)
+
+
+def _goes_on_after(error: CommandError, transaction: OpenTransaction) -> bool:
+    """Whether a transaction stays open after an error of the daemon, because the router then asks in another way.
+
+    After a read that no shard can run alone, only if it has begun: if this was the first statement here, the router may
+    never come back, and if it does, it begins the transaction.
+    """
+    if error.code == ErrorCode.WouldChangeOwningShard:
+        return True
+    return transaction.has_begun and asks_for_another_way(error)

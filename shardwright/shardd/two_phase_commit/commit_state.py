@@ -25,6 +25,11 @@ class Step(Enum):
     DELETING_COORDINATOR_DOC = "deletingCoordinatorDoc"
     ENDED = "ended"
 
+    @property
+    def state(self) -> str:
+        """Its name in ``$currentOp``, where MongoDB has one acknowledgement only."""
+        return "waitingForDecisionAck" if self is Step.WAITING_FOR_DECISION_ACKS else self.value
+
 
 class CommitState:
     """A two-phase commit.

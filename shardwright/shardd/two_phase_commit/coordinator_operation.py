@@ -22,7 +22,7 @@ def coordinator_operation(coordinator: TransactionCoordinator, address: str) -> 
         **coordinator.identity.to_document(),
         "txnRetryCounter": 0,
         "numParticipants": Int64(len(state.participants)),
-        "state": state.step.value,
+        "state": state.step.state,
         "commitStartTime": times.began,
         "hasRecoveredFromFailover": coordinator.is_recovered,
         "stepDurations": {name: Int64(micros) for name, micros in times.durations().items()},

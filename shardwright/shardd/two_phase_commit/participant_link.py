@@ -8,7 +8,7 @@ import trio
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN, MAJORITY
 from shardwright.shardd.two_phase_commit.decision import Commit, Decision
 from shardwright.shardd.two_phase_commit.participant_answers import Vote, is_acknowledged, vote_of
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
@@ -43,7 +43,6 @@ class ParticipantLink:
         self._fields: Mapping[str, Any] = {
             **identity.to_document(),
             "autocommit": False,
-            "writeConcern": MAJORITY,
             COORDINATED_BY.decode(): coordinator,
         }
 
@@ -60,11 +59,7 @@ class ParticipantLink:
 
     async def tell(self, decision: Decision) -> None:
         """Have the participant execute a decision; returns when it has, however long that takes."""
-        command = (
-            {"commitTransaction": 1, "commitTimestamp": decision.timestamp}
-            if isinstance(decision, Commit)
-            else {"abortTransaction": 1}
-        )
+        command = _commit(decision) if isinstance(decision, Commit) else {"abortTransaction": 1}
         backoff, is_repeated = Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX), False
         while True:
             answer = await self._send(command, is_repeated=is_repeated)
@@ -73,12 +68,17 @@ class ParticipantLink:
             await self._pause(next(iter(command)), answer, backoff)
             is_repeated = True
 
-    async def _send(self, command: Mapping[str, Any], *, is_repeated: bool) -> Answer:
+    async def commit_ahead(self, decision: Commit) -> None:
+        """Have the participant commit before `tell`, which waits until it has, and for a majority."""
+        await self._send(_commit(decision), is_repeated=False, write_concern=LOCAL_WRITE_CONCERN)
+
+    async def _send(
+        self, command: Mapping[str, Any], *, is_repeated: bool, write_concern: Mapping[str, Any] = MAJORITY
+    ) -> Answer:
+        request = {**command, **self._fields, "writeConcern": write_concern}
         try:
             # A shard that does not answer may have moved to other hosts, or be gone.
-            return await send_to_shard(
-                self._context, self._shard, "admin", {**command, **self._fields}, may_be_cached=not is_repeated
-            )
+            return await send_to_shard(self._context, self._shard, "admin", request, may_be_cached=not is_repeated)
         except CommandError as error:
             return error
 
@@ -91,3 +91,7 @@ class ParticipantLink:
             retry_seconds=round(pause, 3),
         )
         await trio.sleep(pause)
+
+
+def _commit(decision: Commit) -> dict[str, Any]:
+    return {"commitTransaction": 1, "commitTimestamp": decision.timestamp}

@@ -1,6 +1,7 @@
 """One two-phase commit under way: the I/O of each step of `commit_state`."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
@@ -11,13 +12,16 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.two_phase_commit.commit_state import CommitState, Step
 from shardwright.shardd.two_phase_commit.commit_times import CommitTimes
 from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
-from shardwright.shardd.two_phase_commit.decision import Commit, name_of
+from shardwright.shardd.two_phase_commit.decision import Commit, Decision, name_of
 from shardwright.shardd.two_phase_commit.participant_link import RETRY_SECONDS, RETRY_SECONDS_MAX, ParticipantLink
 from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.two_phase_commit")
+
+_AHEAD_SECONDS_MAX: Final = 1.0
+"""How long the other participants wait for the commit on the coordinator's own shard."""
 
 
 class TransactionCoordinator:
@@ -97,15 +101,28 @@ class TransactionCoordinator:
         self.state.decision_written()
 
     async def _tell_decision(self) -> None:
-        async with trio.open_nursery() as nursery:
-            for shard, link in self._links.items():
-                nursery.start_soon(self._tell, shard, link)
-
-    async def _tell(self, shard: str, link: ParticipantLink) -> None:
         decision = self.state.decision
         assert decision is not None
-        is_commit = isinstance(decision, Commit)
-        await self._hang(places.HANG_BEFORE_SENDING_COMMIT if is_commit else places.HANG_BEFORE_SENDING_ABORT)
+        if isinstance(decision, Commit):
+            await self._hang(places.HANG_BEFORE_SENDING_COMMIT)
+            await self._commit_here_first(decision)
+        else:
+            await self._hang(places.HANG_BEFORE_SENDING_ABORT)
+        async with trio.open_nursery() as nursery:
+            for shard, link in self._links.items():
+                nursery.start_soon(self._tell, shard, link, decision)
+
+    async def _commit_here_first(self, decision: Commit) -> None:
+        """Commit on this shard a moment before the others, if it can, so that the others' commits have later times.
+
+        A document that moves away from here is then deleted before it is inserted, for change streams too.
+        """
+        here = self._context.require_identity().shard_name
+        if here in self._links:
+            with trio.move_on_after(_AHEAD_SECONDS_MAX):
+                await self._links[here].commit_ahead(decision)
+
+    async def _tell(self, shard: str, link: ParticipantLink, decision: Decision) -> None:
         await link.tell(decision)
         self.state.acknowledge(shard)
 

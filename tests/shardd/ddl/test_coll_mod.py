@@ -53,6 +53,18 @@ def test_it_reaches_all_owners(mini: MiniCluster, ranged: ShardedNamespace) -> N
         assert client.config["system.sharding_ddl_coordinators"].count_documents({}) == 0
 
 
+@pytest.mark.parametrize("option", ["cappedSize", "cappedMax"])
+def test_a_view_has_no_size(mini: MiniCluster, ranged: ShardedNamespace, option: str) -> None:
+    """A mongod that is asked to change it crashes."""
+    with mini.shard_client(ranged.primary) as client:
+        client[ranged.db].drop_collection("v")
+        client[ranged.db].create_collection("v", viewOn=ranged.collection)
+        command = {"_shardsvrCollMod": "v", option: 5000, "databaseVersion": ranged.database_version}
+        refused = ranged.run(command, ranged.primary)
+        assert (refused["code"], refused["errmsg"]) == (72, f"option not supported on a view: {option}")
+        assert client.admin.command("ping")["ok"] == 1
+
+
 @pytest.mark.parametrize("empty", ["sh0", "sh1"])
 def test_it_reaches_shards_without_chunks(mini: MiniCluster, ranged: ShardedNamespace, empty: str) -> None:
     """``listCollections`` is answered by the primary shard, and any shard may receive a chunk again."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from uuid import uuid4
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 IDENTITY = {"namespace": "d.c", "operationType": "rehearsed"}
 LEFT_BEHIND = {"_id": IDENTITY, "phase": "begun", "recoveredFromDisk": True}
+VERSION = DatabaseVersion(uuid4(), Timestamp(1, 1), 1)
 UNREACHABLE = CommandError(ErrorCode.HostUnreachable, "no answer")
 
 
@@ -52,7 +54,8 @@ class FakeShard:
     """A shard whose mongod stores only the documents of coordinators."""
 
     def __init__(self, *documents: dict[str, Any]) -> None:
-        self.mongod = self
+        self.mongod = self.refresher = self
+        self.entry: DatabaseEntry | None = DatabaseEntry("d", "this", VERSION)
         self.ddl_locks = DDLLocks()
         self.shown_locks = ShownLocks(self._write_locks)
         self.fail_points = FailPoints({HANG_IN_DDL_COORDINATOR})
@@ -62,10 +65,13 @@ class FakeShard:
         raise NotImplementedError  # nobody looks
 
     def database(self, name: str) -> DatabaseState:
-        """A database whose primary shard this is."""
+        """The database as it is in the catalog."""
         state = DatabaseState(name)
-        state.learn(DatabaseEntry(name, "this", DatabaseVersion(uuid4(), Timestamp(1, 1), 1)))
+        state.learn(self.entry)
         return state
+
+    async def refresh_database(self, _state: DatabaseState) -> None:
+        """Do nothing: this is the catalog's entry."""
 
     def require_identity(self) -> ShardIdentity:
         """This shard."""
@@ -136,7 +142,7 @@ def rehearse(shard: FakeShard) -> dict[str, Any]:
 
     async def work(service: CoordinatorService) -> None:
         try:
-            ends.append(await service.run(Rehearsed, Namespace("d", "c"), {}))
+            ends.append(await service.run(Rehearsed, Namespace("d", "c"), {}, received=VERSION))
         except CommandError as error:
             ends.append(error)
 
@@ -212,10 +218,33 @@ def test_a_document_of_an_unknown_kind_is_logged_and_skipped(
     shard = FakeShard(unknown, LEFT_BEHIND)
 
     async def work(service: CoordinatorService) -> None:
-        await service.run(Rehearsed, Namespace("d", "c"), {})
+        await service.run(Rehearsed, Namespace("d", "c"), {}, received=VERSION)
 
     in_term(shard, work)
     assert shard.documents == [unknown]
     told = [each for each in caplog.records if "unknown kind" in each.message]
     assert len(told) == 1
     assert told[0].levelno == logging.ERROR
+
+
+@pytest.mark.parametrize(
+    ("entry", "wanted"),
+    [
+        (None, None),
+        (DatabaseEntry("d", "other", replace(VERSION, last_mod=2)), 2),
+        (DatabaseEntry("d", "this", DatabaseVersion(uuid4(), Timestamp(2, 1), 1)), 1),
+    ],
+    ids=["dropped", "moved", "created again"],
+)
+def test_a_change_does_not_begin_if_its_database_was_changed_while_it_waited(
+    monkeypatch: pytest.MonkeyPatch, entry: DatabaseEntry | None, wanted: int | None
+) -> None:
+    fail_with(monkeypatch)
+    shard = FakeShard()
+    shard.entry = entry
+    with pytest.raises(CommandError) as caught:
+        rehearse(shard)
+    assert caught.value.code == ErrorCode.StaleDbVersion
+    assert caught.value.extra["vReceived"] == VERSION.to_document()
+    assert caught.value.extra.get("vWanted", {}).get("lastMod") == wanted
+    assert Rehearsed.times == []

@@ -1,24 +1,43 @@
-"""Creating collections with given UUIDs beside open transactions."""
+"""Creating collections with given UUIDs, and views, beside open transactions."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
+import bson
+import pytest
 import trio
+import trio.testing
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import create_with_uuid, describe
+from shardwright.shardd.local_mongod.moved_contents import create_views
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.shardd.lone_mongod import LoneMongod
 
 READS: Final = 20
 READ_MS_MAX: Final = 5_000
 
 
-def test_others_do_not_wait_for_a_creation_that_waits_for_a_transaction(lone: LoneMongod, db: str) -> None:
+async def create_collection(mongod: LocalMongod, created: Namespace) -> None:
+    await create_with_uuid(mongod, created, uuid4(), {}, None)
+
+
+async def create_view(mongod: LocalMongod, created: Namespace) -> None:
+    view = {"_id": str(created), "viewOn": "c", "pipeline": []}
+    await create_views(mongod, created.db, [bson.encode(view)])
+
+
+@pytest.mark.parametrize("create", [create_collection, create_view])
+def test_others_do_not_wait_for_a_creation_that_waits_for_a_transaction(
+    lone: LoneMongod, db: str, create: Callable[[LocalMongod, Namespace], Awaitable[None]]
+) -> None:
     created = Namespace(db, "created")
-    uuid = uuid4()
     session: dict[str, Any] = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "autocommit": False}
 
     async def test(mongod: LocalMongod) -> None:
@@ -26,14 +45,31 @@ def test_others_do_not_wait_for_a_creation_that_waits_for_a_transaction(lone: Lo
         first = {"insert": "c", "documents": [{"_id": 2}], "startTransaction": True}
         await mongod.command(db, {**first, **session})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(create_with_uuid, mongod, created, uuid, {}, None)
+            nursery.start_soon(create, mongod, created)
             for _ in range(READS):
                 await mongod.command(db, {"find": "c", "maxTimeMS": READ_MS_MAX})
                 await trio.sleep(0.02)
             assert await describe(mongod, created) is None
             await mongod.command("admin", {"commitTransaction": 1, **session})
-        found = await describe(mongod, created)
-        assert found is not None
-        assert found.uuid == uuid
+        assert await describe(mongod, created) is not None
 
     lone.run(test)
+
+
+def test_no_attempt_waits_for_ever() -> None:
+    """A prepared transaction may wait for a write of its coordinator here, which waits for the attempt."""
+    limits: list[int] = []
+
+    async def attempt(max_time: Mapping[str, int]) -> None:
+        limits.append(max_time["maxTimeMS"])
+        if trio.current_time() < until:
+            raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+    async def test() -> None:
+        await between_transactions(attempt)
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    until = clock.current_time() + 300
+    trio.run(test, clock=clock)
+    assert limits == sorted(limits)
+    assert (limits[0], limits[-1]) == (100, 5_000)

@@ -140,6 +140,13 @@ def test_find_and_modify(filled: ShardedNamespace) -> None:
     assert filled.retryable(modify(13))["value"] is None
 
 
+def test_mongod_refuses_to_remove_and_update(filled: ShardedNamespace) -> None:
+    both = {"findAndModify": "c", "query": {"a": 11}, "update": {"$set": {"a": 12}}, "remove": True}
+    for reply in (filled.versioned(both), filled.retryable(both)):
+        assert (reply["code"], reply["errmsg"]) == (9, "Cannot specify both an update and remove=true")
+    assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
+
+
 def test_indexes_of_a_sharded_collection(filled: ShardedNamespace) -> None:
     unique = {"createIndexes": "c", "indexes": [{"key": {"b": 1}, "name": "b", "unique": True}]}
     assert filled.versioned(unique)["code"] == 67

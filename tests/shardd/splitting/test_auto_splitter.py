@@ -132,6 +132,20 @@ async def test_nothing_is_looked_at_before_a_fifth_of_the_chunk_size() -> None:
 
 
 @simulated
+async def test_the_fraction_can_be_set() -> None:
+    async with world(chunksize={"value": 1}) as each:
+        each.auto.parameters.growth_fraction = 0.5
+        each.insert(1, 10)
+        await wait_all_tasks_blocked()
+        each.insert(1, 400)
+        await wait_all_tasks_blocked()
+        assert not each.splitter.attempts
+        each.insert(1, 150)
+        await wait_all_tasks_blocked()
+        assert [attempt[:2] for attempt in each.splitter.attempts] == [("d.c", MIDDLE)]
+
+
+@simulated
 async def test_settings_apply_to_what_was_counted_before_they_were_known() -> None:
     async with world(chunksize={"value": 1}) as each:
         each.insert(1, 900)

@@ -100,11 +100,11 @@ class RoutedTransaction:
         """Run a command that ends it; returns the reply."""
         return self.command({command: 1, **self.fields, **more}, db="admin")
 
-    def decide(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command as the coordinator of the commit would; returns the reply."""
-        with raw_client(self.address) as coordinator:
-            coordinator.command({"hello": 1, "client": INTRODUCTION})
-            reply = coordinator.command({**command, **self.fields, "$coordinator": "sh1"})
+    def decide(self, command: Mapping[str, Any], coordinator: object = "sh1") -> dict[str, Any]:
+        """Run a command as a shard that coordinates the commit would; returns the reply."""
+        with raw_client(self.address) as connection:
+            connection.command({"hello": 1, "client": INTRODUCTION})
+            reply = connection.command({**command, **self.fields, "$coordinator": coordinator})
         return {name: value for name, value in reply.items() if name not in GOSSIP}
 
     def prepare(self) -> Timestamp:

@@ -72,6 +72,24 @@ def test_nobody_but_the_coordinator_decides_a_prepared_transaction(
     assert updating.abort()["code"] == 256
 
 
+def test_only_the_shard_that_has_prepared_a_transaction_decides_it(
+    ranged: ShardedNamespace, updating: RoutedTransaction
+) -> None:
+    time = updating.prepare()
+    commit = {"commitTransaction": 1, "commitTimestamp": time}
+    refused: list[tuple[dict[str, Any], int]] = [
+        ({"abortTransaction": 1}, 267),
+        (commit, 13),
+        ({"prepareTransaction": 1}, 13),
+    ]
+    for command, code in refused:
+        for stranger in ("sh0", "", 5):
+            assert updating.decide(command, stranger)["code"] == code
+    assert updating.prepare() == time
+    assert updating.decide(commit) == {"ok": 1.0}
+    assert ranged.documents() == [{**DOCUMENT, "b": 2}]
+
+
 def test_a_stale_statement_does_not_abort_a_prepared_transaction(
     ranged: ShardedNamespace, updating: RoutedTransaction
 ) -> None:

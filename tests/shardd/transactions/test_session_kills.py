@@ -16,10 +16,11 @@ from shardwright.shardd.transactions.session_kills import is_killed_by
 from shardwright.shardd.transactions.statements import TransactionStatements
 from shardwright.sharding.session_cache import NO_USER
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import index
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
+from tests.shardd.transactions.requests import request_of
 
 if TYPE_CHECKING:
     from shardwright.daemon.sidecar.upstream import Upstream
@@ -30,10 +31,6 @@ ID, OTHER = (Binary(bytes([number]) * 16, 4) for number in (1, 2))
 USER = Binary(b"u" * 32)
 CHILD = {"txnNumber": Int64(1), "txnUUID": OTHER}
 FIRST = {"find": "c", "lsid": {"id": ID}, "txnNumber": Int64(1), "autocommit": False, "startTransaction": True}
-
-
-def request_of(command: Mapping[str, Any]) -> Request:
-    return Request(OpMsg(op_msg(bson.encode({**command, "$db": "d"}), request_id=1)))
 
 
 def key_of(lsid: Command) -> bytes:

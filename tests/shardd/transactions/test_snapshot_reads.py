@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from bson.timestamp import Timestamp
 
+from shardwright.sharding.versions import UNSHARDED
 from tests.integration.raw_client import raw_client
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Member, mini_cluster
@@ -38,7 +39,7 @@ def check_waits(transaction: RoutedTransaction, address: str, reading: dict[str,
     command = {
         **reading,
         "readConcern": {"level": "snapshot", "atClusterTime": time},
-        "shardVersion": transaction.sharded.version(),
+        "shardVersion": reading.get("shardVersion", transaction.sharded.version()),
         "$readPreference": {"mode": "secondaryPreferred"},
     }
     db = transaction.sharded.db
@@ -47,7 +48,8 @@ def check_waits(transaction: RoutedTransaction, address: str, reading: dict[str,
         answer = executor.submit(client.command, command, db=db)
         assert transaction.decide({"commitTransaction": 1, "commitTimestamp": time}) == {"ok": 1.0}
         cursor = answer.result()["cursor"]
-        batch = client.command({"getMore": cursor["id"], "collection": "c"}, db=db)["cursor"]["nextBatch"]
+        more = {"getMore": cursor["id"], "collection": next(iter(reading.values()))}
+        batch = client.command(more, db=db)["cursor"]["nextBatch"]
     assert batch == [UPDATED]
 
 
@@ -58,6 +60,16 @@ def test_a_snapshot_waits_for_what_was_prepared_before_its_time(
     transaction = begin()
     time = prepared(ranged, transaction)
     check_waits(transaction, transaction.address, reading, time)
+
+
+def test_a_snapshot_of_a_view_waits_too(ranged: ShardedNamespace, begin: Begin) -> None:
+    versions = {"shardVersion": UNSHARDED.to_document(), "databaseVersion": ranged.database_version}
+    ranged.run({"create": "view", "viewOn": "u", "databaseVersion": ranged.database_version})
+    ranged.run({"insert": "u", "documents": [DOCUMENT], **versions})
+    transaction = begin()
+    assert transaction.run({**UPDATE, "update": "u", **versions})["nModified"] == 1
+    time = transaction.prepare()
+    check_waits(transaction, transaction.address, {"find": "view", "batchSize": 0, **versions}, time)
 
 
 @pytest.mark.parametrize("level", ["available", "local", "majority"])

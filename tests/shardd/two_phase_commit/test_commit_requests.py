@@ -151,6 +151,26 @@ def test_a_commit_under_way_is_shown(txn: HandMadeTransaction, coordinator: Clie
     }
 
 
+@pytest.mark.parametrize(
+    ("place", "state"),
+    [
+        ("hangBeforeWritingParticipantList", "writingParticipantList"),
+        ("hangBeforeSendingPrepare", "waitingForVotes"),
+        ("hangBeforeWritingDecision", "writingDecision"),
+        ("hangBeforeSendingCommit", "waitingForDecisionAck"),
+    ],
+)
+def test_the_state_of_a_commit_has_the_name_of_a_genuine_shard(
+    txn: HandMadeTransaction, coordinator: Client, place: str, state: str
+) -> None:
+    with fail_point(coordinator, place) as point, txn.committing() as connection:
+        point.wait_entered()
+        (operation,) = coordinator.admin.aggregate(SHOWN)
+        point.turn_off()
+        assert without_gossip(connection.receive_reply()) == {"ok": 1.0}
+    assert operation["twoPhaseCommitCoordinator"]["state"] == state
+
+
 def test_commits_are_counted(txn: HandMadeTransaction, coordinator: Client) -> None:
     def counters() -> dict[str, int]:
         status = coordinator.admin.command("serverStatus")["twoPhaseCommitCoordinator"]

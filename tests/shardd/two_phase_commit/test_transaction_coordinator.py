@@ -121,18 +121,29 @@ def test_everything_is_durable_before_it_is_sent() -> None:
     world = World(sh0=prepares_at(5), sh1=prepares_at(7))
     run(world)
     names = [(to, next(iter(command))) for to, command in world.log]
-    assert [names[0], sorted(names[1:3]), names[3], sorted(names[4:6]), names[6]] == [
+    assert [names[0], sorted(names[1:3]), names[3], names[4], sorted(names[5:7]), names[7]] == [
         ("mongod", "update"),
         [("sh0", "prepareTransaction"), ("sh1", "prepareTransaction")],
         ("mongod", "update"),
+        ("sh0", "commitTransaction"),
         [("sh0", "commitTransaction"), ("sh1", "commitTransaction")],
         ("mongod", "delete"),
     ]
-    assert [command["writeConcern"].get("w") for to, command in world.log] == ["majority"] * 6 + [1]
+    concerns = [command["writeConcern"].get("w") for to, command in world.log]
+    assert concerns == [*["majority"] * 4, 1, *["majority"] * 2, 1]
     assert all(command["$coordinator"] == "sh0" for to, command in world.log if to != "mongod")
     decision = {"decision": "commit", "commitTimestamp": Timestamp(7, 1)}
     assert [document.get("decision") for document in world.documents()] == [None, decision]
     assert {command["commitTimestamp"] for _, command in world.sent("commitTransaction")} == {Timestamp(7, 1)}
+
+
+def test_the_others_commit_even_if_the_coordinators_own_shard_does_not_answer() -> None:
+    def is_silent_at_first(command: Mapping[str, Any], count: int) -> Any:  # noqa: ANN401 - as `Answers`
+        return None if "commitTransaction" in command and count == 1 else prepares_at(5)(command, count)
+
+    world = World(sh0=is_silent_at_first, sh1=prepares_at(7))
+    run(world)
+    assert sorted(shard for shard, _ in world.sent("commitTransaction")) == ["sh0", "sh0", "sh1"]
 
 
 def test_the_decision_is_written_after_its_timestamp() -> None:
@@ -179,7 +190,7 @@ def test_a_recovered_decision_is_sent_without_another_vote() -> None:
     world = World(sh0=prepares_at(5), sh1=prepares_at(7))
     run(world, CommitState.recovered(document))
     assert world.sent("prepareTransaction") == []
-    assert [command["commitTimestamp"] for _, command in world.sent("commitTransaction")] == [Timestamp(9, 1)] * 2
+    assert [command["commitTimestamp"] for _, command in world.sent("commitTransaction")] == [Timestamp(9, 1)] * 3
 
 
 def test_a_vote_to_abort_does_not_wait_for_the_others() -> None:

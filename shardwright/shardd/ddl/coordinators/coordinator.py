@@ -64,11 +64,13 @@ class Coordinator(ABC):
     Attributes:
         operation_type: MongoDB's name for the kind of change.
         is_user_write: whether it does not begin while the writes of users are blocked.
+        not_compared: the arguments in which requests for the same change may differ.
         must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
     """
 
     operation_type: ClassVar[str]
     is_user_write: ClassVar[bool] = True
+    not_compared: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,

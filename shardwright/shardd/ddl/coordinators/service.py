@@ -19,8 +19,9 @@ from shardwright.shardd.ddl.coordinators.left_behind import left_behind
 from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary, restore_section
 from shardwright.shardd.ddl.coordinators.retries import run_to_end
 from shardwright.shardd.ddl.coordinators.shown_coordinators import coordinator_operation
-from shardwright.shardd.ddl.primary_shard import check_is_primary_shard
+from shardwright.shardd.ddl.primary_shard import check_is_same_database
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.rawbson import encode_document
@@ -46,8 +47,9 @@ class _Run:
         One that a former primary left behind also has what its phases have added, which is not compared.
         """
         own = self._arguments
-        names = sorted(requested if self._is_left_behind else own.keys() | requested.keys())
-        compared = ({name: each.get(name) for name in names} for each in (own, requested))
+        names = set(requested) if self._is_left_behind else own.keys() | requested.keys()
+        names -= self.coordinator.not_compared
+        compared = ({name: each.get(name) for name in sorted(names)} for each in (own, requested))
         return len({encode_document(each) for each in compared}) == 1
 
 
@@ -102,6 +104,7 @@ class CoordinatorService:
         namespace: Namespace,
         arguments: Mapping[str, Any],
         *,
+        received: DatabaseVersion | None = None,
         may_bypass: bool = False,
     ) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
@@ -110,18 +113,20 @@ class CoordinatorService:
             kind: the kind of change.
             namespace: the collection or database to change.
             arguments: the request's arguments.
+            received: the version of the database in the request; None if the database has none.
             may_bypass: whether the caller may write while the writes of users are blocked.
 
         Raises:
             CommandError: it failed; UserWritesBlocked; NotWritablePrimary, the daemon has not recovered as primary;
-                ConflictingOperationInProgress, a similar change with other arguments is under way.
+                ConflictingOperationInProgress, a similar change with other arguments is under way; StaleDbVersion, the
+                database has moved or was dropped while the change waited for its locks.
         """
         if self._nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         run = self._runs.get(_key(coordinator))
         if run is None:
-            run = self._start(coordinator, self._nursery)
+            run = self._start(coordinator, self._nursery, received)
         elif not run.has_arguments(coordinator.arguments):
             raise CommandError(ErrorCode.ConflictingOperationInProgress, coordinator.conflict_text)
         await run.ended.wait()
@@ -140,16 +145,16 @@ class CoordinatorService:
         for run in [run for run in self._runs.values() if run.coordinator.is_blockable]:
             await run.ended.wait()
 
-    def _start(self, coordinator: Coordinator, nursery: trio.Nursery) -> _Run:
+    def _start(self, coordinator: Coordinator, nursery: trio.Nursery, received: DatabaseVersion | None = None) -> _Run:
         run = self._runs[_key(coordinator)] = _Run(coordinator)
-        nursery.start_soon(self._execute, coordinator, run)
+        nursery.start_soon(self._execute, coordinator, run, received)
         return run
 
     async def _check_not_blocked(self) -> None:
         if await UserWriteBlock(self._context.mongod).is_ddl_blocked():
             raise CommandError(ErrorCode.UserWritesBlocked, "User writes blocked")
 
-    async def _execute(self, coordinator: Coordinator, run: _Run) -> None:
+    async def _execute(self, coordinator: Coordinator, run: _Run, received: DatabaseVersion | None) -> None:
         try:
             # One that was left behind waits for the others as long as it takes.
             if coordinator.phase is None and coordinator.is_blockable:
@@ -160,8 +165,8 @@ class CoordinatorService:
                 self._context.shown_locks.shown(coordinator.locks, _THREAD, coordinator.operation_type),
             ):
                 await coordinator.hang_at(BEGIN)
-                if coordinator.phase is None:
-                    await check_is_primary_shard(self._context, coordinator.namespace)
+                if received is not None:
+                    await check_is_same_database(self._context, coordinator.namespace, received)
                 run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error

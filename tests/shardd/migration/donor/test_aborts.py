@@ -5,6 +5,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
+from tests.server_parameters import server_parameter
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
@@ -74,16 +75,12 @@ def test_the_migration_is_killed(
 
 
 def test_the_clone_takes_too_long(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    donor = daemon(mini)
-    was = donor.admin.command("setParameter", 1, migrationCatchUpTimeoutSecs=0.5)["was"]
-    try:
-        with (
-            fail_point(daemon(mini, "sh1"), "migrateThreadHangAtStep3"),
-            pytest.raises(OperationFailure) as failure,
-        ):
-            Move(filled, LOW, TOP, "sh1").wait()
-    finally:
-        donor.admin.command("setParameter", 1, migrationCatchUpTimeoutSecs=was)
+    with (
+        server_parameter(daemon(mini), "migrationCatchUpTimeoutSecs", 0.5),
+        fail_point(daemon(mini, "sh1"), "migrateThreadHangAtStep3"),
+        pytest.raises(OperationFailure) as failure,
+    ):
+        Move(filled, LOW, TOP, "sh1").wait()
     assert failure.value.code == ErrorCode.ExceededTimeLimit
     assert_nothing_moved(mini, filled)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from shardwright.shardd.service import SHUTDOWN_SECONDS
+from tests.server_parameters import server_parameter
 from tests.shardd.migration.donor.moving import (
     LOW,
     TOP,
@@ -30,11 +31,11 @@ COUNT = 100
 def filled(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNamespace]:
     """The collection with documents in the range to move, which can move back soon."""
     ranged.insert(*({"_id": n, "a": n} for n in range(10, 10 + COUNT)))
-    admins = [daemon(mini, shard).admin for shard in ("sh0", "sh1")]
-    delays = [admin.command("setParameter", 1, orphanCleanupDelaySecs=0)["was"] for admin in admins]
-    yield ranged
-    for admin, delay in zip(admins, delays, strict=True):
-        admin.command("setParameter", 1, orphanCleanupDelaySecs=delay)
+    with (
+        server_parameter(daemon(mini, "sh0"), "orphanCleanupDelaySecs", 0),
+        server_parameter(daemon(mini, "sh1"), "orphanCleanupDelaySecs", 0),
+    ):
+        yield ranged
 
 
 def terminate(member: Member) -> float:

@@ -8,6 +8,7 @@ from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
+from tests.server_parameters import server_parameter
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
@@ -21,11 +22,9 @@ DOCUMENTS = [{"_id": n, "a": n, "text": "x" * 100} for n in range(10, 1010)]
 @pytest.fixture
 def verified(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNamespace]:
     """The collection with documents in the range to move, whose donor verifies migrations."""
-    admin = daemon(mini).admin
-    was = admin.command("setParameter", 1, verifyMigrations=True)["was"]
-    ranged.insert(*DOCUMENTS)
-    yield ranged
-    admin.command("setParameter", 1, verifyMigrations=was)
+    with server_parameter(daemon(mini), "verifyMigrations", value=True):
+        ranged.insert(*DOCUMENTS)
+        yield ranged
 
 
 @pytest.mark.parametrize(
