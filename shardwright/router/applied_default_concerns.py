@@ -9,10 +9,13 @@ from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies.reply_fields import answer_in
+from shardwright.router.supported_read_concerns import READ_CONCERN
 from shardwright.router.transactions.transaction_rules import ENDING
+from shardwright.sharding.involved_namespaces import writes
 from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION
-from shardwright.wire.rawbson import append
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, append, find, without
 from shardwright.wire.request import Request
+from shardwright.wire.write_concern import WRITE_CONCERN
 
 _INTERVAL_SECONDS: Final = 30.0
 """As in MongoDB, where a router may use the former defaults for so long."""
@@ -22,8 +25,6 @@ _DEMAND_A_LEVEL: Final = frozenset(
     {b"$changeStream", b"$currentOp", b"$listCachedAndActiveUsers", b"$listLocalSessions", b"$planCacheStats"}
 )
 """Stages that can only be read with one level of read concern, whatever the default is."""
-
-_ONLY_WRITES_SOMETIMES: Final = frozenset({"aggregate", "mapReduce"})
 
 
 async def refresh_default_concerns(context: RouterContext) -> None:
@@ -41,28 +42,26 @@ def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Re
     """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
     if AUTOCOMMIT in request.fields:
         return _with_defaults_in_transaction(defaults, entry, request)
-    elements = b""
-    if entry.name in _READ_WITH_DEFAULT and b"readConcern" not in request.fields and _may_have_default(request):
-        elements += defaults.read
-    if (
-        entry.supports_write_concern
-        and entry.name not in _ONLY_WRITES_SOMETIMES
-        and b"writeConcern" not in request.fields
-    ):
-        elements += defaults.write
-    if not elements:
-        return request
-    return request.with_body(append(request.body, elements))
+    if entry.name in _READ_WITH_DEFAULT and defaults.read and _may_have_default(request):
+        request = _with_default(request, READ_CONCERN, defaults.read)
+    if entry.supports_write_concern and defaults.write and _may_write(entry, request):
+        request = _with_default(request, WRITE_CONCERN, defaults.write)
+    return request
 
 
 def _with_defaults_in_transaction(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
     """As `with_default_concerns`: the first statement sets the read concern, and the end the write concern."""
-    fields = request.fields
-    if START_TRANSACTION in fields:
-        elements = b"" if b"readConcern" in fields else defaults.read
-    else:
-        elements = b"" if b"writeConcern" in fields or entry.name not in ENDING else defaults.write
-    return request.with_body(append(request.body, elements)) if elements else request
+    if START_TRANSACTION in request.fields:
+        return _with_default(request, READ_CONCERN, defaults.read)
+    return _with_default(request, WRITE_CONCERN, defaults.write) if entry.name in ENDING else request
+
+
+def _with_default(request: Request, field: bytes, default: bytes) -> Request:
+    """The request with the default, if there is one and the client has given none: an empty document is none either."""
+    span, body = request.fields.get(field), request.body
+    if not default or (span is not None and body[span[2] : span[3]] != EMPTY_DOCUMENT):
+        return request
+    return request.with_body(append(body if span is None else without(body, (field,)), default))
 
 
 def _may_have_default(request: Request) -> bool:
@@ -71,3 +70,16 @@ def _may_have_default(request: Request) -> bool:
         return False
     names = first_stage_names(request)
     return not names or names[0] not in _DEMAND_A_LEVEL
+
+
+def _may_write(entry: Command, request: Request) -> bool:
+    """Whether a command that may have a write concern writes: an aggregation may only read."""
+    if entry.name == "aggregate":
+        pipeline = request.fields.get(b"pipeline")
+        if pipeline is None or pipeline[0] != ARRAY or request.get(b"explain"):
+            return False
+        return writes(request.body, pipeline[2])
+    if entry.name == "mapReduce":
+        out = request.fields.get(b"out")
+        return out is not None and (out[0] != OBJECT or find(request.body, b"inline", out[2]) is None)
+    return True

@@ -8,14 +8,8 @@ from functools import partial
 from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
 from shardwright.daemon.audit.log import add_audit_options, opened_audit_log
 from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.options import (
-    add_daemon_options,
-    add_parameter_option,
-    argument,
-    known_address,
-    parse_replica_set,
-    parse_seconds,
-)
+from shardwright.daemon.option_values import argument, parse_replica_set, parse_seconds
+from shardwright.daemon.options import add_daemon_options, add_parameter_option, known_address
 from shardwright.daemon.run import run_daemon
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import parse_parameter

@@ -3,9 +3,8 @@
 Deadlines, errors, gossip, metrics and the log of slow operations are here, so that no handler repeats them.
 """
 
-import math
+from functools import partial
 from time import perf_counter
-from typing import Final
 
 import bson
 import trio
@@ -34,17 +33,15 @@ from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import AUTOCOMMIT
 from shardwright.sharding.transient_errors import label_transient
-from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
 from shardwright.wire.message import reply
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.well_formed import error_of_request
 from shardwright.wire.write_concern import WRITE_CONCERN, check_write_concern
-
-_MAX_TIME_MS_LIMIT: Final = 2_147_483_647
 
 
 class Dispatcher:
@@ -96,8 +93,11 @@ class Dispatcher:
                 await context.client_times.look_up_keys()
             told = request.fields.get(CLUSTER_TIME)
             if told is not None and not context.clock.is_at(request.body, told):
-                request = operation.request = await context.client_times.exchange(request, told)
-            use_session(context.sessions, request)
+                may_advance = None
+                if context.access is not None and operation.user:
+                    may_advance = partial(context.access.may_advance_clock, client)
+                request = operation.request = await context.client_times.exchange(request, told, may_advance)
+            use_session(context.sessions, request, operation.user_name)
             if entry.reads and not is_in_transaction:
                 client.allow_interruption()
             if context.parameters.requires_api_version:
@@ -179,7 +179,10 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
             check_write_concern(request)
     if READ_CONCERN in fields and entry.name not in CHECKED_BY_SHARDS and AUTOCOMMIT not in fields:
         check_read_concern(entry, request)
-    return _max_time_ms(request) if entry.deadline_from_max_time and b"maxTimeMS" in fields else 0
+    if MAX_TIME_MS not in fields or entry.name == "getMore":  # which looks at its other arguments first
+        return 0
+    milliseconds = max_time_ms(request)
+    return milliseconds if entry.deadline_from_max_time else 0
 
 
 def _within(max_time_ms: int, handler: CommandHandler) -> CommandHandler:
@@ -199,23 +202,6 @@ def _framed(operation: Operation, document: dict[str, object]) -> bytes:
     document.setdefault("ok", 1.0)
     document.update(operation.gossip())
     return signed(reply(operation.response_to, bson.encode(document)), operation.context.signer)
-
-
-def _max_time_ms(request: Request) -> int:
-    """The value of ``maxTimeMS``, 0 for no limit.
-
-    Raises:
-        CommandError: TypeMismatch or BadValue.
-    """
-    value = request.get(b"maxTimeMS")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CommandError(ErrorCode.BadValue, "maxTimeMS must be a number")
-    if math.isnan(value) or (math.isfinite(value) and value != int(value)):
-        raise CommandError(ErrorCode.BadValue, "maxTimeMS has non-integral value")
-    milliseconds = clamp_int64(value)
-    if not 0 <= milliseconds <= _MAX_TIME_MS_LIMIT:
-        raise CommandError(ErrorCode.BadValue, f"{milliseconds} value for maxTimeMS is out of range")
-    return milliseconds
 
 
 def _label(operation: Operation, error: CommandError) -> None:

@@ -2,6 +2,7 @@
 
 import trio
 
+from shardwright.daemon.certificate_rotation import rotate_certificates
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.applied_default_concerns import refresh_default_concerns
@@ -84,7 +85,7 @@ class RouterService:
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""
         context, metrics = self._context, self._context.metrics
-        server.frame_error = self._frame_error
+        server.answers.frame_error = self._frame_error
         context.clients.begin(server)
         measure_connections(metrics, server, context.pools)
         config_servers = context.catalog.client.monitor
@@ -113,6 +114,14 @@ class RouterService:
     def _frame_error(self, request_id: int, error: CommandError) -> bytes:
         context = self._context
         return signed(framed_error(request_id, error, context.clock), context.signer)
+
+    async def rotate_certificates(self, message: str) -> None:
+        """Read certificates again.
+
+        Raises:
+            CommandError: as the function of that name.
+        """
+        rotate_certificates(message)
 
     async def begin_shutdown(self, seconds: float) -> None:
         """Notify clients waiting on hello, before their connections are closed."""

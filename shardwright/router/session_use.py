@@ -23,8 +23,13 @@ _NOT_A_USE: Final = WITHOUT_USER | {
 """Commands that do not use the session that they are sent with, because they need no user or are about sessions."""
 
 
-def use_session(sessions: SessionCache, request: Request) -> None:
+def use_session(sessions: SessionCache, request: Request, user: str) -> None:
     """Note the use of the session that a command runs in.
+
+    Args:
+        sessions: the cache.
+        request: the command, whose session is that of its user.
+        user: the full name of that user, empty without access control.
 
     Raises:
         CommandError: Unauthorized, the session is reserved for daemons; TooManyLogicalSessions; or the fields are
@@ -41,6 +46,6 @@ def use_session(sessions: SessionCache, request: Request) -> None:
             SessionId.read(lsid)
         elif not sessions.use_again(lsid, time()):
             refuse_reserved_session(request)
-            sessions.use(lsid, time())
+            sessions.use(lsid, time(), user)
     if TXN_NUMBER in fields or AUTOCOMMIT in fields or START_TRANSACTION in fields:
         check_transaction_fields(request)

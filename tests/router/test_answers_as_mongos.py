@@ -1,11 +1,14 @@
 """Replies in which a router differs easily: explain, null queries, dropped collections, indexes, counters."""
 
+from functools import partial
 from typing import Final
 
 import pytest
 from bson.int64 import Int64
+from bson.timestamp import Timestamp
 
 from tests.integration.sharded import shard_by_range
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 from tests.router.beside_mongod import Command, run
 
@@ -97,6 +100,55 @@ def test_indexes_of_all_kinds_on_all_shards(cluster: RunningCluster, router: Cli
     dropped = run(router, {"dropIndexes": "sharded", "index": [each["name"] for each in INDEXES]}, DB)
     assert {name: reply["nIndexesWas"] for name, reply in dropped["raw"].items()} == dict.fromkeys(shards, 7)
     assert len(list(router[DB].sharded.list_indexes())) == 2
+
+
+SAME_SECTIONS: Final = (
+    *("asserts", "connections", "extra_info", "logicalSessionRecordCache", "mem", "network", "opcounters"),
+    "metrics.cursor.open",
+)
+"""Parts of ``serverStatus`` in which the router has fields that a mongod has, too."""
+
+
+@pytest.mark.parametrize("path", SAME_SECTIONS)
+def test_fields_of_server_status(router: Client, plain: Client, path: str) -> None:
+    ours, theirs = (run(client, {"serverStatus": 1}) for client in (router, plain))
+    for name in path.split("."):
+        ours, theirs = ours[name], theirs[name]
+    of_mongos = {"multiTarget", "singleTarget"}
+    assert {name: type(value) for name, value in ours.items() if name not in of_mongos} == {
+        name: type(theirs.get(name)) for name in ours if name not in of_mongos
+    }
+
+
+def test_connections_that_wait_for_changes_of_the_topology(router: Client, plain: Client) -> None:
+    def waiting(client: Client) -> dict[str, int] | None:
+        """The counts of connections; None until the client's monitor waits for a change."""
+        counts: dict[str, int] = run(client, {"serverStatus": 1})["connections"]
+        streamed = counts["exhaustHello"] + counts["exhaustIsMaster"]
+        return counts if counts["awaitingTopologyChanges"] and streamed else None
+
+    # A driver's monitor does.
+    ours, theirs = (eventually(partial(waiting, client)) for client in (router, plain))
+    assert list(ours) == list(theirs)
+    assert ours["threaded"] == ours["current"]
+
+
+def test_fields_of_server_status_that_only_routers_have(router: Client) -> None:
+    status = run(router, {"serverStatus": 1})
+    assert status["process"] == "mongos"
+    sharding = status["sharding"]
+    assert list(sharding) == ["configsvrConnectionString", "lastSeenConfigServerOpTime"]
+    assert sharding["lastSeenConfigServerOpTime"]["ts"] > Timestamp(1, 1)
+    assert sharding["lastSeenConfigServerOpTime"]["t"] == -1
+    cache = status["shardingStatistics"]["catalogCache"]
+    assert list(cache) == [
+        *("numDatabaseEntries", "numCollectionEntries", "countStaleConfigErrors", "totalRefreshWaitTimeMicros"),
+        *("numActiveIncrementalRefreshes", "countIncrementalRefreshesStarted", "numActiveFullRefreshes"),
+        *("countFullRefreshesStarted", "countFailedRefreshes"),
+    ]
+    assert {type(value) for value in cache.values()} == {Int64}
+    assert cache["countFullRefreshesStarted"] > 0
+    assert cache["numActiveFullRefreshes"] == cache["numActiveIncrementalRefreshes"] == 0
 
 
 def test_types_of_counters(router: Client, plain: Client) -> None:

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import pytest
+from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 from bson.regex import Regex
 
@@ -132,6 +133,56 @@ def test_first_arguments_of_wrong_types(router: Client, plain: Client) -> None:
                 continue  # it is right, and would kill those of the other clients
             command = {name: wrong, **OTHER_ARGUMENTS.get(name, {})}
             ours, theirs = (error(client, command, db) for client in (router, plain))
+            if ours != theirs:
+                differing.append((command, ours, theirs))
+    assert differing == []
+
+
+MAX_TIMES: Final[list[Any]] = [
+    *(-1, -1.5, 1.5, 1 << 31, 1e300, float("nan"), "x", True, None, {}),
+    *(Decimal128("-1"), Decimal128("2147483647.6"), Decimal128("NaN")),
+]
+
+
+def test_max_time_ms(router: Client, plain: Client) -> None:
+    """Of commands that are right otherwise, and do nothing that matters."""
+    names = (
+        *("aggregate", "count", "delete", "distinct", "explain", "find", "findAndModify", "getMore", "hello", "insert"),
+        *("isMaster", "killCursors", "listCollections", "listIndexes", "ping", "serverStatus", "update"),
+    )
+    differing = []
+    for name in names:
+        for value in MAX_TIMES:
+            command = {name: FIRST_ARGUMENTS.get(name, 1), **OTHER_ARGUMENTS.get(name, {}), "maxTimeMS": value}
+            ours, theirs = (error(client, command, DB) for client in (router, plain))
+            if ours != theirs:
+                differing.append((command, ours, theirs))
+    assert differing == []
+
+
+VIEW_READS: Final[list[Command]] = [
+    *({"find": "v", name: 1} for name in ("x", "$x", "pipeline", "cursor", "from", "ntoreturn", "options", "let")),
+    *({"find": "v", name: 1} for name in ("awaitData", "tailable", "returnKey", "readOnce", "noCursorTimeout")),
+    *({"find": "v", name: True} for name in ("awaitData", "tailable", "explain", "allowSpeculativeMajorityRead")),
+    {"find": "v", "awaitData": False},
+    {"find": "v", "awaitData": True, "tailable": True},
+    {"find": "v", "awaitData": True, "x": 1},
+    {"find": "v", "maxTimeMS": -1},
+    *({"count": "v", name: 1} for name in ("x", "limit", "pipeline")),
+    *({"distinct": "v", "key": "a", name: 1} for name in ("x", "limit", "pipeline")),
+]
+
+
+def test_reads_of_a_view_of_a_sharded_collection(router: Client, plain: Client) -> None:
+    """The router itself turns them into aggregations, which are refused in other words."""
+    router.admin.command("shardCollection", f"{DB}.sharded", key={"_id": 1})
+    differing = []
+    for client in (router, plain):
+        client[DB].sharded.insert_one({"_id": 1, "a": 1})
+        client[DB].command("create", "v", viewOn="sharded", pipeline=[])
+    for read in VIEW_READS:
+        for command in (read, {"explain": read}):
+            ours, theirs = (error(client, command, DB) for client in (router, plain))
             if ours != theirs:
                 differing.append((command, ours, theirs))
     assert differing == []

@@ -8,6 +8,7 @@ import pytest
 
 import shardwright.router.commands  # noqa: F401 - registers all commands
 from shardwright.router.commands.command_registry import COMMANDS, enabled_commands
+from tests.router.commands_of_mongos import ABSENT, ADDED, ONLY_WITH_TEST_COMMANDS, REFUSED, RUN
 from tests.router.lone_router import run_lone, run_one
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
@@ -50,26 +51,33 @@ def test_what_the_page_says_is_missing_is_missing() -> None:
     assert not absent & COMMANDS.keys()
 
 
-NOT_ON_ROUTERS = frozenset(
-    {
-        *("applyOps", "captrunc", "checkShardingIndex", "cleanupOrphaned", "cloneCollectionAsCapped", "dbHash"),
-        *("fsyncUnlock", "getPrevError", "godinsert", "reIndex", "replSetGetConfig", "resetError", "splitChunk", "top"),
-        *("bulkWrite", "analyzeShardKey", "configureQueryAnalyzer", "moveCollection"),
-        *("clusterAggregate", "clusterFind", "clusterInsert", "_configsvrMoveRange", "_shardsvrDropCollection"),
-        *("eval", "copydb", "clone", "group", "geoNear", "parallelCollectionScan", "repairDatabase"),
-    }
-)
-"""Commands that a mongos 6.0 does not have either: other servers, earlier or later versions do."""
+def test_the_router_has_the_commands_of_mongos() -> None:
+    """All of them, and no others but those that were added on purpose."""
+    spellings = {name.lower() for name in RUN | REFUSED.keys() | ADDED.keys()}
+    assert {name.lower() for name in COMMANDS} == spellings
+    assert (RUN | REFUSED.keys() | ADDED.keys()) <= COMMANDS.keys()
 
 
-@pytest.mark.parametrize("name", sorted(NOT_ON_ROUTERS))
-def test_what_mongos_does_not_have(name: str) -> None:
-    assert run_one({name: 1}, enableTestCommands="1") == {
-        "ok": 0.0,
-        "errmsg": f"no such command: '{name}'",
-        "code": 59,
-        "codeName": "CommandNotFound",
-    }
+def test_test_commands_are_those_of_mongos() -> None:
+    assert {entry.name for entry in COMMANDS.values() if entry.test_only} == ONLY_WITH_TEST_COMMANDS
+
+
+def test_what_mongos_only_refuses() -> None:
+    replies = run_lone(*({name: 1} for name in REFUSED), enableTestCommands="1")
+    assert {name: (reply.get("code"), reply["errmsg"]) for name, reply in zip(REFUSED, replies, strict=True)} == REFUSED
+
+
+@pytest.mark.parametrize("test_commands", ["0", "1"])
+def test_what_mongos_does_not_have(test_commands: str) -> None:
+    names = sorted(ABSENT if test_commands == "1" else ABSENT | ONLY_WITH_TEST_COMMANDS)
+    replies = run_lone(*({name: 1} for name in names), enableTestCommands=test_commands)
+    for name, reply in zip(names, replies, strict=True):
+        assert reply == {
+            "ok": 0.0,
+            "errmsg": f"no such command: '{name}'",
+            "code": 59,
+            "codeName": "CommandNotFound",
+        }
 
 
 def test_what_the_page_says_is_missing_is_refused_as_unknown() -> None:

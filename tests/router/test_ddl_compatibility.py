@@ -120,6 +120,8 @@ SAME: dict[str, list[Command]] = {
     "drop a missing index": [STORE, {"dropIndexes": "c", "index": "no"}],
     "drop the _id index": [STORE, {"dropIndexes": "c", "index": "_id_"}],
     "drop indexes without an index": [STORE, {"dropIndexes": "c"}],
+    "drop indexes by number": [STORE, {"dropIndexes": "c", "index": 5}],
+    "drop indexes by null": [STORE, {"dropIndexes": "c", "index": None}],
     "drop indexes with an unknown option": [STORE, {"dropIndexes": "c", "index": "*", "nonsense": 1}],
     "drop with an unknown option": [STORE, {"drop": "c", "nonsense": 1}, {"listCollections": 1, "nameOnly": True}],
     "drop a database with an unknown option": [{"dropDatabase": 1, "nonsense": 1}],

@@ -34,7 +34,7 @@ def added(report: dict[str, Any], command: dict[str, Any]) -> dict[str, Any]:
     name = next(iter(command))
     applied = with_default_concerns(defaults, COMMANDS[name], request)
     assert applied.message.request_id == 7
-    return {field: value for field, value in applied.document.items() if field not in (*command, "$db")}
+    return {field: value for field, value in applied.document.items() if value != command.get(field) and field != "$db"}
 
 
 @pytest.mark.parametrize("command", [{"find": "c"}, {"insert": "c"}])
@@ -58,6 +58,22 @@ def test_implicit_defaults_are_not_sent(command: dict[str, Any]) -> None:
         ({"insert": "c"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
         ({"findAndModify": "c"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
         ({"insert": "c", "writeConcern": {"w": 2}}, {}),
+        ({"insert": "c", "writeConcern": {"wtimeout": 5}}, {}),
+        ({"insert": "c", "writeConcern": {}}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"find": "c", "readConcern": {}}, {"readConcern": {"level": "majority"}}),
+        ({"find": "c", "readConcern": 5}, {}),
+        (
+            {"aggregate": "c", "pipeline": [{"$match": {}}, {"$merge": "d"}]},
+            {"readConcern": {"level": "majority"}, "writeConcern": {"w": 1, "wtimeout": 0}},
+        ),
+        (
+            {"aggregate": "c", "pipeline": [{"$out": "d"}], "writeConcern": {"w": 2}},
+            {"readConcern": {"level": "majority"}},
+        ),
+        ({"aggregate": "c", "pipeline": [{"$out": "d"}], "explain": True}, {}),
+        ({"mapReduce": "c", "out": "d"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"mapReduce": "c", "out": {"merge": "d"}}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"mapReduce": "c", "out": {"inline": 1}}, {}),
         ({"ping": 1}, {}),
     ],
     ids=str,
@@ -78,3 +94,19 @@ def test_document_sequences_are_kept() -> None:
 
 def test_defaults_are_none_before_the_first_report() -> None:
     assert not DefaultConcerns().is_any_set
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ({"find": "c", "startTransaction": True}, {"readConcern": {"level": "majority"}}),
+        ({"find": "c", "startTransaction": True, "readConcern": {}}, {"readConcern": {"level": "majority"}}),
+        ({"insert": "c"}, {}),
+        ({"commitTransaction": 1}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"commitTransaction": 1, "writeConcern": {}}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"commitTransaction": 1, "writeConcern": {"w": 2}}, {}),
+    ],
+    ids=str,
+)
+def test_defaults_in_a_transaction(command: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert added(BOTH, {**command, "autocommit": False}) == expected

@@ -201,7 +201,8 @@ def test_log_component_verbosity() -> None:
         {"getParameter": 1, "logComponentVerbosity": 1},
         {"setParameter": 1, "logComponentVerbosity": {"verbosity": 0}},
         {"getParameter": 1, "logLevel": 1},
-    )
+        {"setParameter": 1, "logComponentVerbosity": {"command": -1, "network": {"asio": -1}}},
+    )[:5]
     tree = default["logComponentVerbosity"]
     assert tree["verbosity"] == 0
     assert tree["storage"]["wt"]["wtHS"] == {"verbosity": -1}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bson.min_key import MinKey
 
+from shardwright.router.pipelines.merge_type import merge_type
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.split import SplitPipeline
 from tests.genuine_cluster import SHARDS, genuine_cluster
@@ -94,6 +95,8 @@ SHAPES: list[Stages] = [
 """Pipelines whose halves have the same stages."""
 
 
+TEXT: dict[str, Any] = {"$match": {"$text": {"$search": "a"}}}
+BY_SCORE: dict[str, Any] = {"$sort": {"score": {"$meta": "textScore"}, "x": 1}}
 INSIDE: dict[str, Any] = {"$lookup": {**JOIN["$lookup"], "as": "x.y"}}
 WINDOW: dict[str, Any] = {"sortBy": {"x": -1}, "output": {"r": {"$rank": {}}}}
 
@@ -122,6 +125,8 @@ MOVED: list[Stages] = [
     [{"$fill": {"partitionByFields": ["g"], "output": {"y": {"method": "locf"}}}}],
     [{"$unwind": "$a"}, JOIN],
     [{"$unwind": "$a"}, {"$limit": 2}, JOIN],
+    [TEXT, BY_SCORE, GROUP],
+    [TEXT, BY_SCORE, {"$limit": 2}, {"$group": {"_id": {"$meta": "textScore"}}}],
 ]
 """Pipelines of which a condition, a sort or a limit is moved, or is not."""
 
@@ -152,6 +157,10 @@ RETURNED: list[Stages] = [
     [{"$unionWith": "other"}, {"$group": {"_id": "$x"}}],
     [{"$setWindowFields": {"partitionBy": "$p", **WINDOW}}, {"$project": {"r": 1}}],
     [{"$densify": {"field": "x", "range": {"step": 1, "bounds": "full"}}}, {"$project": {"y": 1}}],
+    *([TEXT, SORT, stage] for stage in ({"$project": {"x": 1, "_id": 0}}, GROUP, {"$limit": 3})),
+    *([TEXT, BY_SCORE, stage] for stage in ({"$project": {"x": 1, "_id": 0}}, GROUP, {"$limit": 3})),
+    *([TEXT, sort, {"$limit": 3}, {"$count": "n"}] for sort in (SORT, BY_SCORE)),
+    [TEXT, {"$limit": 5}, GROUP],
 ]
 """Pipelines whose merger needs some of the fields, or whole documents."""
 
@@ -166,6 +175,7 @@ def shard(mongod_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ):
         router.admin.command("enableSharding", DATABASE, primaryShard=SHARDS[0])
         router.admin.command("shardCollection", NAMESPACE, key={"k": 1})
+        router[DATABASE][COLLECTION].create_index([("text", "text")])
         router.admin.command("split", NAMESPACE, middle={"k": 0})
         router.admin.command("moveChunk", NAMESPACE, bounds=[{"k": MinKey()}, {"k": 0}], to=SHARDS[1])
         yield server
@@ -222,6 +232,15 @@ def test_the_stages_of_both_halves(shard: Client, pipeline: Stages) -> None:
     assert split.sort == reading.get("sort")
 
 
+@pytest.mark.parametrize("pipeline", [*SHAPES, *MOVED], ids=str)
+def test_who_merges(shard: Client, pipeline: Stages) -> None:
+    ours = split(pipeline).merger_part
+    for may_spill in (False, True):
+        command: dict[str, Any] = {"clusterAggregate": COLLECTION, "pipeline": pipeline, "cursor": {}, "explain": True}
+        genuine = shard[DATABASE].command({**command, "allowDiskUse": may_spill})
+        assert merge_type(ours, may_spill=may_spill) == genuine["mergeType"]
+
+
 def split(pipeline: Stages) -> SplitPipeline:
     """The halves that we send to shards."""
     return SplitPipeline.of(moved_forward(parsed(*pipeline))).returning_needed_fields()
@@ -262,7 +281,7 @@ def test_what_moves_to_the_shards(shard: Client, pipeline: Stages) -> None:
 def returned(stages: Stages) -> set[str] | None:
     """The fields that the ``$project`` at the end includes."""
     included = stages[-1].get("$project") if stages else None
-    return None if included is None else {name for name, value in flat(included) if value is not False}
+    return None if included is None else {name for name, value in flat(included) if value != 0}
 
 
 def flat(included: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

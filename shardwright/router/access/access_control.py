@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.privileges import Privileges
+from shardwright.daemon.privileges import CLUSTER, Privileges
 from shardwright.daemon.user_names import UserName, with_owner_of_session
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
-from shardwright.router.access.localhost_exception import LocalhostException
+from shardwright.router.access.localhost_exception import LocalhostException, is_granted
 from shardwright.router.access.login import Login
 from shardwright.router.access.needs import Need
 from shardwright.router.access.own_account import is_about_oneself
@@ -39,6 +39,9 @@ WITHOUT_LOG_IN: Final = frozenset(
     }
 )
 """What clients may run before they log in: MongoDB's list, without test commands."""
+
+_ADVANCES_CLOCK: Final = Need("advanceClusterTime", CLUSTER)
+"""No role of MongoDB's own allows this to users."""
 
 
 class AccessControl:
@@ -83,13 +86,15 @@ class AccessControl:
                 raise refusal_of_internal_fields(request) or not_authorized(request)
             return request if login.user is None else with_owner_of_session(request, login.user)
         user = None if login.user is None else self.users.fresh(login.user)
-        if user is None or user.user_id != login.user_id:
+        if user is None or user is not login.admitted:  # not yet known, or described again
             await in_own_task()
             user = await self.user_of(login)
             if user is None:
-                if await self._localhost.admits(client, request):
-                    return request
-                raise CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
+                if not await self._localhost.is_in_force(client, request):
+                    raise CommandError(ErrorCode.Unauthorized, f"command {request.name} requires authentication")
+                if not is_granted(request):
+                    raise not_authorized(request)
+                return request
         login.admitted = user
         if user.name.is_internal:
             return with_owner_of_session(request, user.name)
@@ -109,6 +114,15 @@ class AccessControl:
         """The privileges of a client that was admitted."""
         user: AuthorizedUser | None = client.login.admitted
         return Privileges({}) if user is None else user.privileges
+
+    async def may_advance_clock(self, client: ClientConnection) -> bool:
+        """Whether cluster times of a client need no signature (MongoDB: ``isAuthorizedToAdvanceClock``).
+
+        Raises:
+            CommandError: the config servers cannot be read.
+        """
+        user = await self.user_of(client.login)
+        return user is not None and (user.name.is_internal or _ADVANCES_CLOCK.is_met(user.privileges))
 
     def may_still_run(self, client: ClientConnection, request: Request) -> bool:
         """Whether the user of a client may run a request that was admitted before.
@@ -130,7 +144,10 @@ class AccessControl:
         return user is not None and _may_run(user, request.name, request)
 
     async def user_of(self, login: Login) -> AuthorizedUser | None:
-        """Who has logged in; a user who has been dropped is logged out, even if there is a new one of that name.
+        """Who has logged in.
+
+        A user who has been dropped is logged out, even if there is a new one of that name; so is one who may no longer
+        connect from where this connection comes, for good.
 
         Raises:
             CommandError: the config servers cannot be read.
@@ -139,13 +156,15 @@ class AccessControl:
             return None
         user = await self.users.find(login.user)
         if user is None or user.user_id != login.user_id:
-            logger.info(
-                "Removed deleted user from session cache of user information", user=login.user.user, db=login.user.db
-            )
-            login.end()
-            login.previous = None  # which is for those who log out
-            return None
-        return user
+            reason = "the user was dropped"
+        elif not user.restrictions.are_met(login.addresses):
+            reason = "authentication restrictions are not met any more"
+        else:
+            return user
+        logger.info("Logged a user out", user=login.user.user, db=login.user.db, error=reason)
+        login.end()
+        login.previous = None  # which is for those who log out
+        return None
 
 
 def not_authorized(request: Request) -> CommandError:

@@ -1,4 +1,4 @@
-"""A user as the config servers describe it: credentials, roles and privileges, inherited ones included. Pure."""
+"""A user as the config servers describe it: roles and privileges, inherited ones included. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,16 @@ from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.internal_fields import write_block_element
 from shardwright.router.access.restrictions import Restrictions
 from shardwright.wire.request import Request
-from shardwright.wire.scram.keys import MECHANISMS, Credentials, Mechanism
 
 _REMEMBERED_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedUser:
-    """What a log-in and the operations after it need to know of a user.
+    """What the operations of a user need to know of it.
 
     Attributes:
         name: the user.
-        credentials: by mechanism.
         role_documents: all roles, inherited ones included, as ``connectionStatus`` shows them.
         privilege_documents: likewise the privileges.
         privileges: the same, to be asked.
@@ -30,7 +28,6 @@ class AuthorizedUser:
     """
 
     name: UserName
-    credentials: Mapping[Mechanism, Credentials]
     role_documents: Sequence[Mapping[str, Any]]
     privilege_documents: Sequence[Mapping[str, Any]]
     privileges: Privileges
@@ -50,21 +47,15 @@ class AuthorizedUser:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The user in a reply to ``usersInfo`` with credentials, privileges and restrictions.
+        """The user in a reply to ``usersInfo`` with privileges and restrictions.
 
         Raises:
             KeyError, TypeError, ValueError: the document is malformed.
         """
-        credentials = {
-            MECHANISMS[name]: Credentials.from_document(MECHANISMS[name], stored)
-            for name, stored in document.get("credentials", {}).items()
-            if name in MECHANISMS
-        }
         documents = document["inheritedPrivileges"]
         privileges = Privileges.from_documents(documents)
         return cls(
             UserName(document["user"], document["db"]),
-            credentials,
             document["inheritedRoles"],
             documents,
             privileges,
@@ -83,6 +74,6 @@ def _collection(request: Request) -> bytes:
 _EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]
 
 SYSTEM_USER = AuthorizedUser(
-    SYSTEM, {}, [], _EVERYTHING, Privileges.from_documents(_EVERYTHING), Restrictions.from_document({}), b""
+    SYSTEM, [], _EVERYTHING, Privileges.from_documents(_EVERYTHING), Restrictions.from_document({}), b""
 )
 """A part of the cluster."""

@@ -3,6 +3,7 @@
 from shardwright.daemon.certificate_names import name_in_certificate
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.login import authentication_failed
+from shardwright.router.access.restrictions import Addresses
 from shardwright.router.access.scram_login import log_failure
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
@@ -11,7 +12,7 @@ from shardwright.wire.transport.client_connection import ClientConnection
 
 
 async def log_in_with_certificate(
-    users: UserCache, client: ClientConnection, db: str, user: str | None, addresses: tuple[str | None, str | None]
+    users: UserCache, client: ClientConnection, db: str, user: str | None, addresses: Addresses
 ) -> UserName:
     """Log a client in; returns the name in its certificate.
 
@@ -20,7 +21,7 @@ async def log_in_with_certificate(
         client: whose connection has the certificate.
         db: of the user according to the client.
         user: the user's name according to the client, if it gives any.
-        addresses: of the client and the server, for `Restrictions.are_met`.
+        addresses: for `Restrictions.are_met`.
 
     Raises:
         CommandError: see `name_in_certificate`; UserNotFound; AuthenticationFailed, restrictions are not met.
@@ -32,9 +33,9 @@ async def log_in_with_certificate(
         if found is None:
             log_failure(name, "there is no such user")
             raise CommandError(ErrorCode.UserNotFound, f'Could not find user "{name.user}" for db "{name.db}"')
-        if not found.restrictions.are_met(*addresses):
+        if not found.restrictions.are_met(addresses):
             log_failure(name, "restrictions are not met")
             raise authentication_failed()
         user_id = found.user_id
-    client.login.complete(becomes, user_id)
+    client.login.complete(becomes, user_id, addresses)
     return name

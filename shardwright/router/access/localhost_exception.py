@@ -1,6 +1,7 @@
 """The first user of a cluster: until there is one, a client on the same machine may create it without a log-in.
 
 Only a connection through the loopback interface counts. UNIX sockets do not: whoever reaches one may speak for others.
+While one client creates the first user, no other may, so that of those who ask at once only one becomes it.
 """
 
 from collections.abc import Mapping
@@ -25,21 +26,33 @@ class LocalhostException:
     def __init__(self, users: UserCache) -> None:
         self._users = users
         self._is_over = False
+        self._creating: tuple[ClientConnection, object] | None = None
 
-    async def admits(self, client: ClientConnection, request: Request) -> bool:
-        """Whether a client who has not logged in may run a command nevertheless.
+    async def is_in_force(self, client: ClientConnection, request: Request) -> bool:
+        """Whether a client who has not logged in may create the first user, and so has any privilege.
+
+        If that is what it is about to do, the exception is in force for nobody else until it has ended.
 
         Raises:
             CommandError: the config servers cannot be read.
         """
-        if self._is_over or not _is_granted(request) or not _is_from_this_machine(client.peer):
+        if self._is_over or self._is_being_used() or not _is_from_this_machine(client.peer):
             return False
+        if request.name == "createUser" and is_granted(request):
+            self._creating = client, client.state  # before the question: another answer to it would be too old
         self._is_over = await self._users.is_anybody_known()
         return not self._is_over
 
+    def _is_being_used(self) -> bool:
+        """Whether the operation that was let in last still runs."""
+        if self._creating is None:
+            return False
+        client, operation = self._creating
+        return client.state is operation
 
-def _is_granted(request: Request) -> bool:
-    """``createUser`` in admin with roles of admin, or in $external with none; and ``addShard``."""
+
+def is_granted(request: Request) -> bool:
+    """Whether the exception is for it: ``createUser`` in admin or $external, with roles of admin; ``addShard``."""
     if request.name == "addShard":
         return True
     if request.name != "createUser" or request.db not in (_ADMIN, _EXTERNAL):

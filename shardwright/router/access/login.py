@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.authorized_user import AuthorizedUser
+from shardwright.router.access.restrictions import NO_ADDRESSES, Addresses
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.scram.server import ServerConversation
@@ -47,6 +48,7 @@ class Login:
         changed: called at each log-in and log-out; None if nobody listens.
         user: who has logged in.
         user_id: as in `Conversation`.
+        addresses: from where and to which the user has connected.
         conversation: see above.
         admitted: as whom the last request was admitted, with the privileges of that moment.
         attempt: who has begun to log in, and by which mechanism, for the audit log.
@@ -56,24 +58,26 @@ class Login:
     changed: LogInListener | None = None
     user: UserName | None = None
     user_id: bytes = b""
+    addresses: Addresses = NO_ADDRESSES
     conversation: Conversation | None = None
     admitted: AuthorizedUser | None = None
     attempt: tuple[UserName, str] | None = None
     previous: UserName | None = None
 
-    def complete(self, user: UserName, user_id: bytes) -> None:
+    def complete(self, user: UserName, user_id: bytes, addresses: Addresses) -> None:
         """A user has proven to know the password.
 
         Args:
             user: the name.
             user_id: as in `Conversation`.
+            addresses: see above.
 
         Raises:
             CommandError: 5626701 or 5626702, somebody else is logged in.
         """
         present = self.user
         if present is not None and present != user:
-            shown = f"{present.user}@{present.db}"
+            shown = present.full_name
             if present.db == user.db:
                 raise CommandError(
                     5626702,
@@ -83,7 +87,7 @@ class Login:
                 5626701,
                 f"Each client connection may only be authenticated once. Previously authenticated as: {shown}",
             )
-        self.user, self.user_id = user, user_id
+        self.user, self.user_id, self.addresses = user, user_id, addresses
         if self.changed is not None:
             self.changed(is_logged_in=True)
 

@@ -13,17 +13,9 @@ from bson import Binary, Decimal128
 from shardwright.daemon.privileges import CLUSTER
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.needs import Need, Needs
-from shardwright.wire.rawbson import (
-    ARRAY,
-    WholeDocument,
-    append,
-    array_of_documents,
-    decode_document,
-    element,
-    encode_document,
-    without,
-)
+from shardwright.wire.rawbson import ARRAY, WholeDocument, decode_document, encode_document
 from shardwright.wire.request import Request
+from shardwright.wire.stages import with_stages
 
 TO_END_OTHERS: Final = Need("killop", CLUSTER)
 """What it takes to end operations of others."""
@@ -70,5 +62,4 @@ def with_own_operations(request: Request, user: UserName) -> Request:
     argument = first.get(_CURRENT_OP)
     if not isinstance(argument, Mapping) or argument.get("allUsers") is True or argument.get("localOps") is True:
         return request
-    own = array_of_documents([stages[0], encode_document(of_user(user)), *stages[1:]])
-    return request.with_body(append(without(request.body, {_PIPELINE}), element(_PIPELINE, ARRAY, own)))
+    return request.with_body(with_stages(request.body, [stages[0], encode_document(of_user(user)), *stages[1:]]))

@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.daemon.user_names import UserName
-from shardwright.wire.rawbson import (
-    ARRAY,
-    append,
-    array_of_documents,
-    decode_document,
-    element,
-    encode_document,
-    without,
-)
+from shardwright.wire.rawbson import ARRAY, decode_document, encode_document
 from shardwright.wire.request import Request
+from shardwright.wire.stages import with_stages
 
 LISTS_OF_SESSIONS: Final = ("$listLocalSessions", "$listSessions")
 """The stages."""
@@ -46,5 +39,4 @@ def with_own_sessions(request: Request, user: UserName) -> Request:
     if name not in LISTS_OF_SESSIONS or names_others(first[name]):
         return request
     own = encode_document({name: {"users": [user.to_document()]}})
-    pipeline = element(_PIPELINE, ARRAY, array_of_documents([own, *stages[1:]]))
-    return request.with_body(append(without(request.body, {_PIPELINE}), pipeline))
+    return request.with_body(with_stages(request.body, [own, *stages[1:]]))

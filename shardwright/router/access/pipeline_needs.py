@@ -1,6 +1,7 @@
 """What pipelines need: the first stage decides about the collection itself, and each stage may name others. Pure.
 
-Stages that are not in the tables are refused, so that a stage that reads more than its user may cannot be forgotten.
+Stages that are not in the tables are refused, so that a stage that reads more than its user may cannot be forgotten:
+as mongos refuses what it does not know, before it asks who sends it.
 A pipeline is judged with all the fields of its documents, also those whose names come again: MongoDB runs each pipeline
 of a ``$facet``, and a ``$lookup`` that names two collections ends a mongod.
 """
@@ -12,36 +13,20 @@ from shardwright.daemon.privileges import ANY, CLUSTER, Resource
 from shardwright.router.access.needs import Need, Needs
 from shardwright.router.access.own_operations import shows_own_alone
 from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS, names_others
+from shardwright.router.access.stage_tables import (
+    FOR_CLUSTER_ALONE,
+    OF_COLLECTION,
+    SOURCES,
+    WITHOUT_NAMES,
+    WITHOUT_USER,
+)
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import duplicate_field
 from shardwright.wire.rawbson import WholeDocument, decode_whole
 from shardwright.wire.request import Request
 
-_OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
-    "$collStats": ("collStats",),
-    "$indexStats": ("indexStats",),
-    "$planCacheStats": ("planCacheRead",),
-    "$listCatalog": ("listCollections", "listIndexes"),
-}
-"""First stages that read no documents, and what they need on the collection instead."""
-
-_WITHOUT_NAMES: Final = frozenset(
-    {
-        *("$addFields", "$bucket", "$bucketAuto", "$count", "$densify", "$fill", "$geoNear", "$group", "$limit"),
-        *("$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$search", "$searchMeta", "$set"),
-        *("$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind"),
-    }
-)
-"""Stages that name no other collection."""
-
-_WITHOUT_USER: Final = {
-    **dict.fromkeys(LISTS_OF_SESSIONS, Need("listSessions", CLUSTER)),
-    "$currentOp": Need("inprog", CLUSTER),
-}
-"""What stages need as the first of a joined pipeline, where the user is not named to shards."""
-
-_FIRST_ONLY: Final = frozenset({*_OF_COLLECTION, "$changeStream", "$documents"})
+_UNKNOWN_STAGE: Final = 40324
 _INTERNAL: Final = "$_internal"
 _MERGED_GROUP: Final = "$doingMerge"
 
@@ -64,53 +49,60 @@ def pipeline_needs(db: str, collection: str | None, given: Any) -> list[Need]:  
     """What a pipeline on a collection needs; without a collection it is on the database.
 
     Raises:
-        CommandError: Unauthorized, it has a stage that no user may send.
+        CommandError: Unauthorized, it has a stage that no user may send; 40324, one that MongoDB does not know.
     """
     if any(_is_internal(name) for name in _names(given)):
         raise _not_authorized()
     pipeline = _stages(given)
-    return [*_source_needs(db, collection, pipeline), *_stage_needs(db, pipeline)]
+    return [*_source_needs(db, collection, pipeline), *_stage_needs(db, collection, pipeline)]
 
 
 def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
+    """What the first stage needs, which may read something else than the documents of the collection."""
     first, argument = _split(pipeline[0]) if pipeline else ("", None)
     source = Resource(db, collection)
-    if first in _OF_COLLECTION:
-        yield from (Need(action, source) for action in _OF_COLLECTION[first])
-    elif first == "$changeStream":
-        whole = isinstance(argument, Mapping) and argument.get("allChangesForCluster")
-        watched = ANY if whole else source
-        yield from (Need(action, watched) for action in ("changeStream", "find"))
-    elif first == "$documents":
-        yield Need("find", Resource(db))
-    elif first == "$currentOp":
-        if not shows_own_alone(argument):
-            yield Need("inprog", CLUSTER)
-    elif first in LISTS_OF_SESSIONS:
-        if names_others(argument):
-            yield Need("listSessions", CLUSTER)
-    elif first == "$shardedDataDistribution":
-        yield Need("shardedDataDistribution", CLUSTER)
+    if first in SOURCES:
+        yield from _needs_of_source(first, argument, source)
     else:
         yield Need("find", source)
 
 
-def _stage_needs(db: str, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
+def _needs_of_source(name: str, argument: Any, source: Resource) -> Iterator[Need]:  # noqa: ANN401 - as sent
+    if name in OF_COLLECTION:
+        yield from (Need(action, source) for action in OF_COLLECTION[name])
+    elif name == "$changeStream":
+        whole = isinstance(argument, Mapping) and argument.get("allChangesForCluster")
+        watched = ANY if whole else source
+        yield from (Need(action, watched) for action in ("changeStream", "find"))
+    elif name == "$documents":
+        yield Need("find", Resource(source.db))
+    elif name == "$currentOp":
+        if not shows_own_alone(argument):
+            yield Need("inprog", CLUSTER)
+    elif name in LISTS_OF_SESSIONS:
+        if names_others(argument):
+            yield Need("listSessions", CLUSTER)
+    else:
+        yield Need("shardedDataDistribution", CLUSTER)
+
+
+def _stage_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
     for position, stage in enumerate(pipeline):
         name, argument = _split(stage)
         if name in ("$lookup", "$unionWith", "$graphLookup"):
             yield from _joined_needs(db, name, argument)
         elif name == "$facet":
             for _, inner in argument.pairs() if isinstance(argument, WholeDocument) else ():
-                yield from _stage_needs(db, _stages(inner))
+                yield from _stage_needs(db, collection, _stages(inner))
         elif name in ("$out", "$merge"):
             yield from _target_needs(db, name, argument)
-        elif name not in _WITHOUT_NAMES and (position or not _is_source(name)):
+        elif name in SOURCES:
+            if position and name != "$documents":
+                yield from _needs_of_source(name, argument, Resource(db, collection))
+        elif name in FOR_CLUSTER_ALONE:
             raise _not_authorized()
-
-
-def _is_source(name: str) -> bool:
-    return name in _FIRST_ONLY or name in (*("$currentOp", *LISTS_OF_SESSIONS, "$shardedDataDistribution"),)
+        elif name not in WITHOUT_NAMES:
+            raise CommandError(_UNKNOWN_STAGE, f"Unrecognized pipeline stage name: '{name}'")
 
 
 def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
@@ -124,10 +116,11 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
     if isinstance(source, Mapping):
         _refuse_repeated(f"{name}.{key}", source)
         db, source = str(source.get("db", db)), source.get("coll")
-    if inner and (reserved := _WITHOUT_USER.get(_split(inner[0])[0])) is not None:
+    if inner and (reserved := WITHOUT_USER.get(_split(inner[0])[0])) is not None:
         yield reserved
-    yield from _source_needs(db, source if isinstance(source, str) else None, inner)
-    yield from _stage_needs(db, inner)
+    joined = source if isinstance(source, str) else None
+    yield from _source_needs(db, joined, inner)
+    yield from _stage_needs(db, joined, inner)
 
 
 def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent

@@ -1,9 +1,14 @@
-"""From where a user may log in: the ``authenticationRestrictions`` of the user and of its roles. Pure."""
+"""From where a user may connect: the ``authenticationRestrictions`` of the user and of its roles. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from typing import Any, Self
+from typing import Any, Final, Self, TypeAlias
+
+Addresses: TypeAlias = tuple[str | None, str | None]
+"""Of a client, and of the server that it has connected to; None on a UNIX socket."""
+
+NO_ADDRESSES: Final[Addresses] = (None, None)
 
 _Alternatives = Sequence[Mapping[str, Sequence[str]]]
 
@@ -24,13 +29,9 @@ class Restrictions:
         inherited = document.get("inheritedAuthenticationRestrictions", [])
         return cls([each for each in (document.get("authenticationRestrictions", []), *inherited) if each])
 
-    def are_met(self, client: str | None, server: str | None) -> bool:
-        """Whether a connection meets them.
-
-        Args:
-            client: the client's address; None without one, as on a UNIX socket, which meets none.
-            server: the address that the client has connected to.
-        """
+    def are_met(self, addresses: Addresses) -> bool:
+        """Whether a connection meets them; one without addresses meets none."""
+        client, server = addresses
         return all(any(_is_met(each, client, server) for each in alternatives) for alternatives in self.lists)
 
 

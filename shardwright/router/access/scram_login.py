@@ -1,9 +1,10 @@
 """Log-ins by SCRAM at the router, with credentials from the config servers.
 
 Nothing tells apart a wrong password, an unknown user and a mechanism for which a user has no credentials: each gets a
-salt and fails at the proof. The salt of somebody unknown is made from the name and the cluster's key, so that it is the
-same each time and on each router, as that of a user is. Without a key, the router's own private key has to do, and the
-salt is the same on routers with the same certificate.
+salt and fails at the proof, after the same work. So only credentials are read at first, one small reply of the config
+servers, and what a user may do when the password is proven. The salt of somebody unknown is made from the name and the
+cluster's key, so that it is the same each time and on each router, as that of a user is. Without a key, the router's
+own private key has to do, and the salt is the same on routers with the same certificate.
 """
 
 import hmac
@@ -14,7 +15,9 @@ import trio
 
 from shardwright.daemon.failed_log_ins import FailedLogIns
 from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.router.access.account import Account
 from shardwright.router.access.login import CONVERSATION_ID, Conversation, Login, authentication_failed
+from shardwright.router.access.restrictions import Addresses
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -55,6 +58,7 @@ class ScramLogin:
         *,
         skips_empty: bool,
         is_speculative: bool = False,
+        known: Account | None = None,
     ) -> bytes:
         """Begin a conversation; returns the payload of the answer.
 
@@ -65,6 +69,7 @@ class ScramLogin:
             payload: the client's first message.
             skips_empty: whether the client need not confirm the end.
             is_speculative: the mechanism is a guess of the client, who must learn if the user has another one.
+            known: what has been read within the same request, of that user or another.
 
         Raises:
             CommandError: MechanismUnavailable, AuthenticationFailed, or the config servers cannot be read.
@@ -77,16 +82,19 @@ class ScramLogin:
             raise authentication_failed() from error
         name = UserName(first.user, db)
         login.attempt = name, mechanism_name
-        if is_speculative and mechanism.value not in (await self.mechanisms_of(name) or ()):
+        account = known if known is not None and known.name == name else await self.account_of(name)
+        if is_speculative and mechanism not in account.credentials:
             raise authentication_failed()
-        user_id, credentials = await self._credentials_of(name, mechanism)
+        of_nobody = self._credentials_of_nobody(name, mechanism)
+        credentials = account.credentials.get(mechanism, [of_nobody])
         nonce = secrets.token_urlsafe(_NONCE_BYTES).encode()
         reply = first_reply(first, nonce, credentials[0].salt, credentials[0].iterations)
-        login.conversation = Conversation(name, user_id, ServerConversation(first, credentials, reply), skips_empty)
+        steps = ServerConversation(first, credentials, reply)
+        login.conversation = Conversation(name, account.user_id, steps, skips_empty)
         return reply.message
 
     async def go_on(
-        self, login: Login, conversation_id: int, payload: bytes, addresses: tuple[str | None, str | None]
+        self, login: Login, conversation_id: int, payload: bytes, addresses: Addresses
     ) -> tuple[bytes, bool]:
         """Continue a conversation; returns the payload of the answer, and whether it has ended.
 
@@ -94,7 +102,7 @@ class ScramLogin:
             login: of the connection.
             conversation_id: which the client believes to continue.
             payload: the client's message.
-            addresses: of the client and the server, for `Restrictions.are_met`.
+            addresses: for `Restrictions.are_met`.
 
         Raises:
             CommandError: AuthenticationFailed; ProtocolError, there is no such conversation; 5626701 or 5626702.
@@ -105,7 +113,7 @@ class ScramLogin:
         if conversation.steps is None:
             if payload:
                 raise authentication_failed()
-            login.complete(conversation.user, conversation.user_id)
+            login.complete(conversation.user, conversation.user_id, addresses)
             return b"", True
         user, address = conversation.user, addresses[0]
         if not user.is_internal:
@@ -117,40 +125,27 @@ class ScramLogin:
             log_failure(user, str(error))
             raise authentication_failed() from error
         self._failed.forget(user, address)
-        await self._check_restrictions(user, addresses)
+        if not user.is_internal:
+            await self._check_restrictions(user, conversation.user_id, addresses)
         if not conversation.skips_empty_exchange:
             conversation.steps = None
             login.conversation = conversation
             return proof, False
-        login.complete(conversation.user, conversation.user_id)
+        login.complete(conversation.user, conversation.user_id, addresses)
         return proof, True
 
-    async def mechanisms_of(self, name: UserName) -> list[str] | None:
-        """The mechanisms with which a user may log in; None if there is no such user.
+    async def account_of(self, name: UserName) -> Account:
+        """How somebody may log in by SCRAM.
 
         Raises:
             CommandError: the config servers cannot be read.
         """
         if name == SYSTEM:
-            return [Mechanism.SHA_256.value] if self._auth.accepts_key else []
+            keys = {Mechanism.SHA_256: await self._credentials_of_system()} if self._auth.accepts_key else {}
+            return Account(name, exists=True, user_id=b"", credentials=keys)
         if name.db == _EXTERNAL:
-            return []
-        user = await self._users.find(name)
-        if user is None:
-            return None
-        return [mechanism.value for mechanism in Mechanism if mechanism in user.credentials]
-
-    async def _credentials_of(self, name: UserName, mechanism: Mechanism) -> tuple[bytes, list[Credentials]]:
-        """The id of a user, and with what proofs are verified."""
-        if name == SYSTEM:
-            if mechanism is Mechanism.SHA_256 and self._auth.accepts_key:
-                return b"", await self._credentials_of_system()
-            return b"", [self._credentials_of_nobody(name, mechanism)]
-        user = await self._users.read(name)  # a changed password counts at once
-        stored = None if user is None else user.credentials.get(mechanism)
-        if user is None or stored is None:
-            return b"", [self._credentials_of_nobody(name, mechanism)]
-        return user.user_id, [stored]
+            return Account(name, exists=True, user_id=b"", credentials={})
+        return await self._users.account_of(name)
 
     async def _credentials_of_system(self) -> list[Credentials]:
         """Those of each key, with the salt of this process, so that peers derive their keys once."""
@@ -171,11 +166,20 @@ class ScramLogin:
         unknown = (secrets.token_bytes(mechanism.key_bytes) for _ in range(2))
         return Credentials(mechanism, salt, mechanism.iterations, *unknown)
 
-    async def _check_restrictions(self, name: UserName, addresses: tuple[str | None, str | None]) -> None:
-        user = await self._users.find(name)
-        if user is None or not user.restrictions.are_met(*addresses):
+    async def _check_restrictions(self, name: UserName, user_id: bytes, addresses: Addresses) -> None:
+        """Read what a user who has proven the password may do, and from where.
+
+        Raises:
+            CommandError: AuthenticationFailed, not from here; the config servers cannot be read.
+        """
+        user = await self._users.read(name)
+        if user is None or user.user_id != user_id:
+            log_failure(name, "the user was dropped meanwhile")
+        elif not user.restrictions.are_met(addresses):
             log_failure(name, "restrictions are not met")
-            raise authentication_failed()
+        else:
+            return
+        raise authentication_failed()
 
 
 def log_failure(name: UserName, reason: str) -> None:

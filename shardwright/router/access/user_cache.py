@@ -10,6 +10,7 @@ from time import monotonic
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.router.access.account import Account
 from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -64,7 +65,6 @@ class UserCache:
         generation, began = self._generation, monotonic()
         question = {
             "usersInfo": [name.to_document()],
-            "showCredentials": True,
             "showPrivileges": True,
             "showAuthenticationRestrictions": True,
         }
@@ -76,6 +76,15 @@ class UserCache:
         if generation == self._generation:  # else it may be as it was before a change
             self._users[name] = (user, began)
         return user
+
+    async def account_of(self, name: UserName) -> Account:
+        """How a user may log in; never from the cache, so that a changed password counts at once.
+
+        Raises:
+            CommandError: the config servers cannot be read.
+        """
+        question = {"usersInfo": [name.to_document()], "showCredentials": True}
+        return Account.from_documents(name, (await self._catalog.command(question))["users"])
 
     async def is_anybody_known(self) -> bool:
         """Whether the cluster has any user or role.

@@ -22,8 +22,9 @@ from shardwright.wire.rawbson import (
     from_elements,
 )
 
-_COMPLETED_BY_ROUTER: Final = (b"documentKey", b"$$ROOT", b"$$CURRENT")
-"""What the query of a ``$match`` must not mention to run on the shards: they know no shard key."""
+_COMPLETED_BY_ROUTER: Final = (b"documentKey", b"preImageId", b"$$ROOT", b"$$CURRENT")
+"""What the query of a ``$match`` must not mention to run on the shards: they know no shard key, and their events have a
+field that is for the router."""
 
 _CATALOG_EVENT: Final = encode_document({"operationType": {"$in": sorted(CATALOG_EVENTS)}})
 

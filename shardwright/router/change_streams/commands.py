@@ -91,8 +91,15 @@ class Commands:
         found = [document for reply in replies for document in CursorReply.of(reply).documents()]
         return found[0] if found else None
 
-    async def find_on_shard(self, shard_id: str, collection: str, query: Mapping[str, Any]) -> bytes | None:
-        """One document of a shard's own config database, None if there is none.
+    async def find_on_shard(
+        self,
+        shard_id: str,
+        collection: str,
+        query: Mapping[str, Any],
+        projection: Mapping[str, Any],
+        token: ResumeToken,
+    ) -> list[bytes]:
+        """Documents of a shard's own config database, as a majority has them at the time of an event or later.
 
         Raises:
             CommandError: the shard failed.
@@ -100,14 +107,12 @@ class Commands:
         command = {
             "find": collection,
             "filter": query,
-            "limit": 1,
-            "singleBatch": True,
-            "readConcern": {"level": "majority"},
+            "projection": projection,
+            "readConcern": {"level": "majority", "afterClusterTime": token.time},
+            "$clusterTime": signed_cluster_time(token.time),
             "$db": "config",
         }
-        reply = await self._send(shard_id, bson.encode(command))
-        found = CursorReply.of(reply).documents()
-        return found[0] if found else None
+        return await self._all(await self._send(shard_id, bson.encode(command)))
 
     async def evaluate(self, documents: Sequence[bytes], stages: Sequence[bytes]) -> list[bytes]:
         """What stages make of documents, according to some shard's mongod.
@@ -132,7 +137,10 @@ class Commands:
         body = bson.encode({"aggregate": 1, "cursor": {"batchSize": len(documents)}, "$db": "admin"})
         body = append(body, self._variables + element(b"pipeline", ARRAY, applied_to(documents, stages)))
         check_size(len(body))
-        reply = await self._send(shard_id, body)
+        return await self._all(await self._send(shard_id, body))
+
+    async def _all(self, reply: ShardReply) -> list[bytes]:
+        """The results of a cursor that a shard has opened."""
         cursor = CursorReply.of(reply)
         results, remote = cursor.documents(), RemoteCursor.opened(self._context.sender, reply, cursor)
         while not remote.is_exhausted:

@@ -1,22 +1,20 @@
 """Events as the client sees them: completed by the router, then changed by the client's own stages."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 
 import bson
 import trio
 
-from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS, namespace_of, operation_type
+from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS, operation_type
 from shardwright.router.change_streams.client_stages import ClientStages, token_of
 from shardwright.router.change_streams.commands import Commands
-from shardwright.router.change_streams.document_keys import with_shard_key
 from shardwright.router.change_streams.errors import id_modified
-from shardwright.router.change_streams.images import Images
+from shardwright.router.change_streams.images import Images, without_internal_fields
+from shardwright.router.change_streams.key_completion import KeyCompletion
 from shardwright.router.change_streams.merger import Event
 from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.replies.document_size import check_size
-from shardwright.router.routing.routing_cache import RoutingCache
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.errors import CommandError
 
 _LOOKUPS_AT_ONCE_MAX = 8
@@ -32,7 +30,7 @@ class EventView:
         images: adds versions of documents, None if the stream asks for none.
         stages: the client's stages.
         commands: evaluates them.
-        routing: knows the shard keys.
+        keys: completes ``documentKey``.
         sharding: recognizes when collections were sharded, None if the stream does not show it.
     """
 
@@ -41,13 +39,13 @@ class EventView:
         images: Images | None,
         stages: ClientStages,
         commands: Commands,
-        routing: RoutingCache,
+        keys: KeyCompletion,
         sharding: ShardingEvents | None,
     ) -> None:
         self._images = images
         self._stages = stages
         self._commands = commands
-        self._routing = routing
+        self._keys = keys
         self._sharding = sharding
 
     async def of(self, events: Sequence[Event]) -> list[Shown]:
@@ -77,24 +75,11 @@ class EventView:
         return bool(self._stages.raw) and any(operation_type(event.document) in CATALOG_EVENTS for event in events)
 
     async def _completed(self, events: Sequence[Event]) -> list[bytes]:
-        documents = [event.document for event in events]
-        if self._images is not None:
+        if self._images is None:
+            documents = [without_internal_fields(event.document) for event in events]
+        else:
             documents = await self._with_images(self._images, events)
-        namespaces = [namespace_of(document) if b"documentKey\0" in document else "" for document in documents]
-        collections = await self._sharded(set(namespaces))
-        return [
-            _with_shard_key(event, document, collections.get(namespace))
-            for event, document, namespace in zip(events, documents, namespaces, strict=True)
-        ]
-
-    async def _sharded(self, namespaces: Set[str]) -> dict[str, ShardedCollection]:
-        """The sharded collections of these names."""
-        found = {}
-        for namespace in namespaces:
-            routing = await self._routing.find(namespace) if namespace else None
-            if routing is not None and routing.table is not None:
-                found[namespace] = routing.table.collection
-        return found
+        return await self._keys.completed(events, documents)
 
     async def _with_images(self, images: Images, events: Sequence[Event]) -> list[bytes]:
         documents: dict[int, bytes] = {}
@@ -114,13 +99,6 @@ class EventView:
         if failures:
             raise failures[0]
         return [documents[number] for number in range(len(events))]
-
-
-def _with_shard_key(event: Event, document: bytes, collection: ShardedCollection | None) -> bytes:
-    # A collection of that name which was dropped may have had another shard key.
-    if collection is None or event.token.collection_uuid != collection.uuid:
-        return document
-    return with_shard_key(document, collection.key_pattern)
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:

@@ -11,14 +11,14 @@ import bson
 from shardwright.router.change_streams.catalog_events import namespace_of, operation_type
 from shardwright.router.change_streams.commands import Commands
 from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.pre_images import PRE_IMAGE_ID, PreImages
 from shardwright.router.change_streams.specification import Image, Specification
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, append, decode_value, encode_elements, find, raw_document, without
+from shardwright.wire.rawbson import OBJECT, append, encode_elements, find, raw_document, without
 
-_PRE_IMAGE_ID: Final = b"preImageId"
 _UPDATE: Final = b"rawOplogUpdateSpec"
-_HIDDEN: Final = frozenset({_PRE_IMAGE_ID, _UPDATE})
+_INTERNAL: Final = frozenset({PRE_IMAGE_ID, _UPDATE})
 
 
 class Images:
@@ -26,13 +26,15 @@ class Images:
 
     Args:
         specification: of the stream.
-        commands: reads the documents.
+        commands: reads documents as they are now.
+        pre_images: reads documents from before a change.
     """
 
-    def __init__(self, specification: Specification, commands: Commands) -> None:
+    def __init__(self, specification: Specification, commands: Commands, pre_images: PreImages) -> None:
         self._before_change = specification.before_change
         self._full_document = specification.full_document
         self._commands = commands
+        self._pre_images = pre_images
 
     async def added_to(self, event: Event) -> bytes:
         """The raw event with the documents that it is to carry.
@@ -42,10 +44,10 @@ class Images:
         """
         document = event.document
         kind = operation_type(document)
+        bare = without_internal_fields(document)
         if kind not in ("update", "replace", "delete"):
-            return without(document, _HIDDEN)
-        bare = without(document, _HIDDEN)
-        pre_image = await self._pre_image(event) if self._needs_pre_image(kind) else None
+            return bare
+        pre_image = await self._pre_images.of(event) if self._needs_pre_image(kind) else None
         if self._before_change not in (Image.OFF, Image.DEFAULT):
             if pre_image is None and self._before_change == Image.REQUIRED:
                 raise _missing("pre-image", "update, delete and replace", bare)
@@ -60,15 +62,6 @@ class Images:
     def _needs_pre_image(self, kind: str) -> bool:
         is_for_update = kind == "update" and self._full_document in (Image.WHEN_AVAILABLE, Image.REQUIRED)
         return is_for_update or self._before_change in (Image.WHEN_AVAILABLE, Image.REQUIRED)
-
-    async def _pre_image(self, event: Event) -> bytes | None:
-        span = find(event.document, _PRE_IMAGE_ID)
-        if span is None:
-            return None
-        identifier = decode_value(event.document, span)
-        found = await self._commands.find_on_shard(event.source, "system.preimages", {"_id": identifier})
-        image = None if found is None else find(found, b"preImage")
-        return None if found is None or image is None else found[image[2] : image[3]]
 
     async def _post_image(self, event: Event, pre_image: bytes | None) -> bytes | None:
         if self._full_document == Image.UPDATE_LOOKUP:
@@ -86,6 +79,11 @@ class Images:
         if key is None or key[0] != OBJECT or not namespace:
             return None
         return await self._commands.find(namespace, event.document[key[2] : key[3]], event.token)
+
+
+def without_internal_fields(event: bytes) -> bytes:
+    """The raw event of a shard without the fields that are for the router."""
+    return without(event, _INTERNAL) if any(name in event for name in _INTERNAL) else event
 
 
 def _element(name: str, document: bytes | None) -> bytes:

@@ -3,15 +3,19 @@
 Each source *promises* a token with each batch: what it returns later sorts after that. So an event may be returned once
 all sources have promised its token or a later one; until then it is *held back* by those that have not. The smallest
 promise is the *horizon*.
+
+Events of two sources may have the same token. All but the first of them get one of their own (`ResumeToken.repeated`):
+a stream that is resumed after one of them goes on with the next.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Final
 
 from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.wire.rawbson import find, with_value
 
 _OBJECT_BYTES: Final = 400
 """Memory overhead of an event: its object, its token and the token's string."""
@@ -52,6 +56,8 @@ class EventMerger:
         # Of every source with events: the token of its first one, and its name.
         self._heads: list[tuple[str, str]] = []
         self._horizon: ResumeToken | None = None
+        # The token of the event taken last, as its source has it, and as the stream has it.
+        self._taken: tuple[ResumeToken, ResumeToken] | None = None
         self.held_bytes = 0
 
     def add(self, source: str, promise: ResumeToken) -> None:
@@ -84,16 +90,27 @@ class EventMerger:
         if not self._heads:
             return None
         token, source = self._heads[0]
-        return self._sources[source].events[0] if token <= self.horizon.data else None
+        return self._distinguished(self._sources[source].events[0]) if token <= self.horizon.data else None
 
     def take(self) -> None:
         """Remove the event that `next_event` returns."""
         _, name = heappop(self._heads)
         source = self._sources[name]
         event = source.events.popleft()
+        self._taken = event.token, self._distinguished(event).token
         self.held_bytes -= len(event.document) + _OBJECT_BYTES
         if source.events:
             heappush(self._heads, (source.events[0].token.data, name))
+
+    def _distinguished(self, event: Event) -> Event:
+        """The event, with a token of its own if the one taken last had the same."""
+        if self._taken is None or self._taken[0] != event.token:
+            return event
+        token = self._taken[1].repeated()
+        own_id = find(event.document, b"_id") if token != event.token else None
+        if own_id is None:
+            return event
+        return replace(event, token=token, document=with_value(event.document, own_id, token.raw))
 
     @property
     def has_events(self) -> bool:

@@ -6,6 +6,8 @@ from shardwright.router.change_streams.commands import Commands
 from shardwright.router.change_streams.errors import labelled, token_not_found
 from shardwright.router.change_streams.event_view import EventView
 from shardwright.router.change_streams.images import Images
+from shardwright.router.change_streams.key_completion import KeyCompletion
+from shardwright.router.change_streams.pre_images import PreImages
 from shardwright.router.change_streams.shard_command import LSID, ShardCommand
 from shardwright.router.change_streams.shard_streams import ShardStreams
 from shardwright.router.change_streams.sharding_events import ShardingEvents
@@ -90,9 +92,10 @@ async def _open(
         kill_opened(operation, replies)
         raise
     commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
-    images = Images(specification, commands) if specification.needs_images else None
+    pre_images = PreImages(commands)
+    images = Images(specification, commands, pre_images) if specification.needs_images else None
     sharding = ShardingEvents(context.catalog, context.routing) if specification.shows_expanded_events else None
-    view = EventView(images, stages, commands, context.routing, sharding)
+    view = EventView(images, stages, commands, KeyCompletion(context.routing, pre_images), sharding)
     owner = CatalogOwner(context.catalog, context.routing)
     return ChangeStreamCursor(streams, owner, view, namespace, start, specification.must_be_found, context.clock)
 

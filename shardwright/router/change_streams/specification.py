@@ -18,6 +18,7 @@ from shardwright.wire.rawbson import (
     decode_value,
     element,
     encode_elements,
+    find,
     from_elements,
     index,
     without,
@@ -28,6 +29,7 @@ CHANGE_STREAM: Final = "$changeStream"
 _RESUME_AFTER: Final = b"resumeAfter"
 _START_AFTER: Final = b"startAfter"
 _START_AT: Final = b"startAtOperationTime"
+_BEFORE_CHANGE: Final = b"fullDocumentBeforeChange"
 _STARTS: Final = (_RESUME_AFTER, _START_AFTER, _START_AT)
 
 
@@ -77,7 +79,7 @@ class Specification:
             _value(raw, fields.get(_START_AT), TIMESTAMP, None),
             any(name in fields for name in _STARTS),
             _value(raw, fields.get(b"fullDocument"), STRING, Image.DEFAULT),
-            _value(raw, fields.get(b"fullDocumentBeforeChange"), STRING, Image.OFF),
+            _value(raw, fields.get(_BEFORE_CHANGE), STRING, Image.OFF),
             _value(raw, fields.get(b"showExpandedEvents"), BOOL, False),
         )
 
@@ -98,7 +100,7 @@ class Specification:
     def starting_after(self, token: ResumeToken) -> bytes:
         """The raw stage that starts after the event with a token, even if that invalidated the stream."""
         kept = without(self.raw, _STARTS)
-        return _wrapped(append(kept, element(_START_AFTER, OBJECT, token.raw)))
+        return self._wrapped(append(kept, element(_START_AFTER, OBJECT, token.raw)))
 
     def starting_where(self, start: ResumeToken) -> bytes:
         """The raw stage for a stream that starts at a token, for which the client has asked in some form.
@@ -108,7 +110,7 @@ class Specification:
         """
         if not self.has_start or self.must_be_found is not None:
             return self.starting_at(start.time)
-        return _wrapped(self.raw)
+        return self._wrapped(self.raw)
 
     @property
     def must_be_found(self) -> ResumeToken | None:
@@ -118,11 +120,15 @@ class Specification:
         return token if is_event and sum(name in index(self.raw) for name in _STARTS) == 1 else None
 
     def _stage(self, start: dict[str, Any]) -> bytes:
-        return _wrapped(append(without(self.raw, _STARTS), encode_elements(start)))
+        return self._wrapped(append(without(self.raw, _STARTS), encode_elements(start)))
 
-
-def _wrapped(specification: bytes) -> bytes:
-    return from_elements(element(CHANGE_STREAM.encode(), OBJECT, specification))
+    def _wrapped(self, specification: bytes) -> bytes:
+        given = find(specification, _BEFORE_CHANGE)
+        if self.before_change == Image.OFF and (given is None or given[0] == STRING):
+            # Events then name their pre-images, from which the router may learn the shard key.
+            named = encode_elements({_BEFORE_CHANGE.decode(): Image.WHEN_AVAILABLE.value})
+            specification = append(without(specification, (_BEFORE_CHANGE,)), named)
+        return from_elements(element(CHANGE_STREAM.encode(), OBJECT, specification))
 
 
 def _token(raw: bytes, span: Span | None) -> ResumeToken | None:

@@ -168,7 +168,8 @@ class ChangeStreamCursor:
             is_repetition = await self._owner.is_repetition(event, kind)
             merger.take()
             if event.token <= self._start:
-                self._must_be_found = None if event.token == self._start else self._must_be_found
+                is_found = self._start in (event.token, event.token.repeated())  # the other event's shard may be gone
+                self._must_be_found = None if is_found else self._must_be_found
                 continue
             self._check_found()
             if is_repetition:

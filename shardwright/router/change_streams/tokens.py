@@ -14,7 +14,18 @@ import bson
 from bson.timestamp import Timestamp
 
 from shardwright.wire.errors import RemoteProtocolError
-from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, decode_value, find, spans
+from shardwright.wire.rawbson import (
+    ARRAY,
+    OBJECT,
+    STRING,
+    Span,
+    decode_value,
+    find,
+    index,
+    spans,
+    string_value,
+    with_value,
+)
 
 _DATA: Final = b"_data"
 
@@ -33,6 +44,12 @@ _BOOLEAN_DIGITS: Final = 2
 _UUID: Final = "5A1004"
 """Binary data of 16 bytes and subtype 4."""
 _UUID_DIGITS: Final = 32
+
+_DOCUMENT: Final = "46"
+_DOCUMENT_ENDS: Final = "0004"
+"""The end of a document, and of the token."""
+_ONE_MORE_FIELD: Final = "14616761696E0014"
+"""Null of the name "again", in a document."""
 
 _TIME_DIGITS: Final = 16
 _BEGINS_WITH_TIME: Final = re.compile("82[0-9A-F]{16,}").fullmatch
@@ -104,6 +121,21 @@ class ResumeToken:
         rest = self._after_number[_BOOLEAN_DIGITS:]
         digits = rest[len(_UUID) : len(_UUID) + _UUID_DIGITS]
         return UUID(digits) if rest.startswith(_UUID) and len(digits) == _UUID_DIGITS else None
+
+    def repeated(self) -> "ResumeToken":
+        """The token that comes next after this one, for another shard's event that has the same token.
+
+        The mongods' tokens name documents by ``_id`` alone. So two shards' events have the same token if they are about
+        the same ``_id`` at the same time, as when a transaction moves a document; in a genuine cluster they differ by
+        the shard key. Here the document in the token gets one more field. A token that has none, or is of an
+        invalidation, stays as it is.
+        """
+        named = self._after_number[_BOOLEAN_DIGITS + len(_UUID) + _UUID_DIGITS :]
+        is_named = named.startswith(_DOCUMENT) and named.endswith(_DOCUMENT_ENDS)
+        if self.collection_uuid is None or self.is_of_invalidation or not is_named:
+            return self
+        data = self.data.removesuffix(_DOCUMENT_ENDS) + _ONE_MORE_FIELD + _DOCUMENT_ENDS
+        return ResumeToken(data, with_value(self.raw, index(self.raw)[_DATA], string_value(data)))
 
     @property
     def _after_number(self) -> str:

@@ -2,14 +2,18 @@
 
 from base64 import b64decode, b64encode
 from binascii import Error
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from bson import Binary
 
 from shardwright.daemon.certificate_names import check_mechanism
 from shardwright.router.access.access_control import AccessControl
+from shardwright.router.access.account import Account
 from shardwright.router.access.certificate_login import log_in_with_certificate
 from shardwright.router.access.login import CONVERSATION_ID, Login
+from shardwright.router.access.restrictions import NO_ADDRESSES, Addresses
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
@@ -21,15 +25,19 @@ from shardwright.wire.rawbson import find
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.type_names import type_name
 
+_FAILURES: Final = frozenset({ErrorCode.AuthenticationFailed, ErrorCode.MechanismUnavailable, ErrorCode.UserNotFound})
+"""The errors of log-ins that count; not those of config servers that cannot be read."""
+
 
 @command("saslStart", api_versions=("1",), arguments=("mechanism", "payload", "autoAuthorize", "options"))
 async def sasl_start(operation: Operation) -> Reply:
     """Begins a log-in."""
-    return await start_conversation(operation, Arguments.of(operation.request), operation.request.db)
+    with _counting_failures(operation.client):
+        return await start_conversation(operation, Arguments.of(operation.request), operation.request.db)
 
 
 async def start_conversation(
-    operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False
+    operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False, known: Account | None = None
 ) -> dict[str, Any]:
     """The reply to a ``saslStart``, also to one within a hello.
 
@@ -38,6 +46,7 @@ async def start_conversation(
         arguments: of the ``saslStart``.
         db: of the user.
         is_speculative: it is within a hello.
+        known: see `ScramLogin.start`.
 
     Raises:
         CommandError: see `ScramLogin.start`, or an argument is wrong.
@@ -47,7 +56,7 @@ async def start_conversation(
     payload, is_text = _payload(arguments)
     skips_empty = arguments.has(b"options") and arguments.nested(b"options").boolean(b"skipEmptyExchange")
     answer = await access.scram.start(
-        login, db, mechanism, payload, skips_empty=skips_empty, is_speculative=is_speculative
+        login, db, mechanism, payload, skips_empty=skips_empty, is_speculative=is_speculative, known=known
     )
     return _reply(answer, done=False, is_text=is_text)
 
@@ -61,19 +70,16 @@ async def sasl_continue(operation: Operation) -> Reply:
     if conversation_id is None:
         raise missing_field("saslContinue.conversationId")
     payload, is_text = _payload(arguments)
-    try:
+    with _counting_failures(operation.client):
         answer, done = await access.scram.go_on(login, conversation_id, payload, addresses_of(operation.client))
-    except CommandError as error:
-        if error.code == ErrorCode.AuthenticationFailed:
-            operation.client.log_in_failed()
-        raise
     return _reply(answer, done=done, is_text=is_text)
 
 
 @command("authenticate", api_versions=("1",), arguments=("mechanism", "user", "nonce", "key"))
 async def authenticate(operation: Operation) -> Reply:
     """Logs in with the certificate of the connection."""
-    return await authenticate_by_certificate(operation, Arguments.of(operation.request), operation.request.db)
+    with _counting_failures(operation.client):
+        return await authenticate_by_certificate(operation, Arguments.of(operation.request), operation.request.db)
 
 
 async def authenticate_by_certificate(operation: Operation, arguments: Arguments, db: str) -> dict[str, Any]:
@@ -131,12 +137,26 @@ def access_and_login(operation: Operation) -> tuple[AccessControl, Login]:
     return access, operation.client.login
 
 
-def addresses_of(client: ClientConnection) -> tuple[str | None, str | None]:
-    """The addresses of a client and of the server that it has connected to; None on a UNIX socket."""
+def addresses_of(client: ClientConnection) -> Addresses:
+    """The addresses of a connection."""
     own = client.stream.socket.getsockname()
     if not isinstance(own, tuple):
-        return None, None
+        return NO_ADDRESSES
     return client.peer.rpartition(":")[0], own[0]
+
+
+@contextmanager
+def _counting_failures(client: ClientConnection) -> Iterator[None]:
+    """Count a step of a log-in that fails for what the client has sent.
+
+    Guesses within a hello are no failures: a driver that has guessed the wrong mechanism has to go on.
+    """
+    try:
+        yield
+    except CommandError as error:
+        if error.code in _FAILURES:
+            client.log_in_failed()
+        raise
 
 
 def _payload(arguments: Arguments) -> tuple[bytes, bool]:

@@ -1,8 +1,9 @@
 """``checkMetadataConsistency``, a command of MongoDB 7.0: damage in the catalog and on the shards."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.router.commands.command_registry import command
@@ -10,6 +11,7 @@ from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.catalog.reads import aggregate_in_catalog
 from shardwright.sharding.inconsistencies import Inconsistency, namespace_of
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -40,13 +42,32 @@ async def _check_database(operation: Operation, db: str, collection: str = "") -
         "_shardsvrCheckMetadataConsistency": collection or 1,
         "checkIndexes": Arguments.of(operation.request).boolean(b"checkIndexes"),
     }
-    reply = await send_to_primary_shard(operation, db, command_body(db, check), may_repeat=True)
+    try:
+        reply = await send_to_primary_shard(operation, db, command_body(db, check), may_repeat=True)
+    except CommandError as error:
+        if damage := await _damage_of_entry(operation, db, error):
+            return [damage]
+        raise
     found: list[dict[str, Any]] = reply.get(b"inconsistencies")
     return found
 
 
+async def _damage_of_entry(operation: Operation, db: str, error: CommandError) -> dict[str, Any] | None:
+    """Why nothing of a database can be checked, if that is damage of its entry in the catalog."""
+    if error.code not in (ErrorCode.ShardNotFound, ErrorCode.StaleDbVersion):
+        return None
+    for entry in await _catalog(operation, "databases", {"_id": db}):
+        about = {"shard": entry["primary"], "databaseVersion": entry["version"]}
+        if error.code == ErrorCode.StaleDbVersion:  # still, after the router has read the entry again and again
+            return Inconsistency.OutdatedDatabaseEntry.document(db, **about, reason=error.message)
+        if entry["primary"] not in await operation.context.shards.all_ids():
+            return Inconsistency.DatabaseOnUnknownShard.document(db, **about)
+    return None
+
+
 async def _check_cluster(operation: Operation) -> list[dict[str, Any]]:
     """Check one database after the other, then what belongs to none."""
+    stray_chunks = await _stray_chunks(operation)
     databases = await _databases(operation)
     found: list[dict[str, Any]] = []
     for db in databases:
@@ -55,6 +76,9 @@ async def _check_cluster(operation: Operation) -> list[dict[str, Any]]:
         except CommandError as error:
             if error.code != ErrorCode.NamespaceNotFound:  # it was dropped meanwhile
                 raise
+    # Whatever creates or drops a collection has let go of its database since, which has been locked for its check.
+    for uuid in set(stray_chunks).intersection(await _stray_chunks(operation)):
+        found.append(Inconsistency.StrayChunks.document("config.chunks", collectionUUID=uuid))
     found += await _hidden_collections(operation)
     found += await _stray_databases(operation, databases)
     return sorted(found, key=namespace_of)
@@ -96,6 +120,17 @@ async def _stray_databases(operation: Operation, before: Iterable[str]) -> list[
     ]
 
 
-async def _catalog(operation: Operation, collection: str) -> list[dict[str, Any]]:
-    documents = await operation.context.catalog.find(collection, {}, sort={"_id": 1})
+async def _stray_chunks(operation: Operation) -> list[Binary]:
+    """The UUIDs of collections that have chunks but no entry."""
+    by_uuid = {"$group": {"_id": "$uuid"}}
+    entry = {"$lookup": {"from": "collections", "localField": "_id", "foreignField": "uuid", "as": "entry"}}
+    pipeline: list[Mapping[str, Any]] = [by_uuid, entry, {"$match": {"entry": []}}]
+    documents = await operation.context.catalog.read(aggregate_in_catalog("chunks", pipeline))
+    return [decode_document(document)["_id"] for document in documents]
+
+
+async def _catalog(
+    operation: Operation, collection: str, query: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    documents = await operation.context.catalog.find(collection, query or {}, sort={"_id": 1})
     return [decode_document(document) for document in documents]

@@ -12,15 +12,16 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.commands import NEEDS_MERGE
 from shardwright.router.pipelines.explained_split import explained_split
 from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.pipelines.merge_type import merge_type
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.explain_reply import explain_aggregate_reply
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.wire.rawbson import append
+from shardwright.wire.stages import with_stages
 
 
 async def explain_aggregate(
@@ -85,7 +86,8 @@ async def _explain(
     if plan is None:
         return explain_aggregate_reply(said, None, None, server)
     split = explained_split(plan.shards_part, (*plan.merger_part, *by_router), routing.namespace, plan.sort)
-    return explain_aggregate_reply(said, plan.merge_type(routing.primary), split, server)
+    merging = merge_type(plan.merger_part, may_spill=bool(explained.request.get(b"allowDiskUse")))
+    return explain_aggregate_reply(said, merging, split, server)
 
 
 async def _check(whole: Operation) -> None:

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import bson
 import trio
@@ -30,7 +30,6 @@ from shardwright.wire.hello import (
 )
 from shardwright.wire.limits import (
     BSON_OBJECT_BYTES_MAX,
-    LOGICAL_SESSION_TIMEOUT_MINUTES,
     MESSAGE_BYTES_MAX,
     WRITE_BATCH_OPERATIONS_MAX,
 )
@@ -56,17 +55,27 @@ async def hello(operation: Operation) -> Reply:
         client.compressors = tuple(compression.negotiate(wanted.compression))
     log_in = await _log_in_fields(operation)
     client.allow_interruption()
+    if not wanted.exhaust_allowed or wanted.topology_version is None:
+        return {**await _answer(operation, wanted), **log_in}
+    with operation.context.clients.streaming(request.name):
+        await _stream(operation, wanted, log_in)
+
+
+async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, Any]) -> NoReturn:
+    """Send a reply whenever something has changed, until the connection ends.
+
+    Raises:
+        CommandError: ShutdownInProgress, the router is shutting down.
+    """
     while True:
         document = {**await _answer(operation, wanted), **log_in}
-        if not wanted.exhaust_allowed or wanted.topology_version is None:
-            return document
         reply_id = next_request_id()
         document["ok"] = 1.0
         document.update(operation.gossip())
         reply = op_msg(
             bson.encode(document), request_id=reply_id, response_to=operation.response_to, flags=MORE_TO_COME
         )
-        await client.send(signed(reply, operation.context.signer))
+        await operation.client.send(signed(reply, operation.context.signer))
         operation.response_to = reply_id
         wanted = wanted.following(operation.context.quiesce.topology_version)
 
@@ -81,10 +90,11 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if access is None:
         return fields
+    account = None
     if _MECHANISMS in request.fields:
-        mechanisms = await access.scram.mechanisms_of(_user_asked_for(request))
-        if mechanisms is not None:
-            fields["saslSupportedMechs"] = mechanisms
+        account = await access.scram.account_of(_user_asked_for(request))
+        if account.mechanisms is not None:
+            fields["saslSupportedMechs"] = account.mechanisms
     if _SPECULATIVE in request.fields:
         first = Arguments.of(request, "hello").nested(_SPECULATIVE)
         if request.raw_object(_SPECULATIVE) == EMPTY_DOCUMENT:
@@ -92,7 +102,7 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
         with suppress(CommandError):  # the client then logs in by a command of its own, and gets the error there
             if first.has(b"saslStart"):
                 fields["speculativeAuthenticate"] = await start_conversation(
-                    operation, first, first.string(b"db"), is_speculative=True
+                    operation, first, first.string(b"db"), is_speculative=True, known=account
                 )
             elif first.has(b"authenticate"):
                 # Drivers leave it out, because only one database has such users.
@@ -173,7 +183,7 @@ def _describe(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
         "maxMessageSizeBytes": MESSAGE_BYTES_MAX,
         "maxWriteBatchSize": WRITE_BATCH_OPERATIONS_MAX,
         "localTime": datetime.now(UTC),
-        "logicalSessionTimeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES,
+        "logicalSessionTimeoutMinutes": operation.context.parameters["localLogicalSessionTimeoutMinutes"],
         "connectionId": client.id,
         "maxWireVersion": MAX_WIRE_VERSION,
         "minWireVersion": MIN_WIRE_VERSION,

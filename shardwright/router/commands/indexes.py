@@ -19,7 +19,8 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field
+from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.rawbson import ARRAY, OBJECT, STRING
 from shardwright.wire.request import Request
 
 
@@ -33,9 +34,12 @@ async def drop_indexes(operation: Operation) -> Reply:
         raise CommandError(
             ErrorCode.IllegalOperation, f"Cannot drop indexes in '{request.db}' database in sharded cluster"
         )
-    if b"index" not in request.fields:
-        # Raised here because the shard's error would name its own command.
+    # Raised here because the shard's errors would name its own command.
+    index = request.fields.get(b"index")
+    if index is None:
         raise missing_field("dropIndexes.index")
+    if index[0] not in (STRING, ARRAY, OBJECT):
+        raise wrong_type("dropIndexes.index", index[0], "string", "object")
     reply = await send_to_primary_shard(operation, request.db, coordinated_command(request, "_shardsvrDropIndexes"))
     return reply.for_client()
 

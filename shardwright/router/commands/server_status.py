@@ -15,9 +15,13 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.timestamps import unpack_timestamp
 
 _COUNTED: Final = {"query": "find", "getmore": "getMore"}
 """The commands that have an operation counter of their own, beside writes, whose statements are counted."""
+
+_UNINITIALIZED_TERM: Final = -1
+"""In the place of a term: a router knows of the config servers' time alone."""
 
 
 @command("serverStatus")
@@ -73,9 +77,12 @@ def _connections(context: RouterContext) -> dict[str, Any]:
     return {
         "current": connections.current,
         "available": connections.available,
-        "totalCreated": Int64(connections.created),
-        "rejected": Int64(connections.refused),
+        "totalCreated": connections.created,
         "active": connections.active,
+        "threaded": connections.current,  # as mongos, which has a thread for each connection
+        "exhaustIsMaster": connections.streamed_is_masters,
+        "exhaustHello": connections.streamed_hellos,
+        "awaitingTopologyChanges": context.quiesce.waiting,
     }
 
 
@@ -108,7 +115,13 @@ def _commands(context: RouterContext) -> dict[str, Any]:
 
 
 def _sharding(context: RouterContext) -> dict[str, Any]:
-    return {"configsvrConnectionString": context.catalog.client.monitor.connection_string}
+    return {
+        "configsvrConnectionString": context.catalog.client.monitor.connection_string,
+        "lastSeenConfigServerOpTime": {
+            "ts": unpack_timestamp(context.clock.time.config_time),
+            "t": Int64(_UNINITIALIZED_TERM),
+        },
+    }
 
 
 def _sharding_statistics(context: RouterContext) -> dict[str, Any]:
@@ -119,7 +132,9 @@ def _sharding_statistics(context: RouterContext) -> dict[str, Any]:
             "numCollectionEntries": Int64(len(cache.collections)),
             "countStaleConfigErrors": Int64(statistics.stale_config_errors),
             "totalRefreshWaitTimeMicros": Int64(statistics.refresh_seconds * 1e6),
+            "numActiveIncrementalRefreshes": Int64(statistics.active_incremental_refreshes),
             "countIncrementalRefreshesStarted": Int64(statistics.incremental_refreshes),
+            "numActiveFullRefreshes": Int64(statistics.active_full_refreshes),
             "countFullRefreshesStarted": Int64(statistics.full_refreshes),
             "countFailedRefreshes": Int64(statistics.failed_refreshes),
         }

@@ -27,13 +27,11 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
-from shardwright.router.transactions.abort import abort_implicitly
+from shardwright.router.sessions.session_work import end_work
 from shardwright.sharding import session_arguments
 from shardwright.sharding.meant_sessions import ALL_SESSIONS, MeantSessions
 from shardwright.sharding.session_cache import NO_USER, SessionId
-from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.message import op_msg
 
 _TELLING_SECONDS_MAX: Final = 1.0
@@ -46,9 +44,10 @@ _TO_KILL_OTHERS: Final = Need("killAnySession", CLUSTER)
 @command("startSession")
 async def start_session(operation: Operation) -> Reply:
     """Begins a logical session."""
-    session = SessionId(uuid4().bytes, operation.user or NO_USER)
-    operation.context.sessions.use(bson.encode(session.to_document()), time())
-    return {"id": {"id": Binary(session.id, UUID_SUBTYPE)}, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
+    session, context = SessionId(uuid4().bytes, operation.user or NO_USER), operation.context
+    context.sessions.use(bson.encode(session.to_document()), time(), operation.user_name)
+    timeout = context.parameters["localLogicalSessionTimeoutMinutes"]
+    return {"id": {"id": Binary(session.id, UUID_SUBTYPE)}, "timeoutMinutes": timeout}
 
 
 @command("refreshSessions", api_versions=("1",), arguments=())
@@ -56,17 +55,19 @@ async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
     refreshed = _named_sessions(operation)
     for session in refreshed:
-        operation.context.sessions.use(bson.encode(session.to_document()), time())
+        user = operation.user_name if session.uid == operation.user else ""
+        operation.context.sessions.use(bson.encode(session.to_document()), time(), user)
     await _tell_all_shards(operation, _command_about(operation, refreshed))
     return {}
 
 
 @command("endSessions", api_versions=("1",), arguments=())
 async def end_sessions(operation: Operation) -> Reply:
-    """Ends sessions, and their cursors with them."""
+    """Ends sessions, and with them their cursors and their transactions that are not being committed."""
     ended = _named_sessions(operation)
     operation.context.sessions.end(ended)
-    operation.context.cursors.kill_sessions({session.key for session in ended})
+    with trio.move_on_after(_TELLING_SECONDS_MAX):
+        await end_work(operation.context, {session.key for session in ended})
     told = _command_about(operation, ended)
     if not await _tell_siblings(operation, told):
         await _tell_all_shards(operation, told)
@@ -126,14 +127,7 @@ async def _kill(operation: Operation, sessions: MeantSessions) -> None:
     Raises:
         CommandError: a shard failed.
     """
-    table = operation.context.transactions
-    for transaction in table.open_in(sessions):
-        table.statistics.aborts[code_name(ErrorCode.Interrupted)] += 1
-        await abort_implicitly(operation.context.sender, transaction)
-    if sessions.all_of_them:
-        operation.context.cursors.kill_all()
-    else:
-        operation.context.cursors.kill_sessions(sessions)
+    await end_work(operation.context, None if sessions.all_of_them else sessions)
     told = {"killAllSessionsByPattern": sessions.patterns()} if operation.user else _command(operation)
     if not await _tell_siblings(operation, told):
         await _on_all_shards(operation, told)

@@ -46,15 +46,20 @@ class ClientTimes:
         self._wall_clock = wall_clock
 
     @may_run_in_reactor
-    async def exchange(self, request: Request, span: Span) -> Request:
+    async def exchange(
+        self, request: Request, span: Span, user_may_advance: Callable[[], Awaitable[bool]] | None = None
+    ) -> Request:
         """Advance the clock to the ``$clusterTime`` of a request, or the request's to the clock's.
 
-        A time that was not signed is ignored, as from a client of a genuine cluster that has not authenticated, and not
-        passed on: a router that has no keys yet hands out such times with its handshake.
+        A time that was not signed is refused if a user has logged in. Otherwise it is ignored, as from a client of a
+        genuine cluster that has not authenticated, and not passed on: without access control, a router that has no keys
+        yet hands out such times with its handshake.
 
         Args:
             request: from a client.
             span: where its ``$clusterTime`` is.
+            user_may_advance: whether the user who has logged in may advance the clock without a signature; None if
+                nobody has.
 
         Returns:
             The request for the shards.
@@ -62,20 +67,28 @@ class ClientTimes:
         Raises:
             CommandError: TimeProofMismatch, KeyNotFound or ClusterTimeFailsRateLimiter; the field is malformed.
         """
-        received = ReceivedTime.read(request.body, span)
+        own = ReceivedTime.read_own(request.body, span, self._signer)
+        received = own or ReceivedTime.read(request.body, span)
         if received.time <= self._clock.time.cluster_time:
             self._clock.set_in(request, span)
             return request
-        if received.key_id == DUMMY_KEY_ID:
-            return request.without((CLUSTER_TIME,))
-        key = self._signer.keys.find(received.key_id, received.time)
-        if key is None:
-            await self.look_up_keys()
-            key = self._signer.keys.find(received.key_id, received.time)
-        received.check_signed(key)
+        if own is None:
+            if user_may_advance is None and received.is_unsigned:
+                return request.without((CLUSTER_TIME,))
+            await in_own_task()
+            if user_may_advance is None or not await user_may_advance():
+                await self._check_signed(received)
         received.check_near(int(self._wall_clock()), self._drift_seconds_max)
         self._clock.observe_cluster_time(received.time)
         return request
+
+    @may_run_in_reactor
+    async def _check_signed(self, received: ReceivedTime) -> None:
+        key = self._signer.keys.find(received.key_id, received.time)
+        if key is None and received.key_id != DUMMY_KEY_ID:
+            await self.look_up_keys()
+            key = self._signer.keys.find(received.key_id, received.time)
+        received.check_signed(key)
 
     @may_run_in_reactor
     async def look_up_keys(self) -> None:

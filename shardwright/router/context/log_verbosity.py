@@ -1,8 +1,4 @@
-"""The parameter ``logComponentVerbosity``, as a tree of MongoDB's log components.
-
-The router's log has one level. It is the finest that any component has, so a test or an operator who asks for more
-detail gets it.
-"""
+"""The parameter ``logComponentVerbosity``, as a tree of MongoDB's log components."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -50,11 +46,6 @@ def changed_verbosity(tree: Verbosity, changes: Any) -> Verbosity:  # noqa: ANN4
             f"log component verbosity is not a BSON object: logComponentVerbosity: {changes}",
         )
     return _changed(tree, changes, "default")
-
-
-def finest_verbosity(tree: Verbosity) -> int:
-    """The highest verbosity of any component."""
-    return max(finest_verbosity(value) if isinstance(value, dict) else value for value in tree.values())
 
 
 def _changed(tree: Verbosity, changes: Mapping[str, Any], component: str) -> Verbosity:

@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.daemon.logs import set_level
+from shardwright.daemon.logs import set_component_level, set_level
 from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.daemon.redaction import REDACTION
-from shardwright.router.context.log_verbosity import changed_verbosity, default_verbosity, finest_verbosity
+from shardwright.router.context.log_components import verbosities
+from shardwright.router.context.log_verbosity import INHERITED, Verbosity, changed_verbosity, default_verbosity
 from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.cluster_auth_mode import UNDEFINED
 
@@ -43,6 +45,11 @@ def _whole_number(low: int, high: int) -> Callable[[Any], int]:
 
 _INT32_MAX: Final = 2**31 - 1
 
+
+def _parse_positive(text: str) -> int:
+    return _whole_number(1, _INT32_MAX)(int(text))
+
+
 _CLUSTER_AUTH_MODE: Final = "clusterAuthMode"
 _LEVEL: Final = "logLevel"
 _COMPONENTS: Final = "logComponentVerbosity"
@@ -59,16 +66,17 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     _LEVEL: Parameter(0, _whole_number(0, 5), parse=int),
     _COMPONENTS: Parameter(None, dict),
     "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX), parse=int),
+    "enableTimeoutOfInactiveSessionCursors": Parameter(False, bool, parse=parse_boolean),
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
     "enableTestCommands": Parameter(False, parse=parse_boolean),
     _REQUIRE_API_VERSION: Parameter(False, bool, parse=parse_boolean),
     _REDACT: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
     _CLUSTER_AUTH_MODE: Parameter(UNDEFINED, _next_mode),
-    "authenticationMechanisms": Parameter([]),
+    "authenticationMechanisms": Parameter(["MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256"]),
     "maxBSONDepth": Parameter(200),
-    "localLogicalSessionTimeoutMinutes": Parameter(30),
-    "logicalSessionRefreshMillis": Parameter(REFRESH_MILLISECONDS, parse=int),
+    "localLogicalSessionTimeoutMinutes": Parameter(LOGICAL_SESSION_TIMEOUT_MINUTES, parse=_parse_positive),
+    "logicalSessionRefreshMillis": Parameter(REFRESH_MILLISECONDS, parse=_parse_positive),
     "disableLogicalSessionCacheRefresh": Parameter(False, parse=parse_boolean),
     "userCacheInvalidationIntervalSecs": Parameter(30, _whole_number(1, 86_400), parse=int),
     "maxSessions": Parameter(SESSIONS_MAX, parse=int),
@@ -151,4 +159,15 @@ class Parameters:
         elif name == _COMPONENTS:
             self._values[_LEVEL] = value["verbosity"]
         if name in (_LEVEL, _COMPONENTS):
-            set_level("debug" if finest_verbosity(self._values[_COMPONENTS]) > 0 else "info")
+            _apply(self._values[_COMPONENTS])
+
+
+def _apply(tree: Verbosity) -> None:
+    """Have the log's components write as much as a value of ``logComponentVerbosity`` says."""
+    set_level(_level(tree["verbosity"]))
+    for logger, verbosity in verbosities(tree).items():
+        set_component_level(logger, None if verbosity == INHERITED else _level(verbosity))
+
+
+def _level(verbosity: int) -> str:
+    return "debug" if verbosity > 0 else "info"

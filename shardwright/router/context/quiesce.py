@@ -36,6 +36,11 @@ class Quiesce:
         """How much of that time is left."""
         return max(0, int((self._ends - trio.current_time()) * 1000))
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks are in `wait_begun`."""
+        return self._begun.statistics().tasks_waiting
+
     async def wait_begun(self) -> None:
         """Return when the shutdown has begun, and `topology_version` has changed."""
         await self._begun.wait()

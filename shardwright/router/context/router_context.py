@@ -103,7 +103,7 @@ class RouterContext:
         )
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
-        self.signer = TimeSigner()
+        self.signer = TimeSigner(withholds_unsigned=self.access is not None)
         self.signing_keys = SigningKeyCache(self.catalog, self.signer, nursery)
         self.client_times = ClientTimes(
             self.clock,
@@ -117,6 +117,7 @@ class RouterContext:
         self.cursors = CursorManager(
             worker_index=options.worker_index,
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
+            sessions_time_out=lambda: bool(self.parameters["enableTimeoutOfInactiveSessionCursors"]),
         )
         self.transactions = TransactionTable(self.parameters["maxSessions"])
         self.sessions = SessionCache(self.parameters["maxSessions"])

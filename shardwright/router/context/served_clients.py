@@ -1,6 +1,8 @@
 """The connections of clients, for reports."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -9,13 +11,19 @@ from shardwright.wire.transport.server import Server
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
-    """Connections of clients: open, active and available now; created and refused since the start."""
+    """Connections of clients: open, active and available now; created since the start.
+
+    Attributes:
+        streamed_hellos: those that get exhaust replies to ``hello``.
+        streamed_is_masters: those that get exhaust replies to ``isMaster``.
+    """
 
     current: int
     active: int
     available: int
     created: int
-    refused: int
+    streamed_hellos: int
+    streamed_is_masters: int
 
 
 class ServedClients:
@@ -23,6 +31,7 @@ class ServedClients:
 
     def __init__(self) -> None:
         self._server: Server | None = None
+        self._streamed: Counter[bool] = Counter()
 
     def begin(self, server: Server) -> None:
         """Serving begins."""
@@ -32,6 +41,16 @@ class ServedClients:
     def connections(self) -> Collection[ClientConnection]:
         """All connections; the ``state`` of each is the operation that it is running, None if it is idle."""
         return () if self._server is None else self._server.clients
+
+    @contextmanager
+    def streaming(self, command: str) -> Iterator[None]:
+        """Count a connection that gets exhaust replies to ``hello``, or to an older name of it, in this block."""
+        is_hello = command == "hello"
+        self._streamed[is_hello] += 1
+        try:
+            yield
+        finally:
+            self._streamed[is_hello] -= 1
 
     def statistics(self) -> ConnectionStatistics | None:
         """The current numbers, None before clients are served."""
@@ -44,5 +63,6 @@ class ServedClients:
             active=sum(client.is_busy for client in server.clients),
             available=server.connections_max - current,
             created=server.connections_created,
-            refused=server.connections_refused,
+            streamed_hellos=self._streamed[True],
+            streamed_is_masters=self._streamed[False],
         )

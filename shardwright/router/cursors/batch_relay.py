@@ -116,5 +116,5 @@ class BatchRelay(DigestRelay):
         self.digest = op_msg(_INT32.pack(4 + len(body)) + body, request_id=0)
         found = CursorReply(self.digest, _CURSOR_AT)
         is_over = found.cursor_id == 0 and self._is_last
-        changed = signed(found.with_cursor_id(0 if is_over else self._cursor_id), self._signer)
+        changed = signed(found.with_cursor_id(0 if is_over else self._cursor_id), self._signer, keeps_length=True)
         return changed[-self._rest_bytes :]

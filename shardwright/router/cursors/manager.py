@@ -1,9 +1,9 @@
 """All cursors that clients have open on this router process.
 
 A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and nobody else can read it then. It ends when
-it is exhausted, fails, is killed, or has been idle for too long, or sooner if others need its memory
-(`wire.transport.holdings`). The cursors on shards that remain when a cursor ends are killed in the background, since
-nobody waits for that.
+it is exhausted, fails, is killed, or has been idle for too long (one of a session, with the session), or sooner if
+others need its memory (`wire.transport.holdings`). The cursors on shards that remain when a cursor ends are killed in
+the background, since nobody waits for that.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
@@ -49,6 +49,7 @@ class CursorManager:
         *,
         worker_index: int = 0,
         idle_milliseconds_max: Callable[[], float] = lambda: IDLE_MILLISECONDS_MAX,
+        sessions_time_out: Callable[[], bool] = lambda: False,
         random_bits: Callable[[int], int] = _random_bits,
     ) -> None:
         """Start without cursors.
@@ -56,10 +57,12 @@ class CursorManager:
         Args:
             worker_index: which worker process this is; it is part of the ids.
             idle_milliseconds_max: returns the current idle timeout.
+            sessions_time_out: returns whether it also ends cursors of sessions, which otherwise end with their session.
             random_bits: returns that many random bits.
         """
         self._worker_index = worker_index
         self._idle_milliseconds_max = idle_milliseconds_max
+        self._sessions_time_out = sessions_time_out
         self._random_bits = random_bits
         self._cursors: dict[int, OpenCursor] = {}
         self._in_transactions: dict[CursorOwner, set[int]] = {}
@@ -211,7 +214,9 @@ class CursorManager:
             now: on trio's clock.
         """
         limit = now - self._idle_milliseconds_max() / 1000
-        expired = [entry for entry in self._cursors.values() if entry.is_expired(limit)]
+        all_time_out = self._sessions_time_out()
+        cursors = self._cursors.values()
+        expired = [entry for entry in cursors if entry.is_expired(limit, sessions_time_out=all_time_out)]
         for entry in expired:
             logger.info("A cursor timed out", cursor_id=entry.id, namespace=entry.cursor.namespace)
             self._end(entry)

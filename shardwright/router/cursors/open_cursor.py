@@ -102,9 +102,13 @@ class OpenCursor(Holding):
             )
         self.owner.check(self.id, reader)
 
-    def is_expired(self, limit: float) -> bool:
-        """Whether it was last read before ``limit``, on trio's clock, and has to end for that."""
-        return self.last_used <= limit and not self.is_checked_out and not self.is_immortal
+    def is_expired(self, limit: float, *, sessions_time_out: bool) -> bool:
+        """Whether it was last read before ``limit``, on trio's clock, and has to end for that.
+
+        As in MongoDB, a cursor of a session ends with the session, unless ``sessions_time_out``.
+        """
+        is_kept = self.is_checked_out or self.is_immortal or (self.owner.session is not None and not sessions_time_out)
+        return self.last_used <= limit and not is_kept
 
     def end(self) -> None:
         """See `Holding`; later reads fail with CursorNotFound."""

@@ -14,7 +14,6 @@ from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError
-from shardwright.router.transactions.abort import abort_joined_now
 from shardwright.wire.rawbson import STRING
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -54,8 +53,6 @@ async def aggregate_view(
     await in_own_task()
     request = operation.request
     for _ in range(ATTEMPTS_MAX):
-        if operation.transaction is not None:
-            await abort_joined_now(operation.context.sender, operation.transaction)
         request = ResolvedView.of(error.body).expand(request)
         expanded = operation.part(request)
         try:

@@ -13,7 +13,9 @@ from shardwright.router.joins.shard_stream import ShardStream
 from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.operations.cursor_opening import open_on_shards
 from shardwright.router.operations.operation import Operation
+from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.reads.pipeline import Stage
+from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.document_size import check_size
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
@@ -44,7 +46,7 @@ COLLECTIONLESS: Final = ""
 _NOT_FOR_OTHERS: Final = frozenset(
     {
         *(b"aggregate", b"pipeline", b"cursor", b"hint", b"explain", b"let", b"collation", b"$db"),
-        *(b"lsid", b"txnNumber", b"writeConcern", b"bypassDocumentValidation"),
+        *(b"txnNumber", b"writeConcern", b"bypassDocumentValidation"),
     }
 )
 """Arguments of an aggregation that do not apply to the other collections that it reads."""
@@ -222,8 +224,9 @@ async def stream_of(
         CommandError: it failed.
     """
     part = operation.part(_request(body))
+    session = raw_elements(operation.request, (SESSION,))
     try:
-        return RoutedStream(operation.context.cursors, await run_aggregate(part, namespace))
+        return RoutedStream(operation.context.cursors, await run_aggregate(part, namespace), session)
     finally:
         operation.retries += part.retries
 

@@ -17,7 +17,7 @@ from shardwright.router.operations.cursor_opening import answer_first_batch
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.stages import WRITING
-from shardwright.router.reads.aggregate import batch_size, with_stages
+from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.read_concern import at_time, is_snapshot
 from shardwright.router.replies.own_reply import Reply
@@ -25,9 +25,10 @@ from shardwright.sharding.targeting.collation import is_simple
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import STRING, append, encode_document, encode_elements, without
+from shardwright.wire.stages import with_stages
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_NOT_FOR_PREFIX: Final = frozenset({b"cursor", b"lsid", b"txnNumber", b"writeConcern"})
+_NOT_FOR_PREFIX: Final = frozenset({b"cursor", b"txnNumber", b"writeConcern"})
 _NOT_LAST: Final = 40601
 
 

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 class RoutedStream:
     """See `streams.DocumentStream`. It takes over the cursor that the aggregation has opened in the router."""
 
-    def __init__(self, cursors: CursorManager, reply: Reply) -> None:
+    def __init__(self, cursors: CursorManager, reply: Reply, session: bytes) -> None:
         """Take over the cursor of a reply.
 
         Args:
             cursors: the cursors of the router.
             reply: of the aggregation.
+            session: the raw ``lsid`` element of the aggregation; empty if it is in no session.
 
         Raises:
             CommandError: the reply of a shard says that it failed.
@@ -43,6 +44,7 @@ class RoutedStream:
         self._documents: list[bytes] = []
         self._cursor: Cursor | None = None
         self._cursor_id = 0
+        self._session = session
         if isinstance(reply, bytes):
             self._documents, self._cursor_id = _batch(reply, FIRST_BATCH)
             if self._cursor_id:
@@ -57,16 +59,16 @@ class RoutedStream:
         """See `streams.DocumentStream`."""
         documents, self._documents = self._documents, []
         while not documents and self._cursor is not None and not self._cursor.is_exhausted:
-            frame = await self._cursor.next_batch(_get_more(self._cursor_id, self._cursor.namespace))
+            frame = await self._cursor.next_batch(_get_more(self._cursor_id, self._cursor.namespace, self._session))
             assert frame is not None  # without a client, nothing is relayed
             documents, _ = _batch(frame, NEXT_BATCH)
         return documents
 
 
-def _get_more(cursor_id: int, namespace: str) -> GetMore:
+def _get_more(cursor_id: int, namespace: str, session: bytes) -> GetMore:
     db, _, collection = namespace.partition(".")
     elements = element(b"getMore", INT64, cursor_id.to_bytes(8, "little"))
-    body = from_elements(elements + encode_elements({"collection": collection, "$db": db}))
+    body = from_elements(elements + session + encode_elements({"collection": collection, "$db": db}))
     return GetMore(Request(OpMsg(op_msg(body, request_id=next_request_id()))), None, cursor_id)
 
 

@@ -28,7 +28,7 @@ from shardwright.router.pipelines.shard_names import with_shard_name
 from shardwright.router.pipelines.stages import WRITING, Place, place_of
 from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.aggregate import batch_size, with_stages
+from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.pipeline import Pipeline, Stage
@@ -39,6 +39,7 @@ from shardwright.router.replies.shard_reply import latest_operation_time
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.request import Request
+from shardwright.wire.stages import with_stages
 
 
 async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:

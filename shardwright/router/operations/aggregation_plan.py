@@ -20,12 +20,10 @@ class Segment:
     Attributes:
         shard: the shard.
         stages: the stages.
-        is_placed: whether it has to be this shard, because of the collections that the stages name.
     """
 
     shard: str
     stages: tuple[Stage, ...]
-    is_placed: bool = False
 
     @property
     def is_writing(self) -> bool:
@@ -55,17 +53,6 @@ class AggregationPlan:
     counting: Counting | None = None
     merge: RouterMerge | None = None
     segments: tuple[Segment, ...] = ()
-
-    def merge_type(self, primary: str) -> str:
-        """Who merges, in the words of ``explain``.
-
-        Args:
-            primary: the primary shard of the collection's database.
-        """
-        if not self.segments:
-            return "mongos"
-        first = self.segments[0]
-        return "primaryShard" if first.is_placed and first.shard == primary else "anyShard"
 
 
 async def plan_aggregation(operation: Operation, pipeline: Pipeline, shards: Sequence[str]) -> AggregationPlan | None:
@@ -122,6 +109,4 @@ def segments_of(stages: Sequence[LocatedStage], anywhere: Sequence[str]) -> tupl
         else:
             held.append(located.stage)
             segments[-1] = (shard or wanted, held)
-    return tuple(
-        Segment(shard or random.choice(anywhere), tuple(held), is_placed=shard is not None) for shard, held in segments
-    )
+    return tuple(Segment(shard or random.choice(anywhere), tuple(held)) for shard, held in segments)

@@ -9,11 +9,11 @@ import bson
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.own_documents import aggregate_own_documents
 from shardwright.router.operations.scatter import forwarded, send_to_one
-from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.session_cache import SessionCache, digest_of_user
 from shardwright.wire.rawbson import decode_document
+from shardwright.wire.stages import with_stages
 
 LIST_LOCAL_SESSIONS: Final = "$listLocalSessions"
 
@@ -46,7 +46,11 @@ def _listed(cache: SessionCache, specification: Mapping[str, Any]) -> list[dict[
     """The documents of the sessions, of certain users if the stage names some."""
     users = {digest_of_user(each["user"], each["db"]) for each in specification.get("users", ())}
     return [
-        {"_id": session.to_document(), "lastUse": datetime.fromtimestamp(last_use, UTC)}
+        {
+            "_id": session.to_document(),
+            "lastUse": datetime.fromtimestamp(last_use, UTC),
+            **({"user": cache.users[session]} if session in cache.users else {}),
+        }
         for session, last_use in cache.sessions().items()
         if not users or session.uid in users
     ]

@@ -12,7 +12,6 @@ from shardwright.router.operations.pipeline_locations import locate
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.pipelines.merge_stage import MergeStage
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.view_aggregate import with_body
 from shardwright.router.replies.cursor_reply import NEXT_BATCH, empty_cursor, first_batch
@@ -32,6 +31,7 @@ from shardwright.wire.rawbson import (
 )
 from shardwright.wire.request import Request
 from shardwright.wire.sections import encode_sequence
+from shardwright.wire.stages import with_stages
 
 NO_UNIQUE_INDEX: Final = 51190
 _NO_UNIQUE_INDEX_HERE: Final = 51183

@@ -132,6 +132,12 @@ class Operation:
         return b"" if login is None or login.user is None else login.user.digest
 
     @property
+    def user_name(self) -> str:
+        """The full name of that user, empty without access control."""
+        login = self.client.login
+        return "" if login is None or login.user is None else login.user.full_name
+
+    @property
     def is_retryable_write(self) -> bool:
         """Whether the request is a write that shards recognize when it is resent."""
         return TXN_NUMBER in self.request.fields and AUTOCOMMIT not in self.request.fields

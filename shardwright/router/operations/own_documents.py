@@ -7,9 +7,9 @@ import bson
 from shardwright.router.operations.cursor_opening import open_on_one_shard
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded
-from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.stages import with_stages
 
 
 async def aggregate_own_documents(

@@ -27,6 +27,7 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
+from shardwright.wire.reply_times import TIMES
 from shardwright.wire.request import Request
 from shardwright.wire.write_concern import WRITE_CONCERN
 
@@ -127,4 +128,4 @@ def _decoded(reply: Reply) -> dict[str, Any]:
     decoded: dict[str, Any] = decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else reply
     if not decoded.get("ok", 1):
         raise CommandError.from_reply(decoded)
-    return {name: value for name, value in decoded.items() if name not in ("$clusterTime", "operationTime")}
+    return {name: value for name, value in decoded.items() if name not in TIMES}

@@ -6,7 +6,7 @@ shard that has the other collections its stages name, and reads the cursors of t
 read, so that all segments work at the same time and results stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,7 +66,8 @@ async def run_segments(
     constants = b""
     if b"runtimeConstants" not in operation.request.fields:
         constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
-    session = await _session_for_mongods(operation, plan.segments)
+    # The mongods read in the client's session, if there is one: they end other cursors that were idle for ten minutes.
+    session = operation.request.get(SESSION)
     transaction = None if operation.transaction is None else operation.transaction.number
     needs_merge = plan.needs_merge
     halves = {
@@ -75,7 +76,6 @@ async def run_segments(
             with_shard_name(plan.shards_part, shard),
             constants,
             needs_merge=needs_merge,
-            keeps_session=session is not None,
         )
         for shard in versions
     }
@@ -94,7 +94,6 @@ async def run_segments(
                 constants,
                 collation,
                 is_read_by_mongod=not is_last,
-                keeps_session=session is not None,
             )
             seen = latest_operation_time(replies)
             replies = [await _open_segment(operation, segment, merging)]
@@ -116,24 +115,6 @@ async def run_segments(
         has_api_parameters=False,
     )
     return await answer_first_batch(operation, cursor, size)
-
-
-async def _session_for_mongods(operation: Operation, segments: Sequence[Segment]) -> Any:  # noqa: ANN401 - a BSON value
-    """The ``lsid`` of the client if the mongods that merge have to read the cursors in it; else None.
-
-    Those of genuine shards do so in any session, others only in a transaction.
-
-    Raises:
-        CommandError: a shard cannot be reached.
-    """
-    if SESSION not in operation.request.fields:
-        return None
-    if operation.transaction is not None:
-        return operation.request.get(SESSION)
-    for segment in segments:
-        if await _is_genuine(operation, segment, _preference(operation, segment)):
-            return operation.request.get(SESSION)
-    return None
 
 
 def _preference(operation: Operation, segment: Segment) -> ReadPreference:

@@ -48,9 +48,7 @@ def runtime_constants(now: datetime, cluster_time: Timestamp) -> bytes:
     return encode_elements({"runtimeConstants": constants})
 
 
-def shards_half(
-    body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool, keeps_session: bool = False
-) -> bytes:
+def shards_half(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool) -> bytes:
     """The command for each shard, whose cursor a mongod will read.
 
     Args:
@@ -58,9 +56,8 @@ def shards_half(
         stages: the shards' part.
         constants: from `runtime_constants`.
         needs_merge: the results are partial states, or have their sort keys.
-        keeps_session: the mongod will read in the client's session, as genuine shards do; otherwise in none.
     """
-    rest = without(body, _REPLACED | _session(keeps_session) | API_PARAMETERS | _FOR_WRITES)
+    rest = without(body, _REPLACED | _TRANSACTION | API_PARAMETERS | _FOR_WRITES)
     cursor = encode_elements({"cursor": {"batchSize": NO_DOCUMENTS}})
     return append(rest, _pipeline(stages) + cursor + constants + (NEEDS_MERGE if needs_merge else b""))
 
@@ -73,7 +70,6 @@ def merging_half(
     collation: Mapping[str, Any],
     *,
     is_read_by_mongod: bool = False,
-    keeps_session: bool = False,
 ) -> bytes:
     """The command for the merging shard.
 
@@ -84,7 +80,6 @@ def merging_half(
         constants: from `runtime_constants`.
         collation: of the aggregation, which cannot be that of the merging shard's collection.
         is_read_by_mongod: a mongod will read the results.
-        keeps_session: in which case it does so in the client's session.
     """
     fields: dict[str, Any] = {"collation": dict(collation)}
     removed = _OF_THE_COLLECTION | API_PARAMETERS | frozenset({PIPELINE})
@@ -96,16 +91,11 @@ def merging_half(
         if not any(b"$merge\0" in stage.raw for stage in stages):
             fields["fromMongos"] = True
     if is_read_by_mongod:
-        removed |= _session(keeps_session) | {b"cursor"}
+        removed |= _TRANSACTION | {b"cursor"}
         fields["cursor"] = {"batchSize": NO_DOCUMENTS}
     source = Stage("$mergeCursors", merge_cursors, (0, 0, 0, 0))
     half = append(without(body, removed), _pipeline((source, *stages)) + encode_elements(fields) + constants)
     return _on_a_collection(half)
-
-
-def _session(is_kept: bool) -> frozenset[bytes]:
-    """The fields of the session that are left out."""
-    return _TRANSACTION if is_kept else _TRANSACTION | {SESSION}
 
 
 def with_concerns(command: bytes) -> bytes:

@@ -25,9 +25,9 @@ def projection_of_needed(shards_part: tuple[Stage, ...], merger_part: tuple[Stag
     """The ``$project`` for the end of the shards' part.
 
     None if the merger needs whole documents. As in mongos, also if a stage of the shards' part has already reduced
-    them to known fields.
+    them to known fields, or searches text.
     """
-    if any(_is_exhaustive(stage) for stage in shards_part) or is_too_deep(merger_part):
+    if any(_is_exhaustive(stage) or _searches_text(stage) for stage in shards_part) or is_too_deep(merger_part):
         return None
     needed = _needed(merger_part)
     if needed is None:
@@ -58,6 +58,10 @@ def _is_exhaustive(stage: Stage) -> bool:
     if stage.name == "$project":
         return stage.span[0] == OBJECT and not is_exclusion(stage.raw, stage.span[2])
     return stage.name in _ALL_KNOWN
+
+
+def _searches_text(stage: Stage) -> bool:
+    return stage.name == "$match" and b"$text\0" in stage.raw
 
 
 def _nothing(_: Stage) -> Iterator[bytes]:

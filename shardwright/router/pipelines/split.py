@@ -101,6 +101,9 @@ def _sorted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> S
     if len(names) != len(order.descending):
         return None
     sort = {name: -1 if descends else 1 for name, descends in zip(names, order.descending, strict=True)}
+    if any(kind == OBJECT for _, (kind, *_) in spans(specification)):
+        # By metadata, such as {$meta: "textScore"}, for which a shard accepts no projection behind the sort.
+        return SplitPipeline((*head, stage), rest, sort)
     return _ordered(head, stage, rest, sort)
 
 

@@ -94,7 +94,7 @@ def _check_addresses(parsed: argparse.Namespace) -> None:
     listeners = open_listeners(parsed.bind_ip, parsed.port, reuse_port=True)
     try:
         for index in range(parsed.workers if parsed.metrics_port else 0):
-            listeners += open_listeners(parsed.bind_ip[:1], parsed.metrics_port + index)
+            listeners += open_listeners(parsed.metrics_bind_ip, parsed.metrics_port + index)
     finally:
         for listener in listeners:
             listener.close()

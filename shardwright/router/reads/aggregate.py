@@ -7,14 +7,11 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import unknown_field, value_too_small, wrong_type
 from shardwright.wire.rawbson import (
-    ARRAY,
     BOOL,
     NULL,
     OBJECT,
     append,
-    array_of_documents,
     decode_value,
-    element,
     encode_elements,
     index,
     without,
@@ -74,8 +71,3 @@ def as_explained(request: Request) -> bytes:
     """The command ``{aggregate, explain: true}`` as it appears inside an ``explain``."""
     body = without(request.body, _NOT_EXPLAINED)
     return body if b"cursor" in request.fields else append(body, encode_elements({"cursor": {}}))
-
-
-def with_stages(body: bytes, stages: tuple[bytes, ...]) -> bytes:
-    """The command with another pipeline."""
-    return append(without(body, (PIPELINE,)), element(PIPELINE, ARRAY, array_of_documents(list(stages))))

@@ -8,7 +8,7 @@ import bson
 from bson.decimal128 import Decimal128
 
 from shardwright.sharding.bson_text import value_text
-from shardwright.wire.arguments import INT64_MAX, INT64_MIN, Arguments, clamp_int64
+from shardwright.wire.arguments import INT64_MAX, INT64_MIN, Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import BOOL, EMPTY_DOCUMENT, append, encode_elements, without
@@ -76,10 +76,24 @@ def _limit(request: Request) -> int:
     value: Any = request.get(b"limit")
     if span[0] == BOOL or not isinstance(value, int | float | Decimal128):
         raise CommandError(ErrorCode.BadValue, "limit value is not a valid number")
-    exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
-    if not exact.is_finite() or exact != exact.to_integral_value():
-        raise CommandError(ErrorCode.FailedToParse, f"Expected an integer: limit: {value_text(request.body, span)}")
-    limit = clamp_int64(value)
+    limit = _integral(value, f"limit: {value_text(request.body, span)}")
     if limit == INT64_MIN:
         raise CommandError(ErrorCode.BadValue, "limit value for count cannot be min long")
     return abs(limit)
+
+
+def _integral(value: int | float | Decimal128, shown: str) -> int:
+    """A number that has to be an int64, like MongoDB's ``parseIntegerElementToLong``.
+
+    Raises:
+        CommandError: FailedToParse.
+    """
+    exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
+    if exact.is_nan() and isinstance(value, float):
+        raise CommandError(ErrorCode.FailedToParse, f"Expected an integer, but found NaN in: {shown}")
+    if not exact.is_finite() or not INT64_MIN <= exact <= INT64_MAX:
+        raise CommandError(ErrorCode.FailedToParse, f"Cannot represent as a 64-bit integer: {shown}")
+    if exact != exact.to_integral_value():
+        reason = "Expected an integer" if isinstance(value, float) else "Cannot represent as a 64-bit integer"
+        raise CommandError(ErrorCode.FailedToParse, f"{reason}: {shown}")
+    return int(exact)

@@ -15,6 +15,7 @@ from shardwright.sharding.bson_text import document_text
 from shardwright.wire.arguments import INT64_MAX, Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.max_time import max_time_ms
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
@@ -33,7 +34,7 @@ from shardwright.wire.rawbson import (
 )
 from shardwright.wire.request import Request
 
-_STRUCT: Final = "FindCommandRequest"
+FIND_STRUCT: Final = "FindCommandRequest"
 _SPARE_SECONDS_MAX: Final = 0.1
 """As in mongos: a quarter of the time that a ``find`` may take, but no more than this, is reserved for the reply."""
 
@@ -83,7 +84,7 @@ class FindArguments:
             CommandError: TypeMismatch, 51024 for a negative number, BadValue for a projection on ``$sortKey`` or a
                 resume token, Overflow when limit and skip have no int64 sum.
         """
-        given = Arguments.of(request, _STRUCT)
+        given = Arguments.of(request, FIND_STRUCT)
         projection = given.maybe_raw(b"projection")
         if projection is not None and SORT_KEY in index(projection):
             raise CommandError(
@@ -170,7 +171,7 @@ def allows_partial_results(request: Request) -> bool:
 
 def patience_seconds(request: Request) -> float:
     """How long to wait for shards that may be left out: less than ``maxTimeMS``, to leave time for the reply."""
-    seconds = float(request.get(b"maxTimeMS", 0)) / 1000
+    seconds = max_time_ms(request) / 1000
     return seconds - min(seconds / 4, _SPARE_SECONDS_MAX) if seconds else math.inf
 
 

@@ -7,6 +7,7 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
 from shardwright.wire.rawbson import INT64
 from shardwright.wire.request import Request
 
@@ -64,13 +65,12 @@ class GetMoreArguments:
                 raise unknown_field(f"{_STRUCT}.{name.decode(errors='replace')}")
         collection = arguments.string(b"collection")
         batch_size = arguments.maybe_integer(b"batchSize")
-        max_time_ms = arguments.maybe_integer(b"maxTimeMS", minimum=None)
-        if max_time_ms is not None and max_time_ms < 0:
-            raise CommandError(ErrorCode.BadValue, f"{max_time_ms} value for maxTimeMS is out of range")
+        has_max_time = arguments.maybe_integer(MAX_TIME_MS, minimum=None) is not None
+        milliseconds = max_time_ms(request)
         _, _, start, end = arguments.span(b"getMore", INT64)
         cursor_id = int.from_bytes(request.body[start:end], "little", signed=True)
         _check_collection_name(collection)
-        return cls(cursor_id, f"{request.db}.{collection}", batch_size or None, max_time_ms)
+        return cls(cursor_id, f"{request.db}.{collection}", batch_size or None, milliseconds if has_max_time else None)
 
 
 def _check_collection_name(name: str) -> None:

@@ -7,6 +7,7 @@ import bson
 
 from shardwright.router.reads.count import CountArguments
 from shardwright.router.reads.find_arguments import FindArguments, filter_of
+from shardwright.router.reads.view_fields import check_fields, check_find
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -42,7 +43,14 @@ _NO_AGGREGATION: Final = {
     **{name: f"Option {name.decode()} not supported in aggregation." for name in (b"min", b"max")},
     **{
         name: f"Option {name.decode()} not supported in aggregation."
-        for name in (b"returnKey", b"showRecordId", b"noCursorTimeout", b"allowPartialResults", b"readOnce")
+        for name in (
+            b"returnKey",
+            b"showRecordId",
+            b"noCursorTimeout",
+            b"allowPartialResults",
+            b"readOnce",
+            b"allowSpeculativeMajorityRead",
+        )
     },
     b"tailable": "Tailable cursors are not supported in aggregation.",
 }
@@ -50,7 +58,7 @@ _FIND_ONLY: Final = frozenset(
     {
         *_NO_AGGREGATION,
         *(b"find", b"filter", b"sort", b"projection", b"skip", b"limit", b"batchSize", b"singleBatch"),
-        *(b"awaitData", b"oplogReplay"),
+        *(b"awaitData", b"oplogReplay", b"options"),
     }
 )
 _LIMIT_NOT_POSITIVE: Final = 15958
@@ -65,8 +73,10 @@ def as_aggregate(request: Request) -> Request:
     Raises:
         CommandError: an argument is invalid; InvalidPipelineOperator, it has no equivalent in an aggregation.
     """
-    body = _CONVERTED[request.name](request) if request.name in _CONVERTED else request.body
-    return with_body(request, body)
+    if request.name not in _CONVERTED:
+        return with_body(request, request.body)
+    check_fields(request)
+    return with_body(request, _CONVERTED[request.name](request))
 
 
 def with_body(request: Request, body: bytes) -> Request:
@@ -85,6 +95,7 @@ def distinct_stages(key: str) -> list[dict[str, Any]]:
 
 
 def _find(request: Request) -> bytes:
+    check_find(request)
     _check_can_be_aggregated(request)
     arguments = FindArguments.parse(request)
     stages = _match(filter_of(request))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+from shardwright.wire.reply_times import TIMES
 
-_TIMES: Final = frozenset({"$clusterTime", "operationTime"})
-_NOT_ANSWER: Final = _TIMES | {name.decode(errors="replace") for name in INTERNAL_REPLY_FIELDS}
+_NOT_ANSWER: Final = {*TIMES} | {name.decode(errors="replace") for name in INTERNAL_REPLY_FIELDS}
 
 
 def answer_of(reply: ShardReply) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from bson.timestamp import Timestamp
 from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.router.replies.usual_reply import cluster_time_of_usual, operation_time_of_usual
 from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME, VectorClock, operation_time_element
+from shardwright.sharding.involved_namespaces import JOINED_NAMESPACE, asks_for_another_way
 from shardwright.sharding.read_only import take_read_only
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -201,6 +202,11 @@ class ShardReply:
         if self.error is not None and has_category(self.error.code, Category.STALE_ROUTING):
             raise StaleRoutingError(self.error)
 
+    @property
+    def asks_for_another_way(self) -> bool:
+        """Whether the shard cannot run a read alone: the router resolves the view, or joins, and sends other reads."""
+        return self.error is not None and asks_for_another_way(self.error)
+
     def raise_if_view(self) -> None:
         """Raise `ShardedViewError` if the shard cannot run a read of a view alone."""
         if self.error is not None and self.error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
@@ -208,7 +214,7 @@ class ShardReply:
 
     def raise_if_join_needed(self) -> None:
         """Raise `JoinNeededError` if a pipeline reads a collection that the shard does not have all of."""
-        if self.error is not None and "involvedNamespace" in self.error.extra:
+        if self.error is not None and JOINED_NAMESPACE in self.error.extra:
             raise JoinNeededError(self.error)
 
     def raise_for_error(self) -> None:

@@ -60,23 +60,18 @@ def operation_time_of_usual(frame: bytes) -> int:
 def with_elements_before_times(frame: bytes, elements: bytes) -> bytes:
     """A reply that ends in the usual way, with further elements before its times."""
     at = len(frame) - _TIMES_FROM_END
-    length, body_length = _unpack_int32(frame)[0] + len(elements), _unpack_int32(frame, BODY_AT)[0] + len(elements)
-    return b"".join(
-        (
-            length.to_bytes(4, "little"),
-            frame[4:BODY_AT],
-            body_length.to_bytes(4, "little"),
-            frame[BODY_AT + 4 : at],
-            elements,
-            frame[at:],
-        )
-    )
+    return _resized(frame, len(elements), frame[BODY_AT + 4 : at], elements, frame[at:])
 
 
-def signed(frame: bytes, signer: TimeSigner) -> bytes:
-    """A reply to a client with its ``$clusterTime`` signed; the same object if it has none, or there is no key.
+def signed(frame: bytes, signer: TimeSigner, *, keeps_length: bool = False) -> bytes:
+    """A reply to a client with its ``$clusterTime`` signed; the same object if it has none.
 
     Failed replies end with the same two fields, so they are signed too.
+
+    Args:
+        frame: the reply.
+        signer: if it has no key, the dummy signature remains, or it withholds the times, which are then taken out.
+        keeps_length: the times are not taken out.
     """
     length = len(frame)
     if not (
@@ -86,8 +81,21 @@ def signed(frame: bytes, signer: TimeSigner) -> bytes:
         return frame
     signature = signer.element(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
     if signature is DUMMY_SIGNATURE_ELEMENT:
-        return frame
+        return _without_times(frame) if signer.withholds_unsigned and not keeps_length else frame
     at = length - _SIGNATURE_FROM_END
     # A long reply is copied only once.
     parts = memoryview(frame) if length > _SHORT_BYTES_MAX else frame
     return b"".join((parts[:at], signature, parts[at + _SIGNATURE_BYTES :]))
+
+
+def _without_times(frame: bytes) -> bytes:
+    """A reply that ends with its times, without them."""
+    if _unpack_int32(frame, BODY_AT)[0] != len(frame) - BODY_AT:
+        return frame
+    return _resized(frame, 1 - _TIMES_FROM_END, frame[BODY_AT + 4 : -_TIMES_FROM_END], b"\0")
+
+
+def _resized(frame: bytes, added: int, *parts: bytes) -> bytes:
+    """A reply whose body, of which ``parts`` is what follows its length, has become longer or, if negative, shorter."""
+    length, body_length = _unpack_int32(frame)[0] + added, _unpack_int32(frame, BODY_AT)[0] + added
+    return b"".join((length.to_bytes(4, "little"), frame[4:BODY_AT], body_length.to_bytes(4, "little"), *parts))

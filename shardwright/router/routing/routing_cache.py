@@ -5,6 +5,8 @@ dropped only if it is still the one in the cache, so that of a thousand clients 
 the others wait for it, or find it done.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -46,7 +48,25 @@ class RoutingStatistics:
     full_refreshes: int = 0
     incremental_refreshes: int = 0
     failed_refreshes: int = 0
+    active_full_refreshes: int = 0
+    active_incremental_refreshes: int = 0
     refresh_seconds: float = 0.0
+
+    @contextmanager
+    def refreshing(self, *, is_incremental: bool) -> Iterator[None]:
+        """Count a refresh of a collection, which takes place in the block, as active, and its failure."""
+        started = perf_counter()
+        self.active_incremental_refreshes += is_incremental
+        self.active_full_refreshes += not is_incremental
+        try:
+            yield
+        except CommandError:
+            self.failed_refreshes += 1
+            raise
+        finally:
+            self.active_incremental_refreshes -= is_incremental
+            self.active_full_refreshes -= not is_incremental
+            self.refresh_seconds += perf_counter() - started
 
 
 class RoutingCache:
@@ -259,16 +279,10 @@ class RoutingCache:
 
     async def _load_collection(self, namespace: str) -> CollectionRouting:
         database = await self.database(namespace.partition(".")[0])
-        started = perf_counter()
         current = self.collections.get(namespace)
         known = self._old_tables.get(namespace) if current is None else current.table
-        try:
+        with self.statistics.refreshing(is_incremental=known is not None):
             table = await self._read_table(namespace, known)
-        except CommandError:
-            self.statistics.failed_refreshes += 1
-            raise
-        finally:
-            self.statistics.refresh_seconds += perf_counter() - started
         self._old_tables.pop(namespace, None)
         config_time = self._catalog.clock.time.config_time
         routing = CollectionRouting(namespace, database, table, config_time)

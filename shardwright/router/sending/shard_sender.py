@@ -22,6 +22,8 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 _ATTEMPTS_MAX: Final = 3
 """How often a repeatable request is sent to a shard in all (MongoDB's ``kMaxNumRetries``)."""
 
+_WRITE_CONCERN_ERROR: Final = b"writeConcernError"
+
 
 class ShardSender:
     """Sends requests to shards and advances the clock to the times in their replies.
@@ -70,7 +72,8 @@ class ShardSender:
         """Send a request to a member of a shard and read its reply.
 
         A request that cannot have been executed, or that `may_repeat`, is sent again after an error that means that
-        a host is gone or is no longer primary, up to three times in all.
+        a host is gone or is no longer primary, up to three times in all. One that `may_repeat` is also sent again if
+        such an error has ended the wait for its write concern, since a mongos does so, and drivers only once.
 
         Args:
             shard_id: the shard.
@@ -102,6 +105,12 @@ class ShardSender:
                 client.on_failure(address, reply.error)
                 if attempts_left and may_repeat:
                     continue
+            elif may_repeat and reply.has(_WRITE_CONCERN_ERROR):
+                interruption = _interruption_of_wait(reply)
+                if interruption is not None:
+                    client.on_failure(address, interruption)
+                    if attempts_left:
+                        continue
             return reply
         raise AssertionError("unreachable")
 
@@ -205,3 +214,11 @@ class ShardSender:
             BackendError: it did not answer.
         """
         return await self._pools[address].exchange(with_cluster_time(frame, self.clock))
+
+
+def _interruption_of_wait(reply: ShardReply) -> CommandError | None:
+    """What has ended the wait for a write concern that the next primary may reach; None for any other error."""
+    error = reply.get(_WRITE_CONCERN_ERROR)
+    if not isinstance(error, dict) or not has_category(error.get("code", 0), Category.RETRYABLE):
+        return None
+    return CommandError(error["code"], str(error.get("errmsg", "")))

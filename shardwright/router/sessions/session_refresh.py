@@ -1,9 +1,10 @@
-"""The refresh: what was noted of sessions is written, and cursors of sessions that have ended are killed.
+"""The refresh: what was noted of sessions is written, and what runs in sessions that have ended is ended too.
 
 Every process of a router does it every five minutes, and when ``refreshLogicalSessionCacheNow`` asks for it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from time import monotonic, time
@@ -20,13 +21,14 @@ from shardwright.router.operations.write_execution import execute
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.cursor_reply import first_batch
 from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.sessions.session_work import end_work, sessions_at_work
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges, SessionId
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg, op_msg
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import InvalidBSONError, decode_document
 from shardwright.wire.request import Request
 
 logger = get_logger("router.sessions")
@@ -35,6 +37,7 @@ Item = TypeVar("Item")
 
 _BATCH: Final = 1000
 _WRITE_CONCERN: Final = {"w": "majority", "wtimeout": 15_000}
+_TELLING_SECONDS_MAX: Final = 10.0
 
 
 async def refresh_repeatedly(context: RouterContext) -> None:
@@ -50,7 +53,7 @@ async def refresh_repeatedly(context: RouterContext) -> None:
 
 
 async def refresh_sessions(context: RouterContext) -> None:
-    """Write what was noted since the last refresh, and kill the cursors of sessions that have ended or expired.
+    """Write what was noted since the last refresh, and end what runs in sessions that have ended or expired.
 
     Raises:
         CommandError: the sessions could not be written; they are kept for the next refresh.
@@ -58,17 +61,31 @@ async def refresh_sessions(context: RouterContext) -> None:
     started = monotonic()
     await _request_collection(context)
     changes = context.sessions.take()
+    running = _sessions_of_operations(context) - changes.ended
+    changes.used.update(dict.fromkeys(running, time()))
     try:
         await _write(context, changes)
     except BaseException:
         context.sessions.put_back(changes)
         raise
-    cursors = context.cursors
     used, ended = ({session.key for session in sessions} for sessions in (changes.used, changes.ended))
-    killed = cursors.kill_sessions(ended | await _missing(context, cursors.sessions() - used - ended))
+    killed = await end_work(context, ended | await _missing(context, sessions_at_work(context) - used - ended))
+    at_work = context.cursors.sessions() | {session.key for session in running}
+    await _keep_on_shards(context, used & at_work)
     context.session_jobs.record(
         time(), monotonic() - started, refreshed=len(changes.used), ended=len(changes.ended), cursors_closed=killed
     )
+
+
+def _sessions_of_operations(context: RouterContext) -> set[SessionId]:
+    """The sessions of the operations that are running: one operation may take longer than a session lives."""
+    found = set()
+    for client in context.clients.connections:
+        if client.state is not None:
+            with suppress(CommandError, InvalidBSONError):  # an operation that has just begun is not checked yet
+                lsid = client.state.request.raw_object(b"lsid")
+                found |= set() if lsid is None else {SessionId.read(lsid)}
+    return found
 
 
 async def _request_collection(context: RouterContext) -> None:
@@ -96,7 +113,7 @@ async def _write(context: RouterContext, changes: SessionChanges) -> None:
     updates = (
         {
             "q": {"_id": session.to_document()},
-            "u": {"$max": {"lastUse": datetime.fromtimestamp(last_use, UTC)}},
+            "u": {"$max": {"lastUse": datetime.fromtimestamp(last_use, UTC)}, **_user_of(changes, session)},
             "upsert": True,
         }
         for session, last_use in changes.used.items()
@@ -104,6 +121,12 @@ async def _write(context: RouterContext, changes: SessionChanges) -> None:
     await _run(context, WriteKind.UPDATE, updates)
     deletes = ({"q": {"_id": session.to_document()}, "limit": 1} for session in changes.ended)
     await _run(context, WriteKind.DELETE, deletes)
+
+
+def _user_of(changes: SessionChanges, session: SessionId) -> dict[str, Any]:
+    """The part of an update that says whose a new session is."""
+    user = changes.users.get(session)
+    return {} if user is None else {"$setOnInsert": {"user": {"name": user}}}
 
 
 async def _run(context: RouterContext, kind: WriteKind, statements: Iterable[dict[str, Any]]) -> None:
@@ -128,6 +151,23 @@ async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[b
         find = {"find": COLLECTION, "filter": {"_id": {"$in": ids}}, "projection": {"_id": 1}, "batchSize": _BATCH + 1}
         missing -= set(await _found(_operation(context, {**find, "singleBatch": True})))
     return missing
+
+
+async def _keep_on_shards(context: RouterContext, sessions: Collection[bytes]) -> None:
+    """Have the shards keep the sessions in which something is read through this router.
+
+    A mongod kills the cursors of sessions that were not used on it for too long; but a cursor over several shards may
+    read from one shard for hours before it turns to the next. A shard that does not answer gets them again at the next
+    refresh.
+    """
+    shards = await context.shards.all_ids() if sessions else ()
+    for batch in _batches(sessions):
+        named = [SessionId.of_key(session).to_document() for session in batch]
+        operation = _operation(context, {"refreshSessions": named})
+        with trio.move_on_after(_TELLING_SECONDS_MAX):
+            for reply in await scatter(operation, {shard: forwarded(operation, b"") for shard in shards}):
+                if reply.error is not None:
+                    logger.warning("Could not refresh sessions", shard=reply.shard_id, error=str(reply.error))
 
 
 def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:

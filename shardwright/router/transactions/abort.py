@@ -42,23 +42,15 @@ async def abort_implicitly(sender: ShardSender, transaction: RouterTransaction) 
 
 
 async def abort_uncommitted(sender: ShardSender, transaction: RouterTransaction) -> None:
-    """Abort on all participants a transaction that certainly was not, and will not be, committed; failures do not
+    """Abort on all participants a transaction whose commit nobody has asked for, or nobody waits for; failures do not
     matter.
 
-    A participant that a coordinator has had prepare refuses, so this cannot undo part of a commit.
+    It may be committed in spite of that: a participant that a coordinator has had prepare refuses to abort. But no part
+    of a commit is undone.
     """
     transaction.phase = Phase.ABORTED
     with trio.move_on_after(_SECONDS_MAX):
         await abort_on(sender, transaction, transaction.participants, IMPLICITLY)
-
-
-async def abort_joined_now(sender: ShardSender, transaction: RouterTransaction) -> None:
-    """Abort on the participants that the current statement brought in; they leave, and may join again."""
-    joined = transaction.joined_now()
-    with trio.move_on_after(_SECONDS_MAX):
-        await abort_on(sender, transaction, joined, IMPLICITLY)
-    for shard in joined:
-        transaction.leave(shard)
 
 
 @may_run_in_reactor

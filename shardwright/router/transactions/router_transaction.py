@@ -44,11 +44,9 @@ class Participant:
     """A shard in a transaction.
 
     Attributes:
-        joined_in: the statement that brought it in, counted from 1.
         is_read_only: whether nothing was changed there so far; None until the shard has answered.
     """
 
-    joined_in: int
     is_read_only: bool | None = None
 
 
@@ -158,7 +156,7 @@ class RouterTransaction:
                 ErrorCode.OperationNotSupportedInTransaction,
                 "Cannot use the admin database together with another one in a transaction.",
             )
-        self.participants[shard] = Participant(self.statement)
+        self.participants[shard] = Participant()
         return self.elements_for(shard) + read_concern_element(self._concern_of_participants()) + STARTS_ELEMENT
 
     def elements_for(self, shard: str) -> bytes:
@@ -194,15 +192,9 @@ class RouterTransaction:
         self._at_cluster_time = None
         return True
 
-    def joined_now(self) -> list[str]:
-        """The participants that the current statement brought in."""
-        return [shard for shard, each in self.participants.items() if each.joined_in == self.statement]
-
     def leave(self, shard: str) -> None:
-        """A participant that has done nothing leaves."""
+        """A participant leaves because it has refused its first request, and so has not begun the transaction."""
         del self.participants[shard]
-        if self.recovery_shard == shard:
-            self.recovery_shard = None
 
     @property
     def coordinator(self) -> str | None:

@@ -77,6 +77,8 @@ class TransactionSender(ShardSender):
                 self._starting.pop(shard_id).set()
         if reply.error is None or reply.error.code == ErrorCode.WouldChangeOwningShard:
             transaction.note_answer(shard_id, is_read_only=reply.take_read_only())
+        elif is_new and reply.asks_for_another_way:
+            transaction.leave(shard_id)  # the transaction has not begun there
         return reply
 
     @may_run_in_reactor

@@ -148,6 +148,10 @@ class TransactionTable:
             if session.transaction is not None and session.is_open and (sessions is None or session_id in sessions)
         ]
 
+    def sessions_with_open_ones(self) -> set[bytes]:
+        """The sessions that have an open transaction."""
+        return {session_id for session_id, session in self._sessions.items() if session.is_open}
+
     def document(self) -> dict[str, Any]:
         """The section ``transactions`` of ``serverStatus``."""
         open_ones = [session for session in self._sessions.values() if session.is_open]

@@ -5,7 +5,7 @@ from typing import Any, Final
 from bson.int64 import Int64
 
 from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.statement_ids import STATEMENT_ID_FIELDS, statement_ids
+from shardwright.router.writes.statement_ids import STATEMENT_ID_FIELDS, check_distinct, statement_ids
 from shardwright.sharding.buckets_commands import on_buckets, on_measurements
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
@@ -14,8 +14,7 @@ from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MA
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, append, decode_value, encode_elements, without
 from shardwright.wire.request import Request
 from shardwright.wire.sections import is_one_document
-
-_WRITE_CONCERN: Final = b"writeConcern"
+from shardwright.wire.write_concern import WRITE_CONCERN
 
 STATEMENT_ID_BYTES_MAX: Final = 11
 """What one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
@@ -57,18 +56,20 @@ class WriteBatch:
         """Read the fields that concern the whole batch.
 
         Raises:
-            CommandError: TypeMismatch, ``ordered`` is not a bool.
+            CommandError: TypeMismatch, ``ordered`` is not a bool; InvalidOptions, documents have the same ``stmtIds``.
         """
         self.kind = kind
         self.request = request
         self.is_ordered = Arguments.of(request).boolean(b"ordered", True, Strictness.BOOL)
         self.is_retryable = b"txnNumber" in request.fields and b"autocommit" not in request.fields
+        if self.is_retryable and kind is WriteKind.INSERT and b"stmtIds" in request.fields:
+            check_distinct(request)
         write_concern = _unacknowledged_write_concern(request)
         self.is_unacknowledged = write_concern is not None
         self.body = request.body
         if write_concern is not None:
             acknowledged = encode_elements({"writeConcern": {**write_concern, "w": 1}})
-            self.body = append(without(request.body, (_WRITE_CONCERN,)), acknowledged)
+            self.body = append(without(request.body, (WRITE_CONCERN,)), acknowledged)
         self.has_own_statements = self.is_on_buckets = False
         self._statements: list[bytes] | None = None
         self._statement_ids: list[int] | None = None
@@ -153,7 +154,7 @@ class WriteBatch:
 
 def _unacknowledged_write_concern(request: Request) -> dict[str, Any] | None:
     """The write concern of the command if it is ``w: 0``."""
-    span = request.fields.get(_WRITE_CONCERN)
+    span = request.fields.get(WRITE_CONCERN)
     if span is None or span[0] != OBJECT:
         return None
     write_concern: dict[str, Any] = decode_value(request.body, span)

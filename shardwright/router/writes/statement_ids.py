@@ -40,6 +40,19 @@ def statement_ids(request: Request, count: int) -> list[int]:
     return explicit
 
 
+def check_distinct(request: Request) -> None:
+    """Refuse a retryable insert of several documents under one id, which ends a mongod 6.0.5.
+
+    Updates and deletes are no danger: the second one counts as a retry of the first. Negative ids are not remembered.
+
+    Raises:
+        CommandError: InvalidOptions; TypeMismatch, the ids are none.
+    """
+    remembered = [each for each in _explicit(request) or () if each >= 0]
+    if len(set(remembered)) < len(remembered):
+        raise CommandError(ErrorCode.InvalidOptions, "The statement ids of an insert must be different")
+
+
 def _first(request: Request) -> int | None:
     span = request.fields.get(b"stmtId")
     if span is None or span[0] == NULL:

@@ -4,12 +4,11 @@ from typing import Any
 
 import bson
 import pytest
+from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.catalog_events import database_of, namespace_of, operation_type
 from shardwright.router.change_streams.client_stages import ClientStages
-from shardwright.router.change_streams.document_keys import with_shard_key
 from shardwright.router.change_streams.specification import Specification
-from shardwright.sharding.shard_key import ShardKeyPattern
 from tests.router.reads.pipelines import pipeline_of
 
 NS = {"db": "d", "coll": "a.b"}
@@ -25,34 +24,6 @@ def test_what_an_event_is_about() -> None:
     dropped = bson.encode({"operationType": "dropDatabase", "ns": {"db": "d"}})
     assert (operation_type(dropped), database_of(dropped), namespace_of(dropped)) == ("dropDatabase", "d", "")
     assert (operation_type(bson.encode({})), database_of(bson.encode({}))) == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "event", "key"),
-    [
-        ({"x": 1}, {"fullDocument": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
-        ({"x": "hashed"}, {"fullDocument": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
-        ({"x.y": 1, "z": 1}, {"fullDocument": {"_id": 1, "x": {"y": 2}}}, {"x.y": 2, "_id": 1}),
-        ({"_id": 1}, {"fullDocument": {"_id": 1, "x": 2}}, {"_id": 1}),
-        ({"x": 1, "_id": 1}, {"fullDocument": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
-        ({"x": 1}, {"fullDocumentBeforeChange": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
-        ({"x": 1}, {"fullDocument": None, "fullDocumentBeforeChange": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
-        ({"x": 1}, {}, {"_id": 1}),
-    ],
-)
-def test_a_document_key_is_completed(pattern: dict[str, Any], event: dict[str, Any], key: dict[str, Any]) -> None:
-    completed = bson.decode(
-        with_shard_key(
-            bson.encode({"ns": NS, "documentKey": {"_id": 1}, **event}), ShardKeyPattern.from_mapping(pattern)
-        )
-    )
-    assert list(completed["documentKey"].items()) == list(key.items())
-    assert completed["ns"] == NS
-
-
-def test_an_event_without_a_document_key_stays() -> None:
-    event = bson.encode({"operationType": "drop", "ns": NS})
-    assert with_shard_key(event, ShardKeyPattern.from_mapping({"x": 1})) == event
 
 
 def test_no_stages() -> None:
@@ -71,7 +42,13 @@ def test_leading_matches_run_on_the_shards() -> None:
 
 
 @pytest.mark.parametrize(
-    "match", [{"documentKey.x": 1}, {"$expr": {"$eq": ["$documentKey.x", 1]}}, {"$expr": {"$eq": ["$$ROOT", 1]}}]
+    "match",
+    [
+        {"documentKey.x": 1},
+        {"preImageId": {"$exists": False}},
+        {"$expr": {"$eq": ["$documentKey.x", 1]}},
+        {"$expr": {"$eq": ["$$ROOT", 1]}},
+    ],
 )
 def test_what_the_router_completes_is_not_matched_on_shards(match: dict[str, Any]) -> None:
     assert stages({"$match": match}).for_shards == ()
@@ -93,6 +70,21 @@ def test_which_documents_are_needed() -> None:
     assert not specification(fullDocument="default", fullDocumentBeforeChange="off").needs_images
     assert specification(fullDocument="updateLookup").needs_images
     assert specification(fullDocumentBeforeChange="whenAvailable").needs_images
+
+
+def shards_stage(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - options of any type
+    stage: dict[str, Any] = bson.decode(specification(**given).starting_at(Timestamp(1, 1)))["$changeStream"]
+    return stage
+
+
+@pytest.mark.parametrize("given", [{}, {"fullDocumentBeforeChange": "off"}])
+def test_shards_name_pre_images_that_no_client_asks_for(given: dict[str, Any]) -> None:
+    assert shards_stage(**given)["fullDocumentBeforeChange"] == "whenAvailable"
+
+
+@pytest.mark.parametrize("given", ["required", "whenAvailable", "nonsense", 5, None])
+def test_shards_judge_what_a_client_asks_for(given: object) -> None:
+    assert shards_stage(fullDocumentBeforeChange=given)["fullDocumentBeforeChange"] == given
 
 
 def test_which_token_must_be_found() -> None:

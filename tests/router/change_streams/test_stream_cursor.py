@@ -27,6 +27,16 @@ def event(time: int, kind: str = "insert", source: str = PRIMARY) -> Event:
     return Event(source, of, bson.encode({"_id": {"_data": of.data}, "operationType": kind}))
 
 
+def moved(source: str) -> Event:
+    """One of two events about the same ``_id`` at the same time."""
+    data = token(3).data.removesuffix("04") + "5A1004EC86AF65B89A489DB40094343625336B461E5F6964002B140004"
+    return Event(
+        source,
+        ResumeToken(data, bson.encode({"_data": data})),
+        bson.encode({"_id": {"_data": data}, "operationType": "insert"}),
+    )
+
+
 class Streams:
     """Two shards; each read has the next batches of both.
 
@@ -154,6 +164,30 @@ def test_the_event_after_which_it_resumes_is_not_repeated() -> None:
     async def check() -> None:
         stream = cursor(Streams(([event(2), event(3), event(4)], 9)), token(3), must_be_found=True)
         reply = await read(stream)
+        assert [found["_id"] for found in reply["nextBatch"]] == [bson.decode(token(4).raw)]
+
+    run(check)
+
+
+def test_two_shards_events_with_one_token_are_resumed_after_one_by_one() -> None:
+    def streams() -> Streams:
+        return Streams(([moved(PRIMARY), moved(OTHER), event(4)], 9))
+
+    async def check() -> None:
+        tokens = [found["_id"] for found in (await read(cursor(streams(), mark(1))))["nextBatch"]]
+        assert len({found["_data"] for found in tokens}) == 3
+        for count, found in enumerate(tokens[:2], 1):
+            start = ResumeToken.received(bson.encode(found))
+            reply = await read(cursor(streams(), start, must_be_found=True))
+            assert [each["_id"] for each in reply["nextBatch"]] == tokens[count:]
+
+    run(check)
+
+
+def test_it_resumes_after_an_event_whose_twin_was_on_a_removed_shard() -> None:
+    async def check() -> None:
+        start = moved(OTHER).token.repeated()
+        reply = await read(cursor(Streams(([moved(PRIMARY), event(4)], 9)), start, must_be_found=True))
         assert [found["_id"] for found in reply["nextBatch"]] == [bson.decode(token(4).raw)]
 
     run(check)

@@ -55,6 +55,21 @@ def test_the_collection_of_a_token(data: str, uuid: str | None) -> None:
     assert token(data).collection_uuid == (None if uuid is None else UUID(uuid))
 
 
+@pytest.mark.parametrize("data", [INSERT, SECOND_IN_TRANSACTION])
+def test_the_same_token_of_another_shard_comes_directly_after_it(data: str) -> None:
+    one = token(data)
+    second, third = one.repeated(), one.repeated().repeated()
+    another_document = token(data.replace("2B140004", "2B160004"))
+    assert one < second < third < another_document
+    assert bson.decode(second.raw) == {"_data": second.data}
+    assert (second.time, second.collection_uuid) == (one.time, one.collection_uuid)
+
+
+@pytest.mark.parametrize("data", [DROP, INVALIDATE, DATABASE_INVALIDATE, QUIET])
+def test_a_token_that_names_no_document_stays_as_it_is(data: str) -> None:
+    assert token(data).repeated() == token(data)
+
+
 def test_a_token_in_small_letters() -> None:
     assert token(INVALIDATE.lower()) == token(INVALIDATE)
     assert token(INVALIDATE.lower()).is_of_invalidation

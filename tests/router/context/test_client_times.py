@@ -1,6 +1,7 @@
 """Which cluster times of clients advance the router's clock."""
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import bson
 import pytest
@@ -26,6 +27,18 @@ NOW = Timestamp(500, 1)
 SECOND = 1 << 32
 
 
+User: TypeAlias = Callable[[], Awaitable[bool]]
+"""Says whether the user may advance the clock."""
+
+
+async def ordinary_user() -> bool:
+    return False
+
+
+async def trusted_user() -> bool:
+    return True
+
+
 class Router:
     """The part of a router that receives times; its config servers have two keys, of which it knows the first."""
 
@@ -42,21 +55,21 @@ class Router:
             raise CommandError(ErrorCode.HostUnreachable, "no config servers")
         self.signer.keys = SigningKeys([KEY, NEXT_KEY])
 
-    def receive(self, time: Timestamp, signature: dict[str, Any]) -> Request:
+    def receive(self, time: Timestamp, signature: dict[str, Any], user: User | None = None) -> Request:
         """What becomes of a request that gossips a time."""
         body = {"insert": "c", "$clusterTime": {"clusterTime": time, "signature": signature}, "$db": "d"}
         sequence = encode_sequence(b"documents", [bson.encode({"_id": 1})])
         request = Request(OpMsg(op_msg(bson.encode(body), request_id=3, sections=sequence)))
 
         async def main() -> Request:
-            return await self._times.exchange(request, request.fields[b"$clusterTime"])
+            return await self._times.exchange(request, request.fields[b"$clusterTime"], user)
 
         return trio.run(main)
 
-    def refusal(self, time: Timestamp, signature: dict[str, Any]) -> ErrorCode:
+    def refusal(self, time: Timestamp, signature: dict[str, Any], user: User | None = None) -> ErrorCode:
         """The error for a request that gossips a time."""
         with pytest.raises(CommandError) as caught:
-            self.receive(time, signature)
+            self.receive(time, signature, user)
         assert self.clock.time.cluster_time == pack_timestamp(NOW)
         return ErrorCode(caught.value.code)
 
@@ -78,6 +91,12 @@ def test_a_signed_time_advances_the_clock() -> None:
     assert router.clock.time.cluster_time == pack_timestamp(after(5))
     assert request.document["$clusterTime"]["clusterTime"] == after(5)
     assert router.refreshes == 0
+
+
+def test_a_signed_time_in_another_form_advances_the_clock() -> None:
+    router = Router()
+    router.receive(after(5), dict(reversed(signature(after(5)).items())))
+    assert router.clock.time.cluster_time == pack_timestamp(after(5))
 
 
 def test_an_unknown_key_is_looked_up() -> None:
@@ -109,6 +128,29 @@ def test_an_unsigned_time_is_neither_believed_nor_passed_on() -> None:
     assert router.clock.time.cluster_time == pack_timestamp(NOW)
     assert request.document == {"insert": "c", "$db": "d"}
     assert request.documents(b"documents") == [bson.encode({"_id": 1})]
+
+
+def test_an_unsigned_time_of_a_user_is_refused() -> None:
+    router = Router()
+    assert router.refusal(after(5), DUMMY, ordinary_user) is ErrorCode.KeyNotFound
+    assert router.refreshes == 0
+    assert router.receive(after(-5), DUMMY, ordinary_user).document["$clusterTime"]["clusterTime"] == NOW
+
+
+@pytest.mark.parametrize("signature", [DUMMY, {"hash": Binary(b"x" * 20), "keyId": Int64(12345)}], ids=str)
+def test_a_user_who_may_advance_the_clock_needs_no_signature(signature: dict[str, Any]) -> None:
+    router = Router()
+    router.receive(after(5), signature, trusted_user)
+    assert router.clock.time.cluster_time == pack_timestamp(after(5))
+    assert router.refreshes == 0
+
+
+def test_a_user_who_may_advance_the_clock_may_not_do_so_without_limit() -> None:
+    assert Router().refusal(after(200), DUMMY, trusted_user) is ErrorCode.ClusterTimeFailsRateLimiter
+
+
+def test_a_forged_hash_without_a_key_is_refused_from_anybody() -> None:
+    assert Router().refusal(after(5), {"hash": Binary(b"x" * 20), "keyId": Int64(0)}) is ErrorCode.KeyNotFound
 
 
 def test_an_earlier_time_is_not_checked_and_becomes_the_clocks() -> None:

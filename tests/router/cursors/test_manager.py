@@ -67,13 +67,18 @@ KILLED = [("shard0.example:1", 100)]
 
 
 def with_manager(
-    body: Callable[[CursorManager, FakeSender], Awaitable[None]], *, idle_milliseconds: float = 600_000
+    body: Callable[[CursorManager, FakeSender], Awaitable[None]],
+    *,
+    idle_milliseconds: float = 600_000,
+    sessions_time_out: bool = False,
 ) -> None:
     """Run a test with a manager that is running."""
 
     async def run() -> None:
         sender = FakeSender()
-        manager = CursorManager(idle_milliseconds_max=lambda: idle_milliseconds)
+        manager = CursorManager(
+            idle_milliseconds_max=lambda: idle_milliseconds, sessions_time_out=lambda: sessions_time_out
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.run)
             await body(manager, sender)
@@ -226,6 +231,17 @@ def test_a_cursor_that_nobody_reads_times_out() -> None:
         assert (manager.statistics().open_total, manager.statistics().timed_out) == (1, 2)
 
     with_manager(body, idle_milliseconds=60_000)
+
+
+@pytest.mark.parametrize("sessions_time_out", [False, True])
+def test_a_cursor_of_a_session_lives_as_long_as_the_session(*, sessions_time_out: bool) -> None:
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        manager.open(FakeCursor(sender), CursorOwner(b"x" * 16))
+        await trio.sleep(3600)
+        assert manager.statistics().open_total == (0 if sessions_time_out else 1)
+        manager.kill_sessions({CursorOwner(b"x" * 16).session_key or b""})
+
+    with_manager(body, idle_milliseconds=60_000, sessions_time_out=sessions_time_out)
 
 
 def test_a_cursor_that_is_being_read_does_not_time_out() -> None:

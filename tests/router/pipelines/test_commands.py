@@ -33,12 +33,12 @@ CURSOR = {"id": bson.Int64(5), "ns": "test.c", "firstBatch": []}
 REMOTE = Remote("shard0", "a:1", bson.encode(CURSOR))
 
 
-def test_the_shards_half_belongs_to_no_session_and_returns_no_documents_at_once() -> None:
+def test_the_shards_half_returns_no_documents_at_once() -> None:
     stages = parsed({"$match": {"a": 1}}).stages
     command = bson.decode(shards_half(bson.encode(SENT), stages, CONSTANTS, needs_merge=True))
     constants = command.pop("runtimeConstants")
     assert constants == {"localNow": datetime(2020, 1, 1), "clusterTime": Timestamp(5, 1)}
-    kept = ("aggregate", "hint", "collation", "maxTimeMS", "let", "$readPreference", "$db")
+    kept = ("aggregate", "hint", "collation", "lsid", "maxTimeMS", "let", "$readPreference", "$db")
     assert command == {name: SENT[name] for name in kept} | {
         "pipeline": [{"$match": {"a": 1}}],
         "cursor": {"batchSize": 0},
@@ -65,11 +65,12 @@ def test_the_mergers_half_reads_the_cursors(stage: dict[str, Any]) -> None:
     assert ("writeConcern" in command, "$readPreference" in command) == (is_writing, not is_writing)
 
 
-def test_a_half_that_another_reads_belongs_to_no_session() -> None:
+def test_a_half_that_another_reads_belongs_to_no_transaction() -> None:
     reading = merge_cursors([REMOTE], "test.c")
     half = merging_half(bson.encode(SENT), reading, (), CONSTANTS, {"locale": "de"}, is_read_by_mongod=True)
     command = bson.decode(half)
-    assert "lsid" not in command
+    assert command["lsid"] == SENT["lsid"]
+    assert "txnNumber" not in command
     assert command["cursor"] == {"batchSize": 0}
 
 

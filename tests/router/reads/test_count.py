@@ -40,6 +40,9 @@ def test_the_total_is_that_of_one_server_with_all_documents(counts: list[int], s
         ({"limit": None}, 2, "limit value is not a valid number"),
         ({"limit": True}, 2, "limit value is not a valid number"),
         ({"limit": 3.5}, 9, "Expected an integer: limit: 3.5"),
+        ({"limit": float("nan")}, 9, "Expected an integer, but found NaN in: limit: nan.0"),
+        ({"limit": 1e300}, 9, "Cannot represent as a 64-bit integer: limit: 1e+300.0"),
+        ({"limit": bson.Decimal128("3.5")}, 9, "Cannot represent as a 64-bit integer: limit: 3.5"),
         ({"limit": bson.Int64(-(1 << 63))}, 2, "limit value for count cannot be min long"),
         ({"query": 3}, 14, "BSON field 'count.query' is the wrong type 'int', expected type 'object'"),
         (

@@ -105,6 +105,16 @@ def test_without_keys_the_dummy_signature_remains() -> None:
     assert signed(reply, TimeSigner()) is reply
 
 
+@pytest.mark.parametrize("changes", [{}, {"ok": 0.0, "code": 2}], ids=str)
+def test_without_keys_users_are_told_no_time(changes: dict[str, Any]) -> None:
+    signer, answer = TimeSigner(withholds_unsigned=True), {"n": 1, "ok": 1.0, **changes}
+    reply = frame({**answer, "$clusterTime": CLUSTER_TIME, "operationTime": TIME})
+    assert signed(reply, signer) == op_msg(bson.encode(answer), request_id=2, response_to=1)
+    assert signed(reply, signer, keeps_length=True) is reply
+    signer.keys = SigningKeys([KEY])
+    assert bson.decode(OpMsg(signed(reply, signer)).body)["operationTime"] == TIME
+
+
 def test_fields_that_are_mentioned_in_a_value_only() -> None:
     document = {"value": {"writeErrors": [], "electionId": 1}, "n": 1, **without("cursor")}
     reply = ShardReply("shard0", "host:1", frame(document))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FRAME = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=7)
 OK = {"ok": 1.0}
 NOT_PRIMARY = {"ok": 0.0, "code": int(ErrorCode.NotWritablePrimary), "errmsg": "not primary"}
+INTERRUPTED = {"n": 1, "writeConcernError": {"code": int(ErrorCode.ShutdownInProgress), "errmsg": "ends"}, **OK}
+TIMED_OUT = {"n": 1, "writeConcernError": {"code": int(ErrorCode.WriteConcernFailed), "errmsg": "late"}, **OK}
 REFUSED = ConnectFailedError("a:1", "refused", sent=False)
 BROKEN = ConnectionClosedError("a:1", "closed the connection", sent=True)
 
@@ -128,6 +130,10 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         ([REFUSED, REFUSED, OK], False, 3),
         ([BROKEN, OK], True, 2),
         ([NOT_PRIMARY, NOT_PRIMARY, OK], True, 3),
+        ([INTERRUPTED, INTERRUPTED, OK], True, 3),
+        ([INTERRUPTED, TIMED_OUT], True, 2),
+        ([TIMED_OUT], True, 1),
+        ([TIMED_OUT], False, 1),
     ],
 )
 def test_a_request_is_sent_again_if_it_was_not_executed_or_may_be_repeated(
@@ -138,6 +144,14 @@ def test_a_request_is_sent_again_if_it_was_not_executed_or_may_be_repeated(
     assert (reply.shard_id, reply.address, reply.error) == ("shard0", "a:1", None)
     assert len(shard.sent) == requests
     assert len(shard.failures) == requests - 1
+
+
+@pytest.mark.parametrize(("may_repeat", "requests"), [(False, 1), (True, 3)])
+def test_an_interrupted_wait_is_passed_on_in_the_end(may_repeat: bool, requests: int) -> None:
+    shard = FakeShard([INTERRUPTED] * requests)
+    reply = both_ways.run(lambda: sender_to(shard).send("shard0", FRAME, may_repeat=may_repeat))
+    assert reply.document == INTERRUPTED
+    assert len(shard.sent) == requests
 
 
 @pytest.mark.parametrize(("answers", "may_repeat"), [([BROKEN], False), ([REFUSED] * 3, False), ([BROKEN] * 3, True)])

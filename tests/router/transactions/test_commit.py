@@ -10,7 +10,7 @@ from bson.binary import Binary
 
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
-from shardwright.router.transactions.abort import abort_explicitly, abort_implicitly, abort_joined_now
+from shardwright.router.transactions.abort import abort_explicitly, abort_implicitly
 from shardwright.router.transactions.commit import commit, recover
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.transaction_statistics import TransactionStatistics
@@ -220,12 +220,3 @@ def test_no_implicit_abort_once_a_commit_has_begun() -> None:
     transaction.plan_commit()
     trio.run(abort_implicitly, shards._sender, transaction)
     assert shards.asked == []
-
-
-def test_participants_of_the_present_statement_leave() -> None:
-    shards, transaction = Shards(), transaction_of(a=True)
-    transaction.begin_statement()
-    transaction.join("b")
-    trio.run(abort_joined_now, shards._sender, transaction)
-    assert shards.asked == [("abortTransaction", "b")]
-    assert list(transaction.participants) == ["a"]

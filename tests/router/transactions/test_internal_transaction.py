@@ -8,8 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from shardwright.daemon.internal_transaction import ATTEMPTS_MAX
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.transactions.internal_transaction import ATTEMPTS_MAX, run_internal_transaction
+from shardwright.router.transactions.internal_transaction import run_internal_transaction
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, reply_document
@@ -97,6 +98,30 @@ def test_a_commit_whose_outcome_is_unknown_is_sent_again() -> None:
     sender = FakeSender(lambda number: failed(91) if number < 3 else OK)
     assert run(sender) == ("done", [0])
     assert sender.log == [("commitTransaction", 0)] * 4
+
+
+def test_a_commit_that_is_cancelled_is_followed_by_an_abort() -> None:
+    class SilentSender(FakeSender):
+        async def send_to_all(
+            self, frames: dict[str, bytes], replies: dict[str, ShardReply], *, preference: ReadPreference = PRIMARY
+        ) -> None:
+            await super().send_to_all(frames, replies, preference=preference)
+            if self.log[-1][0] == "commitTransaction":
+                await trio.sleep_forever()
+
+    sender = SilentSender()
+
+    async def statements(transaction: RouterTransaction) -> None:
+        transaction.begin_statement()
+        transaction.join("sh0")
+        transaction.note_answer("sh0", is_read_only=False)
+
+    async def main() -> None:
+        with trio.move_on_after(1):
+            await run_internal_transaction(cast("ShardSender", sender), LSID, statements)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert sender.log == [("commitTransaction", 0), ("abortTransaction", 0)]
 
 
 def test_an_aborted_commit_begins_another_attempt() -> None:

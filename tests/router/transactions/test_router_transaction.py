@@ -204,11 +204,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.transaction.statement and self.transaction.phase is Phase.IN_PROGRESS)
     @rule()
     def leave_after_an_error_about_a_view(self) -> None:
-        for shard in self.transaction.joined_now():
-            assert self.started.pop(shard) == self.transaction.statement
+        for shard in [name for name, each in self.transaction.participants.items() if each.is_read_only is None]:
+            del self.started[shard]
             self.transaction.leave(shard)
-            if shard in self.wrote:
-                self.wrote.remove(shard)
 
     @precondition(lambda self: self.transaction.phase is not Phase.ABORTED)
     @rule()

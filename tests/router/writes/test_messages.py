@@ -85,6 +85,17 @@ def test_inconsistent_statement_ids(numbered: dict[str, Any], code: int) -> None
     assert raised.value.code == code
 
 
+def test_documents_with_the_same_statement_id_are_refused() -> None:
+    def insert(*ids: int, **fields: object) -> None:
+        batch(WriteKind.INSERT, DOCUMENTS, lsid=SESSION, txnNumber=Int64(4), stmtIds=list(ids), **fields)
+
+    insert(-1, -1, -1, 0)
+    insert(1, 2, 1, 3, autocommit=False)
+    with pytest.raises(CommandError) as raised:
+        insert(1, 2, 1, 3)
+    assert raised.value.code == 72
+
+
 @pytest.mark.parametrize("w", [0, 0.0, Int64(0)])
 def test_unacknowledged_write_is_acknowledged_by_shards(w: object) -> None:
     writes = batch(WriteKind.INSERT, DOCUMENTS, writeConcern={"w": w, "wtimeout": 5})

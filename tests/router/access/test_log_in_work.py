@@ -1,0 +1,132 @@
+"""What a log-in asks the config servers: the same of everybody, until somebody has proven to know the password."""
+
+import base64
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
+
+import pytest
+import trio
+
+from shardwright.daemon.user_names import UserName
+from shardwright.router.access.login import Login
+from shardwright.router.access.scram_login import ScramLogin
+from shardwright.router.access.user_cache import UserCache
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from shardwright.wire.transport.cluster_auth import ClusterAuth
+
+NONCE: Final = b"n" * 24
+PASSWORD: Final = b"pencil"
+SALT: Final = bytes(range(28))
+KEYS: Final = ScramKeys.derive(Mechanism.SHA_256, PASSWORD, SALT, 4096)
+ANN: Final = UserName("ann", "admin")
+HERE: Final = ("127.0.0.1", "127.0.0.1")
+
+
+class FakeCatalog:
+    """Config servers with one user, who has credentials for SHA-256 alone.
+
+    Attributes:
+        commands: what they were asked.
+        user_id: of the user.
+        restrictions: of the user.
+    """
+
+    def __init__(self) -> None:
+        self.commands: list[dict[str, Any]] = []
+        self.user_id = b"first"
+        self.restrictions: list[dict[str, list[str]]] = []
+
+    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        self.commands.append(command)
+        if command["usersInfo"] != [ANN.to_document()]:
+            return {"users": []}
+        described: dict[str, Any] = {**ANN.to_document(), "userId": self.user_id, "roles": []}
+        if command.get("showCredentials"):
+            values = {"salt": SALT, "storedKey": Mechanism.SHA_256.hash(KEYS.client), "serverKey": KEYS.server}
+            shown = {name: base64.b64encode(value).decode() for name, value in values.items()}
+            described["credentials"] = {Mechanism.SHA_256.value: {"iterationCount": 4096, **shown}}
+        if command.get("showPrivileges"):
+            described |= {"inheritedRoles": [], "inheritedPrivileges": []}
+            described["authenticationRestrictions"] = self.restrictions
+        return {"users": [described]}
+
+
+def scram_login(catalog: FakeCatalog) -> ScramLogin:
+    auth = ClusterAuth()
+    auth.use(None, ("a" * 60,))
+    return ScramLogin(UserCache(cast("Any", catalog), lambda: 30.0), auth)
+
+
+def run(body: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> list[dict[str, Any]]:
+    """Run something with config servers; returns what these were asked, with the same name for all users."""
+    catalog = FakeCatalog()
+    trio.run(body, catalog, scram_login(catalog), Login(), *arguments)
+    return [{**command, "usersInfo": "the user"} for command in catalog.commands]
+
+
+async def start(scram: ScramLogin, login: Login, user: str, mechanism: Mechanism, **options: Any) -> bytes:  # noqa: ANN401
+    """The proof for the server's answer to the first message, with the right password if the user has one."""
+    client = ClientConversation(user, NONCE)
+    answer = await scram.start(login, "admin", mechanism.value, client.first, skips_empty=True, **options)
+    first = client.read(answer)
+    return client.prove(first, ScramKeys.derive(mechanism, PASSWORD, first.salt, first.iterations))
+
+
+ATTEMPTS: Final = [("ann", Mechanism.SHA_256), ("ann", Mechanism.SHA_1), ("nobody", Mechanism.SHA_256)]
+
+
+def test_a_log_in_that_fails_costs_the_same_whoever_is_asked_for() -> None:
+    async def fail(_: FakeCatalog, scram: ScramLogin, login: Login, user: str, mechanism: Mechanism) -> None:
+        proof = await start(scram, login, user, mechanism)
+        wrong = proof[:-4] + (b"AAA=" if not proof.endswith(b"AAA=") else b"BBB=")
+        with pytest.raises(CommandError) as caught:
+            await scram.go_on(login, 1, wrong, HERE)
+        assert caught.value.code == ErrorCode.AuthenticationFailed
+
+    work = [run(fail, *attempt) for attempt in ATTEMPTS]
+    assert work == [[{"usersInfo": "the user", "showCredentials": True}]] * len(ATTEMPTS)
+
+
+def test_a_guess_in_a_hello_costs_the_same_too() -> None:
+    async def guess(_: FakeCatalog, scram: ScramLogin, login: Login, user: str, mechanism: Mechanism) -> None:
+        account = await scram.account_of(UserName(user, "admin"))
+        try:
+            await start(scram, login, user, mechanism, is_speculative=True, known=account)
+        except CommandError:
+            assert account.mechanisms is None or mechanism.value not in account.mechanisms
+
+    work = [run(guess, *attempt) for attempt in ATTEMPTS]
+    assert work == [[{"usersInfo": "the user", "showCredentials": True}]] * len(ATTEMPTS)
+
+
+def test_what_a_user_may_do_is_read_when_the_password_is_proven() -> None:
+    async def log_in(catalog: FakeCatalog, scram: ScramLogin, login: Login) -> None:
+        proof = await start(scram, login, "ann", Mechanism.SHA_256)
+        assert len(catalog.commands) == 1
+        assert (await scram.go_on(login, 1, proof, HERE))[1]
+        assert login.user == ANN
+
+    privileges = {"usersInfo": "the user", "showPrivileges": True, "showAuthenticationRestrictions": True}
+    assert run(log_in) == [{"usersInfo": "the user", "showCredentials": True}, privileges]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda catalog: setattr(catalog, "user_id", b"another user of that name"),
+        lambda catalog: setattr(catalog, "restrictions", [{"clientSource": ["192.0.2.1"]}]),
+    ],
+)
+def test_what_changes_during_a_log_in_counts(change: Callable[[FakeCatalog], None]) -> None:
+    async def log_in(catalog: FakeCatalog, scram: ScramLogin, login: Login) -> None:
+        proof = await start(scram, login, "ann", Mechanism.SHA_256)
+        change(catalog)
+        with pytest.raises(CommandError) as caught:
+            await scram.go_on(login, 1, proof, HERE)
+        assert (caught.value.code, login.user) == (ErrorCode.AuthenticationFailed, None)
+
+    run(log_in)

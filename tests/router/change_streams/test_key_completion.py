@@ -1,0 +1,94 @@
+"""Which pre-images are read to complete the keys of events, and from which shards."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import bson
+import trio
+
+from shardwright.router.change_streams.key_completion import KeyCompletion
+from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.pre_images import PreImages
+from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.sharding.shard_key import ShardKeyPattern
+from tests.router.change_streams.tokens import token
+
+Pairs = dict[str, Any]
+
+
+class FakeRouting:
+    """Collections by name, with their UUIDs and shard keys."""
+
+    def __init__(self, **shard_keys: tuple[UUID | None, Pairs]) -> None:
+        self._collections = {f"d.{name}": given for name, given in shard_keys.items()}
+
+    async def find(self, namespace: str) -> SimpleNamespace | None:
+        """As `RoutingCache`."""
+        if namespace not in self._collections:
+            return SimpleNamespace(table=None)
+        uuid, key = self._collections[namespace]
+        collection = SimpleNamespace(uuid=uuid, key_pattern=ShardKeyPattern.from_mapping(key))
+        return SimpleNamespace(table=SimpleNamespace(collection=collection))
+
+
+class FakeCommands:
+    """Shards that have pre-images by their ids.
+
+    Attributes:
+        reads: the shard, the ids and the projection of each read.
+    """
+
+    def __init__(self, **images: dict[int, Pairs]) -> None:
+        self._images = images
+        self.reads: list[tuple[str, list[int], set[str]]] = []
+
+    async def find_on_shard(
+        self, shard_id: str, collection: str, query: Pairs, projection: Mapping[str, Any], newest: ResumeToken
+    ) -> list[bytes]:
+        """As `Commands`."""
+        assert collection == "system.preimages"
+        ids = [bson.decode(each.raw)["n"] for each in query["_id"]["$in"]]
+        assert newest == token(max(ids))
+        self.reads.append((shard_id, ids, set(projection)))
+        kept = self._images.get(shard_id, {})
+        return [bson.encode({"_id": {"n": each}, "preImage": kept[each]}) for each in ids if each in kept]
+
+
+UUID_OF_TOKENS = token(1).collection_uuid
+
+
+def event(time: int, shard: str = "a", collection: str = "c", **fields: object) -> Event:
+    document = {"ns": {"db": "d", "coll": collection}, "documentKey": {"_id": time}, "preImageId": {"n": time}}
+    return Event(shard, token(time), bson.encode({**document, **fields}))
+
+
+def keys(commands: FakeCommands, *events: Event, **shard_keys: tuple[UUID | None, Pairs]) -> list[Pairs]:
+    completion = KeyCompletion(cast("Any", FakeRouting(**shard_keys)), PreImages(cast("Any", commands)))
+    completed = trio.run(completion.completed, events, [each.document for each in events])
+    return [bson.decode(document)["documentKey"] for document in completed]
+
+
+def test_each_shard_is_asked_once_for_the_fields_of_the_key() -> None:
+    commands = FakeCommands(a={1: {"x": {"y": 7}}, 3: {"x": {}}}, b={2: {"x": {"y": 8}}})
+    events = event(1), event(2, "b"), event(3), event(4, "b")
+    found = keys(commands, *events, c=(UUID_OF_TOKENS, {"x.y": 1, "x.z": "hashed"}))
+    assert found == [{"x.y": 7, "_id": 1}, {"x.y": 8, "_id": 2}, {"_id": 3}, {"_id": 4}]
+    assert commands.reads == [("a", [1, 3], {"preImage.x"}), ("b", [2, 4], {"preImage.x"})]
+
+
+def test_nothing_is_read_that_is_known_or_of_no_use() -> None:
+    commands = FakeCommands()
+    events = (
+        event(1, fullDocument={"_id": 1, "x": 7}),
+        event(2, documentKey={"x": 8, "_id": 2}),
+        event(3, collection="plain"),
+        event(4, collection="former"),
+        event(5, collection="by_id"),
+        event(6, preImageId=None),
+    )
+    former = UUID(int=1), {"x": 1}
+    found = keys(commands, *events, c=(UUID_OF_TOKENS, {"x": 1}), former=former, by_id=(UUID_OF_TOKENS, {"_id": 1}))
+    assert found == [{"x": 7, "_id": 1}, {"x": 8, "_id": 2}, *({"_id": number} for number in (3, 4, 5, 6))]
+    assert commands.reads == []
