@@ -15,6 +15,7 @@ from shardwright.deploy.mongod import find_mongod
 from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, close_all_clusters, running_cluster
 from tests.longest_first import LongestFirst
+from tests.own_ports import use_own_ports
 from tests.parts import Part
 from tests.reaper import start_reaper
 from tests.sampling import many, run_all, sampled
@@ -32,6 +33,7 @@ logging.getLogger("pymongo").setLevel(logging.INFO)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
+    use_own_ports()
     if _is_whole(config):
         run_all()
     if config.option.closed:

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -33,7 +33,11 @@ Client = MongoClient[dict[str, Any]]
 
 _TESTER: Final = "tester"
 _PRIVILEGES: Final[list[dict[str, Any]]] = [
-    {"resource": {"db": "config", "collection": "system.sessions"}, "actions": ["find", "moveChunk", "splitChunk"]}
+    {"resource": {"db": "config", "collection": "system.sessions"}, "actions": ["find", "moveChunk", "splitChunk"]},
+    {
+        "resource": {"db": "", "collection": "system.views"},
+        "actions": ["find", "insert", "update", "remove", "changeStream"],
+    },
 ]
 """What the first user of a run with closed clusters may do beside what root may."""
 
@@ -54,6 +58,12 @@ def credentials_for(address: str) -> Credentials:
 def set_credentials(address: str, credentials: Credentials) -> None:
     """Have connections to a process get in with these, also if other clusters are open."""
     _credentials[address] = credentials
+
+
+def forget_credentials(addresses: Iterable[str]) -> None:
+    """Have connections get in as anywhere else: the processes are gone, and others may get their ports."""
+    for address in addresses:
+        _credentials.pop(address, None)
 
 
 def client_of(address: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
@@ -224,10 +234,12 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     # Every five minutes, sessions would be written while a test happens to run.
     arguments += ["--set-parameter", "disableLogicalSessionCacheRefresh=true", *options]
     arguments += [each for each in _of_all_clusters if each not in options]
+    addresses: list[str] = []
     try:
         completed = shardwright("up", *arguments)
         assert completed.returncode == 0, completed.stderr
         cluster = RunningCluster(directory, json.loads(completed.stdout))
+        addresses += [process["address"] for process in cluster.document["processes"]]
         for process in cluster.document["processes"]:
             cluster.register(process["address"], is_router=process["name"].startswith("router"))
         # As MongoDB's own ShardingTest does: a test that wants the balancer starts it.
@@ -240,6 +252,7 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     finally:
         if (directory / "cluster.json").exists():
             _local(directory).down()
+        forget_credentials(addresses)
         shutil.rmtree(directory / "data", ignore_errors=True)
 
 

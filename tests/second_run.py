@@ -2,59 +2,56 @@
 
 Clients of routers are the first user, whose role is root; those of other processes log in as a part of the cluster. So
 what is tried is that everything also works for users, and that processes that authenticate still find each other, also
-while some of them die. `TAKES_PART` lists the tests. A quick run takes some of them, and the turn of each comes within
-`DAYS` days.
+while some of them die. All of ``tests/integration`` takes part but `NOT_CLOSED`, and `FURTHER` of what is elsewhere. A
+quick run takes some of the files, without `UNTRIED`, and the turn of each comes within `DAYS` days.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-DAYS: Final = 3
+DAYS: Final = 5
 
-TAKES_PART: Final = tuple(
-    f"tests/{name}"
-    for name in (
-        "integration/test_chunks.py",
-        "integration/test_cluster_time.py",
-        "integration/test_crud_asyncio.py",
-        "integration/test_crud_pymongo.py",
-        "integration/test_current_op.py",
-        "integration/test_cursors.py",
-        "integration/test_explain.py",
-        "integration/test_local_operations.py",
-        "integration/test_moves.py",
-        "integration/test_mutated_commands.py",
-        "integration/test_node.py",
-        "integration/test_processes.py",
-        "integration/test_reserved_sessions.py",
-        "integration/test_sessions.py",
-        "integration/test_sizes_and_frames.py",
-        "integration/test_streaming_hello.py",
-        "integration/test_transactions.py",
-        "integration/test_change_streams.py::test_events_beside_moves_come_once_and_in_order",
-        "integration/test_change_streams.py::test_resuming_with_another_router",
-        "integration/test_owner_changes.py::test_in_a_transaction_after_other_statements",
-        "integration/test_joins.py::test_a_mongod_reads_many_documents_from_the_router",
-        "integration/test_snapshots.py",
-        "integration/test_move_primary.py::test_no_acknowledged_write_is_lost_or_doubled",
-        "integration/test_failover.py::test_step_down_during_writes",
-        "integration/test_failover.py::test_a_change_stream_goes_on",
-        "migration/test_failover.py::test_step_down",
-        "migration/test_many_moves.py::test_many_moves_in_a_row_under_writes",
-        "resharding/test_reshard_collection.py::test_writers_lose_nothing",
-        "resharding/test_elections.py::test_election",
-        "router/test_slow_log.py",
-    )
+FURTHER: Final = (
+    "tests/integration/test_failover.py::test_a_change_stream_goes_on",
+    "tests/integration/test_failover.py::test_step_down_during_writes",
+    "tests/integration/test_move_primary.py::test_no_acknowledged_write_is_lost_or_doubled",
+    "tests/integration/test_owner_changes.py::test_in_a_transaction_after_other_statements",
+    "tests/migration/test_failover.py::test_step_down",
+    "tests/migration/test_many_moves.py::test_many_moves_in_a_row_under_writes",
+    "tests/resharding/test_reshard_collection.py::test_writers_lose_nothing",
+    "tests/resharding/test_elections.py::test_election",
+    "tests/router/test_slow_log.py",
 )
-"""How the identifiers of tests begin; each entry has its turn as a whole.
+"""Tests of other folders and of files that do not take part as a whole: how their identifiers begin.
 
 Most of ``router/`` compares a router with a mongod, to which no user of the cluster can log in; ``access_control/`` has
 such comparisons with the same users on both.
 """
 
 NOT_CLOSED: Final[Mapping[str, str]] = {
+    "tests/integration/test_access_control.py": "starts closed clusters of its own",
+    "tests/integration/test_cluster_auth_mode.py": "starts closed clusters of its own",
+    "tests/integration/test_secrets.py": "starts closed clusters of its own",
+    "tests/integration/test_tls_cluster.py": "starts closed clusters of its own",
+    "tests/integration/test_tls_modes.py": "starts closed clusters of its own",
+    "tests/integration/test_added_shard.py": "adds a shard that has no access control",
+    "tests/integration/test_aggregation_errors.py::test_halves_are_checked_against_the_stable_api": (
+        "internal stages are for the cluster alone"
+    ),
+    "tests/integration/test_aggregation_errors.py::test_stages_of_servers": "internal stages are for the cluster alone",
+    "tests/integration/test_cluster_time.py::test_a_time_without_a_signature_changes_nothing": (
+        "such a time is refused from a user (tests/access_control/test_hostile_connections.py)"
+    ),
+    "tests/integration/test_granularity.py::test_a_read_that_has_resolved_the_view_before": (
+        "internal stages are for the cluster alone"
+    ),
+    "tests/integration/test_key_rotation.py": "runs on a cluster without a launcher, which is always open",
+    "tests/integration/test_join_argument_errors.py::test_joined_pipelines_are_checked_against_the_stable_api": (
+        "internal stages are for the cluster alone"
+    ),
     "tests/integration/test_local_operations.py::test_operations_are_killed_by_the_key_of_their_client": (
         "`_killOperations` is for the cluster alone"
     ),
@@ -64,10 +61,61 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
     "tests/integration/test_sizes_and_frames.py::test_half_closed_connection": (
         "one direction of a connection with TLS cannot be closed"
     ),
+    "tests/integration/test_user_write_block.py": "the first user has the privilege bypassWriteBlockingMode",
     "tests/mongosh/test_jstests.py": "suites start shells and connections of their own, which do not log in",
     "tests/mongosh/test_scripts.py::test_session[sharding.js]": "opens a connection by its address alone",
 }
 """Tests and files that have to be open, and why."""
+
+UNTRIED: Final = frozenset(
+    f"tests/integration/test_{name}.py"
+    for name in (
+        "audited_changes",
+        "balancing",
+        "commit_faults",
+        "ddl_conflicts",
+        "defragmentation",
+        "failover",
+        "faults",
+        "frozen_shards",
+        "join_argument_errors",
+        "join_matrix",
+        "large_joins",
+        "log_rotation",
+        "many_changes",
+        "merge_faults",
+        "merged_bytes",
+        "metadata_consistency",
+        "move_primary",
+        "options_of_legs",
+        "out_faults",
+        "owner_changes",
+        "paused_owner_changes",
+        "random_ddl",
+        "readers_beside_moves",
+        "redacted_logs",
+        "reshaped_under_load",
+        "restarts",
+        "retried_batches",
+        "retries_after_faults",
+        "retry_storm",
+        "shard_key_rules",
+        "slow_clients",
+        "stale_pipelines",
+        "start_orders",
+        "ten_thousand_chunks",
+        "ttl",
+        "writes_by_id_during_moves",
+        "written_joins",
+    )
+)
+"""Files that no quick run takes, because they have not been run on closed clusters so far; ``--all --closed`` does."""
+
+
+def files() -> tuple[str, ...]:
+    """Those of ``tests/integration`` that can be run on closed clusters, in the order of their names."""
+    names = (f"tests/integration/{path.name}" for path in Path(__file__).parent.glob("integration/test_*.py"))
+    return tuple(sorted(name for name in names if name not in NOT_CLOSED))
 
 
 def chosen(items: Iterable[pytest.Item], seed: int | None) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -77,7 +125,8 @@ def chosen(items: Iterable[pytest.Item], seed: int | None) -> tuple[list[pytest.
         items: all tests that were collected.
         seed: whose turn it is; None if all of them are run.
     """
-    turns = TAKES_PART if seed is None else TAKES_PART[seed % DAYS :: DAYS]
+    tried = (*(f"{name}::" for name in files() if name not in UNTRIED), *FURTHER)
+    turns = (*tried, *UNTRIED) if seed is None else tried[seed % DAYS :: DAYS]
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:

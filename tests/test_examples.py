@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from shardwright.deploy.cli import argument_parser
+from shardwright.deploy.command_line import argument_parser
 from shardwright.mongosh_compat.runner import run_code
 from shardwright.router.command_line import argument_parser as router_argument_parser
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright

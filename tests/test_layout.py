@@ -105,8 +105,8 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "writes",
         },
         "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
-        "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending", "transactions"},
-        "sessions": {"context", "operations", "placement", "replies", "writes"},
+        "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending"},
+        "sessions": {"context", "operations", "placement", "replies", "transactions", "writes"},
         "commands": {
             "access",
             "change_streams",

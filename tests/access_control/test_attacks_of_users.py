@@ -339,6 +339,30 @@ def test_what_reaches_further_is_refused_as_by_mongod(closed: RunningCluster, pl
                 assert seen == expected, command
 
 
+STAGES: list[list[dict[str, Any]]] = [
+    [{"$unknown": 1}],
+    [{"$limit": 1}, {"$unknown": 1}],
+    [{"$vectorSearch": {}}],
+    [{"$facet": {"a": [{"$unknown": 1}]}}],
+    [{"$lookup": {"from": "goods", "as": "x", "pipeline": [{"$unknown": 1}]}}],
+    [{"$unionWith": {"coll": "goods", "pipeline": [{"$limit": 1}, {"$unknown": 1}]}}],
+    [{"$limit": 1}, {"$collStats": {}}],
+    [{"$limit": 1}, {"$indexStats": {}}],
+    [{"$limit": 1}, {"$planCacheStats": {}}],
+    [{"$limit": 1}, {"$documents": [{}]}],
+    [{"$facet": {"a": [{"$limit": 1}, {"$indexStats": {}}]}}],
+]
+"""Stages that MongoDB does not know, or that cannot stand where they do."""
+
+
+@pytest.mark.parametrize("user", ["nothing", "reader", "custom", "chief"])
+def test_stages_that_cannot_be_are_refused_as_by_mongod(closed: RunningCluster, plain: PlainMongod, user: str) -> None:
+    with user_of(closed, user) as ours, plain.client(user) as theirs:
+        for pipeline in STAGES:
+            command = {"aggregate": "goods", "pipeline": pipeline, "cursor": {}}
+            assert error_of(ours, "shop", command) == error_of(theirs, "shop", command), pipeline
+
+
 def test_a_mongod_reads_from_the_router_for_a_user(closed: RunningCluster) -> None:
     """As a part of the cluster: a join of more than is handed over in one command."""
     with user_of(closed, "chief") as chief:

@@ -3,17 +3,20 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import bson
 import pytest
 
 from shardwright.mongosh_compat.runner import run_code, run_script
 from tests.access_control.conftest import SecuredRouter
-from tests.access_control.users import PASSWORD
+from tests.access_control.users import PASSWORD, LogIn
 from tests.credentials import Credentials
+from tests.integration.raw_client import RawClient
 from tests.local_cluster import RunningCluster, client_of
 from tests.pymongo_suite.files import TLS
 from tests.pymongo_suite.part import check_file, check_file_at
+from tests.wire.raw_connection import op_query_frame
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
 SECONDS_MAX: Final = 120.0
@@ -46,6 +49,26 @@ def test_nodes_driver_logs_in(closed: RunningCluster) -> None:
 def test_nodes_driver_logs_in_over_tls(secured_router: SecuredRouter) -> None:
     options = (secured_router.root.tls_words, secured_router.certificate_name)
     log_in_with_node(secured_router.address, ROOT, PASSWORD, *options)
+
+
+class OldConnection(RawClient):
+    """A connection on which commands are sent as drivers did before OP_MSG."""
+
+    def command(self, command: dict[str, Any], *, db: str = "admin", flags: int = 0) -> dict[str, Any]:
+        """Run a command by OP_QUERY and return the reply."""
+        self.send(op_query_frame(f"{db}.$cmd", command, flags=flags))
+        return dict(bson.decode(self.receive()[36:]))
+
+
+def test_an_old_driver_logs_in(closed: RunningCluster) -> None:
+    old = OldConnection(closed.address("router.0"))
+    try:
+        assert old.command({"find": "goods"}, db="shop")["codeName"] == "UnsupportedOpQueryCommand"
+        LogIn(old, ROOT).complete()
+        old.send_command({"find": "goods", "limit": 1}, db="shop")
+        assert old.receive_reply()["ok"] == 1
+    finally:
+        old.socket.close()
 
 
 def log_in_with_mongosh(uri: str) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from shardwright.wire.scram.client import ClientConversation
 from tests.access_control.conftest import PlainMongod
-from tests.access_control.users import PASSWORD, LogIn, raw_user, user_of
+from tests.access_control.users import PASSWORD, LogIn, create_users, raw_user, user_of
+from tests.core_dumps import NOTHING, CoreDump
 from tests.integration.raw_client import RawClient, raw_client
 from tests.local_cluster import RunningCluster
 from tests.sampling import many
@@ -132,9 +133,29 @@ def test_no_mechanism_can_be_downgraded(closed: RunningCluster) -> None:
         reply = raw.command({"saslStart": 1, "mechanism": "SCRAM-SHA-1", "payload": first})
         log_in = LogIn(raw, "modern")
         assert refusal(log_in.go_on(log_in.proof(reply["payload"]))) == FAILED
-        for name in ("PLAIN", "GSSAPI", "MONGODB-CR", "scram-sha-256", ""):
-            assert raw.command({"saslStart": 1, "mechanism": name, "payload": first})["code"] == 334, name
         assert not is_anybody(raw)
+    for name in ("PLAIN", "GSSAPI", "MONGODB-CR", "scram-sha-256", ""):
+        with stranger(closed) as raw:
+            assert raw.command({"saslStart": 1, "mechanism": name, "payload": first})["code"] == 334, name
+            assert not is_anybody(raw)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b"n,,n=reader"}, 18),
+        ({"saslStart": 1, "mechanism": "PLAIN", "payload": b"\0reader\0" + PASSWORD.encode()}, 334),
+        ({"authenticate": 1, "mechanism": "MONGODB-X509"}, 18),
+    ],
+)
+@pytest.mark.parametrize("process", DAEMONS)
+def test_the_third_failure_is_the_last_at_whatever_step(
+    closed: RunningCluster, process: str, command: dict[str, Any], code: int
+) -> None:
+    with stranger(closed, process) as raw:
+        db = "$external" if "authenticate" in command else "admin"
+        assert [raw.command(command, db=db)["code"] for _ in range(3)] == [code] * 3
+        assert raw.is_closed_by_server()
 
 
 def test_a_connection_has_one_user(closed: RunningCluster) -> None:
@@ -149,34 +170,107 @@ def test_a_connection_has_one_user(closed: RunningCluster) -> None:
         assert raw.command({"find": "goods", "limit": 1}, db="shop")["ok"]
 
 
-def test_forged_cluster_times_are_refused_as_by_mongod(closed: RunningCluster, plain: PlainMongod) -> None:
-    def codes(raw: RawClient) -> list[int]:
-        present = raw.command({"ping": 1})["$clusterTime"]
-        key = present["signature"]["keyId"]
-        future, past = Timestamp(present["clusterTime"].time + 100, 1), Timestamp(1, 1)
-        times = [
-            {"clusterTime": future, "signature": {"hash": Binary(b"\0" * 20), "keyId": Int64(0)}},
-            {"clusterTime": future, "signature": {"hash": Binary(b"x" * 20), "keyId": key}},
-            {"clusterTime": future, "signature": {"hash": Binary(b"x" * 20), "keyId": Int64(5)}},
-            {"clusterTime": future, "signature": present["signature"]},
-            {"clusterTime": past, "signature": {"hash": Binary(b"x" * 20), "keyId": key}},
-            {"clusterTime": Timestamp(future.time + 400 * 86_400, 1), "signature": present["signature"]},
-            present,
-        ]
-        seen = [
-            refusal(raw.command({"find": "goods", "limit": 1, "$clusterTime": each}, db="shop"))[0] for each in times
-        ]
-        after = raw.command({"ping": 1})["$clusterTime"]["clusterTime"]
-        assert after < future
-        return seen
+FIND: Final[dict[str, Any]] = {"find": "goods", "limit": 1, "maxTimeMS": 60_000, "$db": "shop"}
+UNSIGNED: Final = {"hash": Binary(bytes(20)), "keyId": Int64(0)}
 
+
+def codes_of_forged_times(raw: RawClient, command: dict[str, Any], *, waits: bool = False) -> list[int]:
+    """What a command with each of several cluster times is answered with, none of which advances the clock.
+
+    Args:
+        raw: the connection.
+        command: the command, with its database.
+        waits: the command waits for the time, so that a daemon would write a no-op, and with it advance the clock.
+    """
+    present = raw.command({"ping": 1})["$clusterTime"]
+    key = present["signature"]["keyId"]
+    future, past = Timestamp(present["clusterTime"].time + 100, 1), Timestamp(1, 1)
+    times = [
+        {"clusterTime": future, "signature": UNSIGNED},
+        {"clusterTime": future, "signature": {"hash": Binary(b"x" * 20), "keyId": Int64(0)}},
+        {"clusterTime": future, "signature": {"hash": Binary(b"x" * 20), "keyId": key}},
+        {"clusterTime": future, "signature": {"hash": Binary(b"x" * 20), "keyId": Int64(5)}},
+        {"clusterTime": future, "signature": present["signature"]},
+        {"clusterTime": past, "signature": {"hash": Binary(b"x" * 20), "keyId": key}},
+        {"clusterTime": Timestamp(future.time + 400 * 86_400, 1), "signature": present["signature"]},
+        present,
+    ]
+    seen = []
+    for each in times:
+        sent = {**command, "$clusterTime": each}
+        if waits and each["clusterTime"] > present["clusterTime"]:
+            sent["readConcern"] = {"afterClusterTime": each["clusterTime"]}
+        seen.append(refusal(raw.command(sent, db=sent.pop("$db")))[0])
+    assert raw.command({"ping": 1})["$clusterTime"]["clusterTime"] < future
+    return seen
+
+
+@pytest.fixture(scope="module")
+def refused(plain: PlainMongod) -> list[int]:
+    """`codes_of_forged_times` of a mongod."""
     with raw_client(plain.address) as raw:
         LogIn(raw, "reader").complete()
-        refused, *expected = codes(raw)
-    assert {204, 211} <= set(expected)
-    with raw_user(closed, "reader") as raw:
-        # A time without a real signature is refused by a mongod, and ignored by a router.
-        assert (refused, codes(raw)) == (211, [0, *expected])
+        codes = codes_of_forged_times(raw, FIND)
+    assert {204, 211} <= set(codes)
+    return codes
+
+
+@pytest.mark.parametrize("user", ["reader", "chief"])
+def test_forged_cluster_times_are_refused_as_by_mongod(closed: RunningCluster, refused: list[int], user: str) -> None:
+    with raw_user(closed, user) as raw:
+        assert codes_of_forged_times(raw, FIND) == refused
+
+
+OF_DAEMONS: Final[dict[str, dict[str, Any]]] = {
+    "shard0.0.shardd": {"shardingState": 1, "$db": "admin"},
+    "config.0.configd": {"setFeatureCompatibilityVersion": "6.0", "$db": "admin"},
+}
+"""A command that the daemon answers itself."""
+
+
+@pytest.mark.parametrize("process", OF_DAEMONS)
+def test_daemons_use_no_forged_cluster_times(closed: RunningCluster, refused: list[int], process: str) -> None:
+    with closed.direct(process) as system:
+        create_users(system)
+    with raw_user(closed, "chief", process) as raw:
+        assert codes_of_forged_times(raw, FIND) == refused
+        assert codes_of_forged_times(raw, FIND, waits=True) == refused
+        assert codes_of_forged_times(raw, OF_DAEMONS[process]) == refused
+        command = dict(OF_DAEMONS[process])
+        reply = raw.command(command, db=command.pop("$db"))
+    assert reply["$clusterTime"]["signature"]["keyId"]
+    assert not reply.keys() & {"$configTime", "$topologyTime"}
+
+
+def test_who_may_advance_the_clock_needs_no_signature(closed: RunningCluster, plain: PlainMongod) -> None:
+    def advances(address: str) -> tuple[int, bool]:
+        with raw_client(address) as raw:
+            LogIn(raw, "timekeeper").complete()
+            present = raw.command({"ping": 1})["$clusterTime"]["clusterTime"]
+            later = Timestamp(present.time + 2, 1)
+            command = {**FIND, "$clusterTime": {"clusterTime": later, "signature": UNSIGNED}}
+            code = refusal(raw.command(command, db=command.pop("$db")))[0]
+            return code, raw.command({"ping": 1})["$clusterTime"]["clusterTime"] >= later
+
+    actions = {"resource": {"cluster": True}, "actions": ["advanceClusterTime"]}
+    roles = ["timekeeping", {"role": "read", "db": "shop"}]
+    with plain.client("root") as root, closed.direct("router.0") as of_cluster:
+        for each in (root, of_cluster):
+            each.admin.command("createRole", "timekeeping", privileges=[actions], roles=[])
+            each.admin.command("createUser", "timekeeper", pwd=PASSWORD, roles=roles)
+    assert advances(closed.address("router.0")) == advances(plain.address) == (0, True)
+
+
+@pytest.mark.parametrize("process", DAEMONS)
+def test_no_unsigned_time_is_handed_out_before_the_log_in(closed: RunningCluster, process: str) -> None:
+    """Drivers gossip the times that their monitors receive, which do not log in."""
+    with stranger(closed, process) as raw:
+        first = raw.command({"hello": 1})
+        with closed.direct(process) as system:
+            system.admin.command("hello")  # which a mongod answers with an unsigned time
+        later = raw.command({"hello": 1, "topologyVersion": first["topologyVersion"], "maxAwaitTimeMS": 100})
+    assert first["$clusterTime"]["signature"]["keyId"]
+    assert "$clusterTime" not in later or later["$clusterTime"]["signature"]["keyId"]
 
 
 FIRST_USER: Final = {"createUser": "intruder", "pwd": "p", "roles": ["root"]}
@@ -207,6 +301,13 @@ def test_nobody_but_the_owner_reads_the_files(closed: RunningCluster) -> None:
     assert {S_IMODE(path.stat().st_mode) for path in logs} == {0o600}
     private = ("auth", "data", "logs", "sockets")
     assert {S_IMODE((closed.directory / name).stat().st_mode) for name in private} == {0o700}
+
+
+def test_no_process_leaves_its_memory_in_a_core_dump(closed: RunningCluster) -> None:
+    """The mongods have the key too."""
+    dumps = {each["name"]: CoreDump.of(each["pid"]) for each in closed.document["processes"]}
+    assert dumps == dict.fromkeys(dumps, NOTHING)
+    assert "shard0.0.mongod" in dumps
 
 
 VALID: Final = [

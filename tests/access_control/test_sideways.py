@@ -9,7 +9,8 @@ from time import monotonic
 from typing import Any, Final
 
 import pytest
-from bson import Timestamp
+from bson import Int64, Timestamp, json_util
+from bson.json_util import JSONOptions
 
 from shardwright.daemon.sidecar.internal_requests import COMMANDS
 from tests.access_control.conftest import AUDIT, PlainMongod
@@ -182,6 +183,46 @@ def test_stages_of_servers_are_refused_to_root(sideways: RunningCluster, process
             assert verdict(raw, "shop", command).startswith("not authorized on shop to execute command"), command
 
 
+@pytest.mark.parametrize("process", [*DAEMONS, "router.0"])
+@pytest.mark.parametrize("user", [None, "writer", "chief"])
+def test_who_says_to_be_a_server_is_none(sideways: RunningCluster, process: str, user: str | None) -> None:
+    introduction = {"hello": 1, "internalClient": {"minWireVersion": Int64(0), "maxWireVersion": Int64(17)}}
+    with raw_client(sideways.address(process)) as raw:
+        raw.command(introduction)
+        if user is not None:
+            LogIn(raw, user).complete()
+        for command in ({"find": "goods", FIELDS[0][0]: FIELDS[0][1]}, STAGES[0]):
+            assert raw.command(command, db="shop")["code"] == 13, command
+        unknown_to_routers = 59 if process == "router.0" else 13
+        assert raw.command({"_shardsvrDropCollection": "goods"}, db="shop")["code"] == unknown_to_routers
+
+
+FORGED: Final = '\n{"t":"now","s":"I","msg":"forged"}\n\x1b[2J'
+
+
+@pytest.mark.parametrize("process", [*DAEMONS, "router.0"])
+def test_what_strangers_send_neither_forges_nor_floods_the_log(sideways: RunningCluster, process: str) -> None:
+    known = len(sideways.log(process).splitlines())
+    long = FORGED + "x" * 12_000
+    with raw_client(sideways.address(process)) as raw:
+        raw.command({"hello": 1, "client": {"application": {"name": FORGED}, "driver": {"name": FORGED}}})
+        raw.command({long: 1})
+        raw.command({"saslStart": 1, "mechanism": long, "payload": b""})
+    for name in (FORGED, long):
+        with raw_client(sideways.address(process)) as raw:
+            log_in = LogIn(raw, name)
+            reply = log_in.start()
+            if reply["ok"]:
+                log_in.go_on(log_in.proof(reply["payload"]))
+            raw.command({"authenticate": 1, "mechanism": "MONGODB-X509", "user": name}, db="$external")
+    lines = sideways.log(process).splitlines()[known:]
+    assert all(json.loads(line)["msg"] != "forged" for line in lines)
+    assert all(len(line) < LINE_MAX and line.isprintable() for line in lines)
+
+
+LINE_MAX: Final = 2_000
+
+
 Told = tuple[str, int, dict[str, Any]]
 
 
@@ -193,8 +234,10 @@ def audit_files(cluster: RunningCluster, process: str) -> list[Path]:
 def audited(cluster: RunningCluster, process: str, raw: RawClient) -> list[dict[str, Any]]:
     """The events of a connection, which may be in a file that was rotated since."""
     address = {"ip": "127.0.0.1", "port": raw.socket.getsockname()[1]}
+    opened = raw.opened.replace(microsecond=raw.opened.microsecond // 1000 * 1000)  # events tell no microseconds
     lines = [line for file in audit_files(cluster, process) for line in file.read_text().splitlines()]
-    return [event for event in map(json.loads, lines) if event["remote"] == address]
+    events: list[dict[str, Any]] = [json_util.loads(line, json_options=JSONOptions(tz_aware=True)) for line in lines]
+    return [event for event in events if event["remote"] == address and event["ts"] >= opened]
 
 
 def told(cluster: RunningCluster, process: str, raw: RawClient) -> list[Told]:

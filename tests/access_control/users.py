@@ -90,9 +90,9 @@ class LogIn:
 
 
 @contextmanager
-def raw_user(cluster: RunningCluster, user: str) -> Iterator[RawClient]:
-    """A connection to the first router that has logged in, and to whose commands nothing is added."""
-    with raw_client(cluster.address("router.0")) as raw:
+def raw_user(cluster: RunningCluster, user: str, process: str = "router.0") -> Iterator[RawClient]:
+    """A connection to one process that has logged in, and to whose commands nothing is added."""
+    with raw_client(cluster.address(process)) as raw:
         LogIn(raw, user).complete()
         yield raw
 

@@ -8,12 +8,18 @@ from abc import ABC, abstractmethod
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
+from bson import MaxKey, MinKey
+
 from shardwright.wire.error_codes import ErrorCode
-from tests.ddl.places import BEGIN, END, Place, coordinator_at, mongod_at
+from tests.ddl.places import BEGIN, END, Place, config_coordinator_at, coordinator_at, mongod_at
 from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry, chunks, placement, shard_by_range
 from tests.local_cluster import Client
+from tests.migration.fault_cluster import CONFIG
 
 THINGS: Final = "things"
+
+COMMIT: Final = mongod_at(CONFIG, "applyOps")
+"""The catalog is being changed, by the first of its transactions."""
 
 
 class Change(ABC):
@@ -27,6 +33,9 @@ class Change(ABC):
     places: ClassVar[tuple[Place, ...]]
     done: ClassVar[frozenset[int]] = frozenset()
     """Errors by which a repeated request learns that the change has been made."""
+
+    repeated: ClassVar[frozenset[int]] = frozenset()
+    """Errors after which nothing has been changed, and the request is repeated."""
 
     has_sharded_things: ClassVar[bool] = True
     """Whether ``things`` is sharded before the change."""
@@ -88,7 +97,7 @@ class ShardNewCollection(Change):
     """A collection that does not exist yet, with chunks on both shards."""
 
     name = "shardCollection (new)"
-    places = coordinator_at("createCollection_V2", "commit", END)
+    places = (*coordinator_at("createCollection_V2", "commit", END), COMMIT)
 
     def request(self) -> tuple[str, Document]:
         return "admin", {"shardCollection": self._namespace("fresh"), "key": {"_id": "hashed"}, "numInitialChunks": 4}
@@ -103,7 +112,7 @@ class DropSharded(Change):
     """A sharded collection."""
 
     name = "drop"
-    places = coordinator_at("dropCollection", "dropCollection", END)
+    places: ClassVar[tuple[Place, ...]] = (*coordinator_at("dropCollection", "dropCollection", END), COMMIT)
 
     def prepare(self, router: Client) -> None:
         shard_by_range(router[self.db], "other")
@@ -123,6 +132,7 @@ class DropUnsharded(DropSharded):
     """An unsharded collection."""
 
     name = "drop (unsharded)"
+    places = coordinator_at("dropCollection", "dropCollection", END)
 
     def prepare(self, router: Client) -> None:
         self._fill(router, "other")
@@ -213,9 +223,12 @@ class Rename(Change):
     """A sharded collection over another one."""
 
     name = "renameCollection"
-    places = coordinator_at(
-        "renameCollection",
-        *("freezeMigrations", "freezeTargetMigrations", "blockCRUDAndRename", "renameMetadata", "unblockCRUD", END),
+    places = (
+        *coordinator_at(
+            "renameCollection",
+            *("freezeMigrations", "freezeTargetMigrations", "blockCRUDAndRename", "renameMetadata", "unblockCRUD", END),
+        ),
+        COMMIT,
     )
     done = frozenset({ErrorCode.NamespaceNotFound})
 
@@ -263,7 +276,7 @@ class Refine(Change):
     """The key of the collection that clients write to."""
 
     name = "refineCollectionShardKey"
-    places = coordinator_at("refineCollectionShardKey", *["RefineCollectionShardKey"] * 2, END)
+    places = (*coordinator_at("refineCollectionShardKey", *["RefineCollectionShardKey"] * 2, END), COMMIT)
 
     def prepare(self, router: Client) -> None:
         router[self.db][THINGS].create_index([("key", 1), ("_id", 1)])
@@ -363,9 +376,38 @@ class MovePrimary(Change):
         assert "key_1" in router[self.db].plain.index_information()
 
 
+class Reshard(Change):
+    """The collection that clients write to, by another key."""
+
+    name = "reshardCollection"
+    places = (
+        *coordinator_at("reshardCollection", BEGIN, "reshard", END),
+        *config_coordinator_at(
+            "reshardCollection",
+            *("initializing", "preparing-to-donate", "cloning", "applying", "blocking-writes", "committing", END),
+        ),
+    )
+    repeated = frozenset({ErrorCode.ReshardingCriticalSectionTimeout})
+
+    def request(self) -> tuple[str, Document]:
+        parts = [
+            {"recipientShardId": UPPER, "min": {"_id": MinKey()}, "max": {"_id": "1/"}},
+            {"recipientShardId": LOWER, "min": {"_id": "1/"}, "max": {"_id": MaxKey()}},
+        ]
+        options = {"key": {"_id": 1}, "_presetReshardedChunks": parts}
+        return "admin", {"reshardCollection": self._namespace(), **options}
+
+    def check(self, router: Client) -> None:
+        entry = catalog_entry(router, self._namespace())
+        assert entry is not None
+        assert entry["key"] == {"_id": 1}
+        assert placement(router, self._namespace()) == [UPPER, LOWER]
+        assert list(router.config.reshardingOperations.find()) == []
+
+
 CHANGES: Final[tuple[type[Change], ...]] = (
     *(ShardCollection, ShardNewCollection, DropSharded, DropUnsharded, DropDatabase, Modify, Granularity),
-    *(Rename, RenameUnsharded, Refine, ForbidMigrations, Create, CreateIndexes, DropIndexes, MovePrimary),
+    *(Rename, RenameUnsharded, Refine, ForbidMigrations, Create, CreateIndexes, DropIndexes, MovePrimary, Reshard),
 )
 
 STOPS: Final[dict[str, tuple[type[Change], Place]]] = {

@@ -73,7 +73,8 @@ class PersistentClient:
 
     def _is_final(self, error: Exception) -> bool:
         """Whether the change has been made, or has been refused."""
-        if not isinstance(error, OperationFailure) or error.code in RETRYABLE_CODES:
+        repeated = RETRYABLE_CODES | self._change.repeated
+        if not isinstance(error, OperationFailure) or error.code in repeated:
             return False
         if not (len(self.errors) > 1 and error.code in self._change.done):
             self._failure = error

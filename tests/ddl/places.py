@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shardwright.configd.primary.coordinator_places import HANG_IN_CONFIG_COORDINATOR
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.ddl.coordinators.coordinator import BEGIN, END
 from tests.fail_points import FailPoint, fail_point
 from tests.integration.sharded import LOWER
-from tests.migration.fault_cluster import FaultCluster
+from tests.migration.fault_cluster import CONFIG, FaultCluster
 
 BLOCKED_MS: Final = 1_500
 """How long a mongod waits before it executes a command; longer than it takes to kill a process."""
@@ -21,8 +22,8 @@ class Place:
 
     Attributes:
         name: for the names of tests.
-        shard: the shard on whose primary it is.
-        process: ``shardd`` or ``mongod``.
+        shard: the shard, or the config servers, on whose primary it is.
+        process: ``shardd``, ``configd`` or ``mongod``.
         mode: how the fail point is turned on.
     """
 
@@ -53,6 +54,21 @@ def coordinator_at(operation_type: str, *places: str) -> tuple[Place, ...]:
     return tuple(found)
 
 
+def config_coordinator_at(coordinator_type: str, *places: str) -> tuple[Place, ...]:
+    """The places of one kind of coordinator of the config servers, in order."""
+    return tuple(
+        Place(
+            f"{at} on the config servers",
+            CONFIG,
+            "configd",
+            HANG_IN_CONFIG_COORDINATOR,
+            "alwaysOn",
+            {"coordinatorType": coordinator_type, "at": at},
+        )
+        for at in places
+    )
+
+
 def mongod_at(shard: str, command: str) -> Place:
     """A shard's mongod is slow to execute a command, once."""
     data = {
@@ -64,4 +80,4 @@ def mongod_at(shard: str, command: str) -> Place:
     return Place(f"mongod of {shard}", shard, "mongod", "failCommand", {"times": 1}, data)
 
 
-__all__ = ["BEGIN", "END", "Place", "coordinator_at", "mongod_at"]
+__all__ = ["BEGIN", "END", "Place", "config_coordinator_at", "coordinator_at", "mongod_at"]

@@ -10,6 +10,7 @@ import pytest
 from tests.ddl.changes import STOPS, THINGS, Change
 from tests.ddl.outcome import check_outcome
 from tests.ddl.persistent_client import requesting
+from tests.ddl.step_downs import check_step_down
 from tests.fail_points import FailPoint
 from tests.integration.sharded import LOWER, UPPER
 from tests.integration.waiting import eventually
@@ -35,15 +36,7 @@ def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["primary shard", "other shard"])
 @pytest.mark.parametrize("stop", STOPS)
 def test_step_down(cluster: FaultCluster, change: Change, stop: str, side: str) -> None:
-    with writing(f"{change.writers_db}.{THINGS}", cluster.router_addresses) as writers:
-        writers.wait_for_progress(60)
-        with STOPS[stop][1].blocked(cluster) as point, requesting(cluster, change) as client:
-            point.wait_entered()
-            step_down(cluster, side)
-            point.turn_off()
-            client.wait()
-        writers.wait_for_progress(60)
-    check_outcome(cluster, change, writers)
+    check_step_down(cluster, change, stop, side)
 
 
 @pytest.mark.exhaustive

@@ -4,7 +4,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from tests.integration.pipeline_strategies import FILTERS
+from tests.integration.document_strategies import FILTERS
 
 INDEXES: Final = ("b", "c", "n.e", [("a", -1), ("b", 1)], [("b", 1), ("k", 1)], [("n.f", 1), ("k", -1)], [("$**", 1)])
 """No two of a key's fields are ever arrays, which mongod would refuse."""

@@ -6,6 +6,7 @@ On the clusters of `tests.second_run` it is secured and logs in.
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import bson
@@ -18,11 +19,17 @@ SECONDS_MAX = 30.0
 
 
 class RawClient:
-    """One connection; every method blocks until the server has answered."""
+    """One connection; every method blocks until the server has answered.
+
+    Attributes:
+        socket: the connection.
+        opened: when it was opened. A former connection may have had the same port.
+    """
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         credentials = credentials_for(address)
+        self.opened = datetime.now(UTC)
         self.socket = credentials.secured(socket.create_connection((host, int(port)), SECONDS_MAX), host)
         if credentials.user:
             self._log_in(credentials)

@@ -11,7 +11,7 @@ import bson
 from shardwright.deploy.ports import PortReservation
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.waiting import eventually
-from tests.local_cluster import RunningCluster
+from tests.local_cluster import RunningCluster, forget_credentials
 
 START_SECONDS_MAX = 120.0
 END_SECONDS_MAX = 30.0
@@ -52,6 +52,7 @@ def router_of(
         finally:
             process.kill()
             process.wait()
+            forget_credentials([address])
 
 
 def worker_of(address: str) -> int | None:

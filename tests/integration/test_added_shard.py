@@ -1,6 +1,8 @@
 """A shard added through one router receives the commands that another router sends to all shards."""
 
+import json
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from bson.max_key import MaxKey
@@ -15,6 +17,7 @@ from tests.local_cluster import RunningCluster, client_of, running_cluster
 from tests.shardd.mini_cluster import replica_set
 
 DB = "added"
+AUDIT: Final = "audit.json"
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +35,11 @@ def grown(tmp_path_factory: pytest.TempPathFactory, streams: list[ChangeStream[D
 
     ``added.c``, sharded by ``k``, has documents on all three.
     """
+    directory = tmp_path_factory.mktemp("cluster")
+    audit = ("audit-destination=file", f"audit-path={directory / AUDIT}")
     options = ("--routers", "2", "--orphan-cleanup-delay", "0")
     with (
-        running_cluster(tmp_path_factory.mktemp("cluster"), *options) as cluster,
+        running_cluster(directory, *options, *(f"--router-option={each}" for each in audit)) as cluster,
         replica_set(tmp_path_factory.mktemp("third")) as third,
         third.client() as alone,
         cluster.direct("router.0") as first,
@@ -128,3 +133,12 @@ def test_it_leaves_and_comes_back(grown: RunningCluster) -> None:
         first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": MinKey()}, {"k": 0}], to="third")
         second[DB].c.insert_one({"_id": -11, "k": -11, "x": 1})
         assert list(first[DB].c.find(sort={"k": 1})) == [{"_id": -11, "k": -11, "x": 1}, *expected]
+    events = [json.loads(line) for line in (grown.directory / AUDIT).read_text().splitlines()]
+    told = [(each["atype"], each["result"], each["param"]) for each in events if each["atype"].endswith("Shard")]
+    assert told[len(grown.shards) :] == [
+        ("addShard", 0, {"shard": "third", "connectionString": host}),
+        *[("removeShard", 0, {"shard": "third"})] * 3,
+        ("addShard", ErrorCode.OperationFailed, {"shard": "third", "connectionString": host}),
+        ("addShard", ErrorCode.IllegalOperation, {"shard": "another", "connectionString": host}),
+        ("addShard", 0, {"shard": "third", "connectionString": host}),
+    ]

@@ -90,6 +90,14 @@ ORDERED: list[Stages] = [
     [{"$facet": {"few": [BY_KEY, {"$limit": 2}], "n": [{"$count": "n"}]}}],
     [{"$geoNear": {"near": [0, 0], "distanceField": "far", "key": "at"}}, {"$limit": 5}],
     [{"$match": {"$text": {"$search": "one"}}}, {"$sort": {"score": {"$meta": "textScore"}, "key": 1}}],
+    *(
+        [{"$match": {"$text": {"$search": "one"}}}, {"$sort": {"score": {"$meta": "textScore"}, "key": 1}}, *after]
+        for after in (
+            [{"$project": {"key": 1}}, {"$skip": 3}, {"$limit": 4}],
+            [{"$set": {"score": {"$meta": "textScore"}}}, {"$unset": "at"}],
+            [{"$count": "n"}],
+        )
+    ),
     [{"$count": "n"}],
     [{"$match": {"x": {"$gt": 3}}}, {"$skip": 3}, {"$count": "n"}],
     [{"$sortByCount": "$g"}, {"$sort": {"count": -1, "_id": 1}}],
@@ -354,21 +362,24 @@ def test_statistics_and_operations_of_all_shards_are_merged(data: Database[Docum
         )
     }
     assert indexes["_id_"] == 2
-    operations = client.admin.aggregate([{"$currentOp": {"idleConnections": True}}, {"$group": {"_id": "$shard"}}])
+    of_all: Document = {"$currentOp": {"allUsers": True, "idleConnections": True}}
+    operations = client.admin.aggregate([of_all, {"$group": {"_id": "$shard"}}])
     assert {each["_id"] for each in operations} == {LOWER, UPPER}
 
 
 def test_explain_shows_the_halves(data: Database[Document]) -> None:
-    def explained(*stages: Document) -> Document:
-        return data.command("aggregate", "ranged", pipeline=list(stages), explain=True)
+    def explained(*stages: Document, allow_disk_use: bool = False) -> Document:
+        command = {"aggregate": "ranged", "pipeline": list(stages), "allowDiskUse": allow_disk_use}
+        return data.command({**command, "explain": True})
 
     grouped = explained({"$group": {"_id": "$g", "n": {"$sum": 1}}})
-    assert grouped["mergeType"] == "anyShard"
+    assert grouped["mergeType"] == "mongos"
     assert grouped["splitPipeline"]["shardsPart"] == [{"$group": {"_id": "$g", "n": {"$sum": 1}}}]
     merging = grouped["splitPipeline"]["mergerPart"]
     assert merging[0]["$mergeCursors"]["nss"] == data.ranged.full_name
     assert merging[1] == {"$group": {"_id": "$$ROOT._id", "n": {"$sum": "$$ROOT.n"}, "$doingMerge": True}}
     assert set(grouped["shards"]) == {LOWER, UPPER}
+    assert explained({"$group": {"_id": "$g"}}, allow_disk_use=True)["mergeType"] == "anyShard"
     assert explained(BY_KEY)["mergeType"] == "mongos"
     assert explained(JOIN)["mergeType"] == "primaryShard"
     assert explained({"$merge": "ranged"})["splitPipeline"]["mergerPart"][-1] == {"$merge": "ranged"}

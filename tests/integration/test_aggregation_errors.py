@@ -53,10 +53,11 @@ ANYWHERE: list[Document] = [
     {"$densify": 3},
     {"$fill": 3},
     {"$setWindowFields": {"output": {"r": {"$unknown": {}}}}},
-    {"$_internalDensify": {}},
-    {"$queue": []},
 ]
 """Stages that are refused wherever they stand."""
+
+OF_SERVERS: list[Document] = [{"$_internalDensify": {}}, {"$queue": []}]
+"""Stages that only servers send."""
 
 ON_NOTHING: list[Document] = [
     {"$match": {}},
@@ -100,6 +101,13 @@ def test_stages_without_a_collection(data: Database[Document], alone: Database[D
 )
 def test_stages_on_a_collection(data: Database[Document], alone: Database[Document], stages: list[Document]) -> None:
     assert refusal(data, "ranged", stages) == refusal(alone, "ranged", stages)
+
+
+@pytest.mark.parametrize("stage", OF_SERVERS, ids=str)
+def test_stages_of_servers(data: Database[Document], alone: Database[Document], stage: Document) -> None:
+    assert refusal(data, 1, [stage]) == refusal(alone, 1, [stage])
+    for stages in ([stage], [{"$limit": 3}, stage]):
+        assert refusal(data, "ranged", stages) == refusal(alone, "ranged", stages)
 
 
 def test_halves_are_checked_against_the_stable_api(data: Database[Document]) -> None:

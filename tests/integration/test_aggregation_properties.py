@@ -1,6 +1,7 @@
 """Commands over several shards, above all aggregations, give what one mongod gives that has the same documents."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import bson
@@ -13,8 +14,12 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tests.integration.command_strategies import COMMANDS, INDEXES
-from tests.integration.pipeline_strategies import DOCUMENTS, OPTIONS, OTHER, SHARDED_OTHER, pipelines
+from tests.integration.document_strategies import DOCUMENTS, FULL_DOCUMENTS
+from tests.integration.pipeline_strategies import OPTIONS, pipelines
+from tests.integration.result_order import has_ordered_fields, is_in_order
 from tests.integration.sharded import LOWER, UPPER, Document
+from tests.integration.source_strategies import SEARCH_INDEXES, places, reads_no_collection, takes_no_hint
+from tests.integration.stage_strategies import OTHER, SHARDED_OTHER
 from tests.local_cluster import Client
 from tests.sampling import many
 
@@ -43,6 +48,7 @@ def stored(client: Client) -> Iterator[Database[Document]]:
             middle = {field: 10 if field == "k" else 3 for field in key}
             client.admin.command("split", namespace, middle=middle)
             client.admin.command("moveChunk", namespace, find=middle, to=UPPER)
+    make_search_indexes(*(database[name] for name in SHARD_KEYS))
     fill_others(database)
     yield database
     client.drop_database(database.name)
@@ -52,9 +58,17 @@ def stored(client: Client) -> Iterator[Database[Document]]:
 def alone(lower_mongod: Client) -> Iterator[Database[Document]]:
     """A database of one mongod alone."""
     database = lower_mongod[f"{NAME}_alone"]
+    make_search_indexes(database[PLAIN])
     fill_others(database)
     yield database
     lower_mongod.drop_database(database.name)
+
+
+def make_search_indexes(*collections: Collection[Document]) -> None:
+    """Create what searches by place and by text need."""
+    for collection in collections:
+        for index in SEARCH_INDEXES:
+            collection.create_index(index)
 
 
 def fill_others(database: Database[Document]) -> None:
@@ -63,15 +77,23 @@ def fill_others(database: Database[Document]) -> None:
         database[name].insert_many([{"_id": n, "a": n, "k": 100 + n} for n in range(8)])
 
 
+def run(collection: Collection[Document], pipeline: list[Document], options: Document) -> list[Document]:
+    """The results of a pipeline, of the database if it reads no collection."""
+    if takes_no_hint(pipeline):
+        options = {name: value for name, value in options.items() if name != "hint"}
+    if reads_no_collection(pipeline):
+        return list(collection.database.aggregate(pipeline, **options))
+    return list(collection.aggregate(pipeline, **options))
+
+
 def answer(collection: Collection[Document], pipeline: list[Document], options: Document) -> object:
-    """The results as a multiset, or the code of the error."""
-    # mongod's faster engine for $lookup puts a field that it replaces at the end; the one that merges does not.
-    is_ordered = not any("$lookup" in stage for stage in pipeline)
+    """The results, in order if that is definite and otherwise as a multiset, or the code of the error."""
+    is_ordered = has_ordered_fields(pipeline)
     try:
-        results = collection.aggregate(pipeline, **options)
-        return sorted(bson.encode({"": _comparable(each, is_ordered)}) for each in results)
+        results = [bson.encode({"": _comparable(each, is_ordered)}) for each in run(collection, pipeline, options)]
     except OperationFailure as error:
         return error.code
+    return results if is_in_order(pipeline) else sorted(results)
 
 
 def _comparable(value: Any, is_ordered: bool, name: str = "") -> Any:  # noqa: ANN401 - any value
@@ -87,7 +109,7 @@ def _comparable(value: Any, is_ordered: bool, name: str = "") -> Any:  # noqa: A
 
 def fill(database: Database[Document], alone: Database[Document], documents: list[Document]) -> None:
     """Give all collections the same documents, with unique ``k``."""
-    rows: list[Any] = [{**each, "_id": number, "k": number} for number, each in enumerate(documents)]
+    rows: list[Any] = [{**each, "_id": n, "k": n, **places(n)} for n, each in enumerate(documents)]
     # A shard key field may not be an array.
     kept = [row for row in rows if not isinstance(row.get("a"), list)]
     for collection in (alone[PLAIN], *(database[name] for name in SHARD_KEYS)):
@@ -96,19 +118,44 @@ def fill(database: Database[Document], alone: Database[Document], documents: lis
             collection.insert_many(kept)
 
 
+@contextmanager
+def made_indexes(collections: list[Collection[Document]], indexes: list[Any]) -> Iterator[list[str]]:
+    """All collections have the indexes during the block; yields the names that may be hinted at."""
+    made = [(each, each.create_index(index)) for each in collections for index in indexes]
+    try:
+        yield sorted({name for _, name in made if "$**" not in name})
+    finally:
+        for collection, name in made:
+            collection.drop_index(name)
+
+
+WITH_INDEXES = st.tuples(FULL_DOCUMENTS, st.lists(st.sampled_from(INDEXES), min_size=1, max_size=2, unique_by=str))
+WITHOUT_INDEXES: st.SearchStrategy[tuple[list[Document], list[Any]]] = st.tuples(DOCUMENTS, st.just([]))
+
+
 @settings(max_examples=many(250, 13), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(documents=DOCUMENTS, tried=st.lists(st.tuples(pipelines(), OPTIONS), min_size=3, max_size=3))
+@given(
+    indexed=st.one_of(WITHOUT_INDEXES, WITH_INDEXES),
+    tried=st.lists(st.tuples(pipelines(), OPTIONS), min_size=3, max_size=3),
+)
 def test_sharded_collections_answer_as_a_mongod_alone(
     stored: Database[Document],
     alone: Database[Document],
-    documents: list[Document],
+    indexed: tuple[list[Document], list[Any]],
     tried: list[tuple[list[Document], Document]],
 ) -> None:
+    documents, indexes = indexed
     fill(stored, alone, documents)
-    for pipeline, options in tried:
-        expected = answer(alone[PLAIN], pipeline, options)
-        for name in SHARD_KEYS:
-            assert answer(stored[name], pipeline, options) == expected, (name, pipeline, options)
+    collections = [stored[name] for name in SHARD_KEYS]
+    with made_indexes([alone[PLAIN], *collections], indexes) as hints:
+        for number, (pipeline, options) in enumerate(tried):
+            if indexes:
+                # Without any hint first, so that mongod chooses, and then with each.
+                hint = [None, *hints][number % (len(hints) + 1)]
+                options = {**options, "hint": hint} if hint else {k: v for k, v in options.items() if k != "hint"}
+            expected = answer(alone[PLAIN], pipeline, options)
+            for collection in collections:
+                assert answer(collection, pipeline, options) == expected, (collection.name, indexes, pipeline, options)
 
 
 WRITING = st.one_of(
@@ -128,12 +175,11 @@ def written(database: Database[Document], name: str, pipeline: list[Document], o
     target = database[WRITTEN]
     target.drop()
     target.insert_many([{"_id": number, "b": -number, "kept": True} for number in range(0, 20, 3)])
-    collection = database[name]
     try:
-        collection.aggregate(pipeline, **options)
+        run(database[name], pipeline, options)
     except OperationFailure as error:
         return error.code
-    is_ordered = not any("$lookup" in stage for stage in pipeline)
+    is_ordered = has_ordered_fields(pipeline)
     documents = [_comparable(each, is_ordered) for each in target.find()]
     return sorted(bson.encode({"": _without_generated_id(each)}) for each in documents)
 
@@ -190,12 +236,8 @@ def test_reads_and_writes_with_any_indexes(
 ) -> None:
     collections = [stored[name] for name in SHARD_KEYS]
     fill(stored, alone, documents)
-    made = [(each, each.create_index(index)) for each in (alone[PLAIN], *collections) for index in indexes]
-    try:
+    with made_indexes([alone[PLAIN], *collections], indexes):
         for command in commands:
             expected = reply_and_rest(alone[PLAIN], command)
             for collection in collections:
                 assert reply_and_rest(collection, command) == expected, (collection.name, indexes, command)
-    finally:
-        for collection, name in made:
-            collection.drop_index(name)

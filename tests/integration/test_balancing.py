@@ -131,6 +131,28 @@ def test_balancing_of_a_collection_can_be_disabled(client: Client, database: Dat
     assert explain() == ([], ["migrations of the collection are not permitted (permitMigrations)"])
 
 
+def test_a_chunk_of_one_key_becomes_jumbo(client: Client, database: Database[Document]) -> None:
+    """Its donor refuses to move it, and it cannot be split."""
+    namespace = f"{database.name}.one_key"
+    shard_collection(database, "one_key", {"key": 1})
+    client.admin.command("configureCollectionBalancing", namespace, chunkSize=1)
+    database.one_key.insert_many([{"key": 7, "filler": "x" * DOCUMENT_BYTES} for _ in range(300)])
+    for bound in (7, 8):
+        client.admin.command("split", namespace, middle={"key": bound})
+    client.admin.command("addShardToZone", UPPER, zone="jumbo")
+    try:
+        client.admin.command("updateZoneKeyRange", namespace, min={"key": 7}, max={"key": 8}, zone="jumbo")
+        with balancer_on(client):
+            eventually(lambda: chunks(client, namespace)[1].get("jumbo"), within=EVEN_SECONDS_MAX, what="it is jumbo")
+        assert placement(client, namespace) == [LOWER] * 3
+        client.admin.command("updateZoneKeyRange", namespace, min={"key": 7}, max={"key": 8}, zone=None)
+        client.admin.command("clearJumboFlag", namespace, bounds=[{"key": 7}, {"key": 8}])
+        assert not any(each.get("jumbo") for each in chunks(client, namespace))
+    finally:
+        client.admin.command("updateZoneKeyRange", namespace, min={"key": 7}, max={"key": 8}, zone=None)
+        client.admin.command("removeShardFromZone", UPPER, zone="jumbo")
+
+
 def test_zones_are_split_and_filled(client: Client, database: Database[Document]) -> None:
     namespace = fill(database, "zoned", 1)
     client.admin.command("addShardToZone", "shard1", zone="balanced")

@@ -290,6 +290,49 @@ def test_images(placed: Documents) -> None:
     assert all("preImageId" not in event and "rawOplogUpdateSpec" not in event for event in events)
 
 
+def test_recorded_pre_images_complete_document_keys(placed: Documents) -> None:
+    """Although the stream has not asked for them, and without being shown."""
+    insert(placed, 1, SPLIT_AT + 1)
+    placed.database.command("collMod", placed.name, changeStreamPreAndPostImages={"enabled": True})
+    by_key: list[Document] = [{"$match": {"documentKey.key": {"$gt": SPLIT_AT}}}]
+    with placed.watch(max_await_time_ms=500) as stream, placed.watch(by_key, max_await_time_ms=500) as matching:
+        for key in (1, SPLIT_AT + 1):
+            placed.update_one({"key": key}, {"$set": {"x": 1}})
+        placed.update_one({"_id": 1, "key": 1}, {"$set": {"key": 2}})
+        with placed.database.client.start_session() as session, session.start_transaction():
+            placed.delete_one({"key": 2}, session=session)
+            placed.delete_one({"key": SPLIT_AT + 1}, session=session)
+        events = take(stream, 5)
+        matched = take(matching, 2)
+    keys = [(1, 1), (SPLIT_AT + 1, SPLIT_AT + 1), (2, 1), (2, 1), (SPLIT_AT + 1, SPLIT_AT + 1)]
+    assert [event["operationType"] for event in events] == 3 * ["update"] + 2 * ["delete"]
+    assert sorted([tuple(event["documentKey"].values()) for event in events[3:]]) == sorted(keys[3:])
+    assert [event["documentKey"] for event in events[:3]] == [{"key": key, "_id": _id} for key, _id in keys[:3]]
+    assert [event["documentKey"]["key"] for event in matched] == 2 * [SPLIT_AT + 1]
+    assert all("preImageId" not in event and "fullDocumentBeforeChange" not in event for event in events)
+
+
+def test_without_pre_images_a_document_key_is_the_id(placed: Documents) -> None:
+    insert(placed, 1)
+    with placed.watch(max_await_time_ms=500) as stream:
+        placed.update_one({"key": 1}, {"$set": {"x": 1}})
+        placed.delete_one({"key": 1})
+        events = take(stream, 2)
+    assert [event["documentKey"] for event in events] == 2 * [{"_id": 1}]
+    assert all("preImageId" not in event for event in events)
+
+
+def test_a_document_that_moves_is_deleted_before_it_is_inserted(placed: Documents) -> None:
+    keys = [(1, SPLIT_AT + 1), (SPLIT_AT + 2, 2)]
+    insert(placed, *(old for old, _ in keys))
+    with placed.watch(max_await_time_ms=500) as stream:
+        for old, new in keys:
+            placed.update_one({"key": old}, {"$set": {"key": new}})
+        events = take(stream, 6)
+    assert brief(events) == [(kind, old) for old, _ in keys for kind in ("update", "delete", "insert")]
+    assert [events[2]["documentKey"]["key"], events[5]["documentKey"]["key"]] == [new for _, new in keys]
+
+
 def test_a_missing_image_is_an_error_or_null(placed: Documents) -> None:
     insert(placed, 1)
     with (

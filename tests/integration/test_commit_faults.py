@@ -57,6 +57,10 @@ VICTIMS: Final = (
     (FIRST_ROUTER,),
 )
 
+TRANSFERRED: Final = {"low": 90, "high": 110}
+DEPOSITED: Final = {"low": 100, "high": 110}
+NOTHING_DONE: Final = {"low": 100, "high": 100}
+
 OUTCOME_SECONDS_MAX: Final = 90.0
 NO_SUCH_TRANSACTION: Final = 251
 
@@ -283,6 +287,31 @@ def test_message_of_a_coordinator_that_is_lost(
     check_settled(faulty, tokens, is_committed=True)
 
 
+@pytest.mark.matrix(share=0.5)
+@pytest.mark.parametrize("victims", [each for each in VICTIMS if not each[0].startswith(COORDINATOR)], ids="+".join)
+def test_kill_before_the_only_writer_commits(
+    faulty: FaultCluster, application: Client, tokens: Tokens, victims: tuple[str, ...]
+) -> None:
+    """Without a two-phase commit: the reader has committed, and the writer's shard alone knows the outcome."""
+    blocked = {"failCommands": ["commitTransaction"], "failInternalCommands": True, "blockConnection": True}
+    with application.start_session() as session:
+        session.start_transaction()
+        assert accounts(application).find_one(LOW, session=session) is not None
+        accounts(application).update_one(HIGH, {"$inc": {"balance": 10}}, session=session)
+        assert tokens.recovery_token == {"recoveryShardId": UPPER}
+        mongod = faulty.client(f"{PARTICIPANT}.mongod")
+        with fail_point(mongod, "failCommand", {"times": 1}, **blocked, blockTimeMS=3_000) as point:
+            commit = RunningCommit(session)
+            point.wait_entered()
+            with killed(faulty, *victims):
+                if victims == (FIRST_ROUTER,):
+                    is_committed = commit.wait()
+            is_committed = commit.wait()
+    assert not (is_committed and f"{PARTICIPANT}.mongod" in victims)
+    end_what_is_left(faulty)
+    check_settled(faulty, tokens, is_committed=is_committed, committed=DEPOSITED)
+
+
 def test_router_that_dies_before_the_commit(faulty: FaultCluster, application: Client, tokens: Tokens) -> None:
     """The other router has never heard of the transaction, but of its shard, by the recovery token."""
     with application.start_session() as session:
@@ -327,9 +356,11 @@ def lose_transaction(cluster: FaultCluster, tokens: Tokens) -> None:
     assert reply["ok"], reply
 
 
-def check_settled(cluster: FaultCluster, tokens: Tokens, *, is_committed: bool) -> None:
+def check_settled(
+    cluster: FaultCluster, tokens: Tokens, *, is_committed: bool, committed: dict[str, int] = TRANSFERRED
+) -> None:
     """Everybody knows the outcome, also by the token, and the accounts can be used."""
-    expected = {"low": 90, "high": 110} if is_committed else {"low": 100, "high": 100}
+    expected = committed if is_committed else NOTHING_DONE
     wait_decided(cluster)
     for index, address in enumerate(cluster.router_addresses):
         with raw_client(address) as router:

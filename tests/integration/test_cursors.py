@@ -17,6 +17,7 @@ from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
+from tests.server_parameters import server_parameter
 
 COUNT = 1000
 CURSOR_NOT_FOUND = 43
@@ -31,11 +32,13 @@ def filled(ranged: Documents) -> Documents:
 
 @pytest.fixture
 def cursor_timeout_ms(client: Client) -> Iterator[int]:
-    """Cursors of the first router are closed after being idle for a tenth of a second."""
+    """Cursors of the first router are closed after being idle for a tenth of a second, in sessions too."""
     timeout = 100
-    was = client.admin.command("setParameter", 1, cursorTimeoutMillis=timeout)["was"]
-    yield timeout
-    client.admin.command("setParameter", 1, cursorTimeoutMillis=was)
+    with (
+        server_parameter(client, "cursorTimeoutMillis", timeout),
+        server_parameter(client, "enableTimeoutOfInactiveSessionCursors", 1),
+    ):
+        yield timeout
 
 
 def open_cursors(client: Client) -> int:
@@ -138,6 +141,53 @@ def test_cursor_without_timeout_outlives_one_with(client: Client, filled: Docume
         next(immortal), next(mortal)
         eventually(lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"] > timed_out)
         assert len(list(immortal)) == COUNT - 1
+
+
+PROJECTION: Document = {"$project": {"key": 1}}
+LONG_PIPELINES: dict[str, list[Document]] = {
+    "merged by the router": [],
+    "merged by a mongod": [{"$lookup": {"from": "other", "pipeline": [], "as": "other"}}, PROJECTION],
+    "joined by the router": [
+        {
+            "$lookup": {
+                "from": "ranged",
+                "localField": "key",
+                "foreignField": "key",
+                "pipeline": [PROJECTION],
+                "as": "same",
+            }
+        },
+        PROJECTION,
+    ],
+}
+
+
+@pytest.mark.parametrize("case", LONG_PIPELINES)
+def test_a_shard_keeps_a_cursor_of_a_session_until_its_turn_comes(
+    cluster: RunningCluster, ranged: Documents, upper_mongod: Client, case: str
+) -> None:
+    """A mongod ends other cursors that have been idle for ten minutes."""
+    ranged.insert_many({"_id": key, "key": key} for key in range(10))
+    ranged.insert_many({"_id": key, "key": key, "padding": "x" * 900_000} for key in range(600, 620))
+    ranged.database.other.insert_one({})
+    pipeline = [{"$sort": {"key": 1}}, *LONG_PIPELINES[case]]
+    with (
+        server_parameter(upper_mongod, "clientCursorMonitorFrequencySecs", 1),
+        server_parameter(upper_mongod, "cursorTimeoutMillis", 500),
+        ranged.aggregate(pipeline, batchSize=2) as found,
+        raw_client(cluster.address("shard1.0.mongod")) as without_session,
+    ):
+        keys = [next(found)["key"]]
+        find = {"find": ranged.name, "batchSize": 1, "projection": {"_id": 1}}
+        idle = without_session.command(find, db=ranged.database.name)["cursor"]["id"]
+        eventually(lambda: idle not in idle_cursor_ids(upper_mongod, ranged), what="the other cursor is ended")
+        keys += [document["key"] for document in found]
+    assert keys == [*range(10), *range(600, 620)]
+
+
+def idle_cursor_ids(mongod: Client, collection: Documents) -> set[int]:
+    """The ids of idle cursors of a mongod on one collection."""
+    return {int(each["cursor"]["cursorId"]) for each in namespace_cursors(mongod, collection)}
 
 
 def test_cursor_belongs_to_its_session(client: Client, filled: Documents) -> None:

@@ -17,11 +17,12 @@ from pymongo.errors import OperationFailure
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import FailPoint, fail_point
+from tests.integration.ddl_operations import NO_CODE, REFUSALS, Operation, admin
 from tests.integration.sharded import LOWER, UPPER, Documents, shard_by_range
-from tests.integration.test_ddl_conflicts import NO_CODE, REFUSALS, Operation, admin
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 from tests.resharding.resharded import LAST, new_collection, two_halves
+from tests.server_parameters import server_parameter
 
 _numbers = count(1)
 
@@ -76,11 +77,11 @@ REFUSED: Final = REFUSALS | {ErrorCode.ReshardCollectionAborted, 5808201}
 @pytest.fixture(autouse=True)
 def patient(cluster: RunningCluster) -> Iterator[None]:
     """A resharding that is held up in its critical section is not aborted for that."""
-    name = "reshardingCriticalSectionTimeoutMillis"
-    with cluster.direct("config.0.mongod") as config:
-        before = config.admin.command({"setParameter": 1, name: 60_000})["was"]
+    with (
+        cluster.direct("config.0.mongod") as config,
+        server_parameter(config, "reshardingCriticalSectionTimeoutMillis", 60_000),
+    ):
         yield
-        config.admin.command({"setParameter": 1, name: before})
 
 
 @pytest.fixture

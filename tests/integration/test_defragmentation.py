@@ -14,9 +14,12 @@ FRAGMENTS: Final = 8
 SECONDS_MAX: Final = 240.0
 
 
-def test_fragments_become_few_chunks_under_load(client: Client, database: Database[Document]) -> None:
-    """Every other chunk is on the other shard. The chunk size is that of the cluster, so all of them are small."""
-    namespace = f"{database.name}.fragments"
+def fragment(database: Database[Document]) -> str:
+    """A collection whose every other chunk is on the other shard; returns its full name.
+
+    The chunk size is that of the cluster, so all chunks are small.
+    """
+    client, namespace = database.client, f"{database.name}.fragments"
     shard_collection(database, "fragments", {"key": 1})
     bounds = [number * 1000 // FRAGMENTS for number in range(1, FRAGMENTS)]
     for bound in bounds:
@@ -28,6 +31,11 @@ def test_fragments_become_few_chunks_under_load(client: Client, database: Databa
     collection.with_options(write_concern=WriteConcern("majority")).insert_many(documents)
     assert count_chunks(client, namespace) == FRAGMENTS
     assert {each["shard"] for each in chunks(client, namespace)} == {LOWER, UPPER}
+    return namespace
+
+
+def test_fragments_become_few_chunks_under_load(client: Client, database: Database[Document]) -> None:
+    namespace, collection = fragment(database), database.fragments
     writers = Workload(collection, writers=2)
     writers.start()
     try:

@@ -78,6 +78,25 @@ def test_aggregate_on_one_shard(filled: Documents) -> None:
     assert list(explained["shards"]) == [UPPER]
 
 
+@pytest.mark.parametrize("pipeline", [[{"$match": {"key": 700}}], [{"$group": {"_id": "$a"}}]], ids=str)
+@pytest.mark.parametrize("hint", ["_id_", {"key": 1}, {"$natural": 1}], ids=str)
+def test_hint_of_an_aggregation(filled: Documents, pipeline: list[Document], hint: str | Document) -> None:
+    """On one shard and on both."""
+    command = {"aggregate": filled.name, "pipeline": pipeline, "cursor": {}, "hint": hint}
+    explained = explain(filled.database, command)
+    assert explained["command"]["hint"] == hint
+    scan = {"_id_": ("IXSCAN", "_id_"), "{'key': 1}": ("IXSCAN", "key_1")}.get(str(hint), ("COLLSCAN", None))
+    for shard in explained["shards"].values():
+        first = shard["stages"][0]["$cursor"] if "stages" in shard else shard
+        plan = first["queryPlanner"]["winningPlan"]
+        assert scan in _scans(plan.get("queryPlan", plan))
+
+
+def _scans(plan: Document) -> list[tuple[str, str | None]]:
+    """The stages of a plan, each with the index that it reads."""
+    return [(plan["stage"], plan.get("indexName")), *(_scans(plan["inputStage"]) if "inputStage" in plan else [])]
+
+
 def test_explain_of_explain_is_refused(filled: Documents) -> None:
     with pytest.raises(OperationFailure) as caught:
         explain(filled.database, {"explain": {"find": filled.name}})

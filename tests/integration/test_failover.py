@@ -1,6 +1,7 @@
-"""A shard of three members follows elections while clients write."""
+"""Shards of three members follow elections while clients write."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,8 @@ from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from tests.integration.raw_client import raw_client
-from tests.integration.sharded import LOWER, Document, Documents
+from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
+from tests.integration.test_change_streams import Stream, take
 from tests.integration.waiting import eventually
 from tests.integration.workload import running_workload
 from tests.local_cluster import Client, RunningCluster, running_cluster
@@ -22,20 +24,66 @@ MEMBERS = 3
 
 @pytest.fixture(scope="module")
 def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One shard of three members."""
-    with running_cluster(tmp_path_factory.mktemp("replicated"), "--members", str(MEMBERS), "--shards", "1") as running:
+    """Two shards of three members each."""
+    with running_cluster(tmp_path_factory.mktemp("replicated"), "--members", str(MEMBERS), "--shards", "2") as running:
         yield running
 
 
 @pytest.fixture
 def collection(replicated: RunningCluster) -> Iterator[Documents]:
-    """A sharded collection with two chunks, both on the only shard."""
+    """A sharded collection with two chunks, both on the first shard, whose elections these tests are about."""
     with replicated.client() as client:
-        client.admin.command("enableSharding", "failover")
+        client.admin.command("enableSharding", "failover", primaryShard=LOWER)
         client.admin.command("shardCollection", "failover.things", key={"key": 1})
-        client.admin.command("split", "failover.things", middle={"key": 500})
+        client.admin.command("split", "failover.things", middle={"key": SPLIT_AT})
         yield client.failover.things
         client.drop_database("failover")
+
+
+@pytest.fixture
+def spread(collection: Documents) -> Documents:
+    """The collection with its second chunk on the second shard."""
+    collection.database.client.admin.command("moveChunk", collection.full_name, find={"key": SPLIT_AT}, to=UPPER)
+    return collection
+
+
+EVENTS = tuple(number + number % 2 * SPLIT_AT for number in range(40))
+"""The keys of documents inserted by tests of change streams, each on another shard than the one before."""
+
+Starts = list[tuple[dict[str, Any], tuple[int, ...]]]
+"""Options by which a stream starts, and the events that it is to have."""
+
+
+def insert(collection: Documents, keys: Iterable[int]) -> None:
+    for key in keys:
+        collection.insert_one({"_id": key, "key": key})
+
+
+def keys_of(stream: Stream, count: int) -> list[int]:
+    return [event["documentKey"]["key"] for event in take(stream, count, within=60)]
+
+
+def read_a_part(collection: Documents) -> Starts:
+    """Insert the first twenty documents, read the events of ten, and return all ways to go on."""
+    with collection.watch(max_await_time_ms=200) as stream:
+        insert(collection, EVENTS[:20])
+        events = take(stream, 10)
+    assert [event["documentKey"]["key"] for event in events] == list(EVENTS[:10])
+    last = events[-1]
+    return [
+        ({"resume_after": last["_id"]}, EVENTS[10:]),
+        ({"start_after": last["_id"]}, EVENTS[10:]),
+        ({"start_at_operation_time": last["clusterTime"]}, EVENTS[9:]),
+        ({"resume_after": events[0]["_id"]}, EVENTS[1:]),
+    ]
+
+
+def check_starts(collection: Documents, starts: Starts) -> None:
+    """Every event comes once and in order, whichever way a stream starts."""
+    for options, expected in starts:
+        with collection.watch(**options, max_await_time_ms=200) as stream:
+            assert keys_of(stream, len(expected)) == list(expected), options
+            assert stream.try_next() is None
 
 
 def primary(cluster: RunningCluster) -> int | None:
@@ -121,25 +169,52 @@ def test_death_of_the_primary_during_writes(
     workload.check(list(collection.find()))
 
 
-@pytest.mark.parametrize("event", ["step-down", "death"])
-def test_a_change_stream_goes_on(replicated: RunningCluster, collection: Documents, event: str) -> None:
-    """The driver resumes it if necessary; every event comes once."""
-    old = wait_for_primary(replicated)
-    expected = range(40)
-    with collection.watch(max_await_time_ms=200) as stream:
-        collection.insert_many({"_id": n, "key": n} for n in expected[:20])
-        events = [stream.next() for _ in range(10)]
-        if event == "step-down":
-            step_down(replicated, old)
-        else:
-            replicated.kill(f"{LOWER}.{old}.mongod")
-        wait_for_primary(replicated, other_than=old)
-        for n in expected[20:]:
-            collection.insert_one({"_id": n, "key": n})
-        events += [stream.next() for _ in expected[10:]]
-    assert [each["documentKey"]["_id"] for each in events] == list(expected)
-    if event == "death":
-        replicated.restart(f"{LOWER}.{old}.mongod")
+@contextmanager
+def failing_over(cluster: RunningCluster, way: str) -> Iterator[None]:
+    """During the block another member is the primary of the first shard, by an election or because the former died."""
+    old = wait_for_primary(cluster)
+    if way == "step-down":
+        step_down(cluster, old)
+    else:
+        cluster.kill(f"{LOWER}.{old}.mongod")
+    try:
+        wait_for_primary(cluster, other_than=old)
+        yield
+    finally:
+        if way == "death":
+            cluster.restart(f"{LOWER}.{old}.mongod")
+
+
+@pytest.mark.parametrize("way", ["step-down", "death"])
+def test_a_change_stream_goes_on(replicated: RunningCluster, spread: Documents, way: str) -> None:
+    """The driver resumes it if necessary; every event of both shards comes once."""
+    with spread.watch(max_await_time_ms=200) as stream:
+        insert(spread, EVENTS[:20])
+        seen = keys_of(stream, 10)
+        with failing_over(replicated, way):
+            insert(spread, EVENTS[20:])
+            seen += keys_of(stream, 30)
+            assert stream.try_next() is None
+    assert seen == list(EVENTS)
+
+
+@pytest.mark.parametrize("way", ["step-down", "death"])
+def test_change_streams_resume_after_a_failover(replicated: RunningCluster, spread: Documents, way: str) -> None:
+    """Wherever and however the client says to start, also with what was not read before."""
+    starts = read_a_part(spread)
+    with failing_over(replicated, way):
+        insert(spread, EVENTS[20:])
+        check_starts(spread, starts)
+
+
+def test_change_streams_resume_after_a_restart_of_the_router(replicated: RunningCluster, spread: Documents) -> None:
+    starts = read_a_part(spread)
+    replicated.kill("router.0")
+    replicated.restart("router.0")
+    with replicated.client() as client:
+        again = client.failover.things
+        insert(again, EVENTS[20:])
+        check_starts(again, starts)
 
 
 def test_secondaries_serve_reads(replicated: RunningCluster, collection: Documents) -> None:

@@ -7,6 +7,8 @@ from uuid import uuid4
 import pytest
 from bson.binary import Binary
 from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.timestamp import Timestamp
 from pymongo.database import Database
 
 from shardwright.deploy.cli import EXIT_INCONSISTENT
@@ -57,6 +59,29 @@ class Damage:
 
     def no_min_key(self) -> Callable[[], object]:
         return self._chunk({"shard": LOWER}, {"min": {"key": 0}})
+
+    def chunk_elsewhere(self) -> Callable[[], object]:
+        return self._chunk({"shard": UPPER}, {"shard": "nowhere"})
+
+    def older_chunks(self) -> Callable[[], object]:
+        """As if the catalog had been restored from a backup."""
+        return self._chunk({"shard": LOWER}, {"lastmod": Timestamp(1, 0)})
+
+    def other_options(self) -> Callable[[], object]:
+        self.upper.command("collMod", "ranged", validator={"key": {"$gte": 0}})
+        return lambda: self.upper.command("collMod", "ranged", validator={})
+
+    def other_collation(self) -> Callable[[], object]:
+        """Of the entry: both shards have none."""
+        name = {"_id": self.placed.full_name}
+        self.config["collections"].update_one(name, {"$set": {"defaultCollation": {"locale": "fr"}}})
+        return lambda: self.config["collections"].update_one(name, {"$unset": {"defaultCollation": 1}})
+
+    def temporary(self) -> Callable[[], object]:
+        self.lower.create_collection(f"system.resharding.{uuid4()}")
+        return lambda: [
+            self.lower.drop_collection(each) for each in self.lower.list_collection_names() if "resh" in each
+        ]
 
     def no_max_key(self) -> Callable[[], object]:
         return self._chunk({"shard": UPPER}, {"max": {"key": SPLIT_AT + 1}})
@@ -130,6 +155,10 @@ def damage(config: Database[Document], placed: Documents, lower_mongod: Client, 
         ("no_chunks", "MissingRoutingTable"),
         ("zones", "ZonesRangeOverlap"),
         ("zone_of_other_key", "CorruptedZoneShardKey"),
+        ("chunk_elsewhere", "ChunkOnUnknownShard"),
+        ("other_options", "CollectionOptionsMismatch"),
+        ("other_collation", "CollectionOptionsMismatch"),
+        ("temporary", "StrayTemporaryCollection"),
         ("other_uuid", "CollectionUUIDMismatch"),
         ("no_collection", "MissingLocalCollection"),
         ("no_index", "MissingShardKeyIndex"),
@@ -157,6 +186,44 @@ def test_a_chunk_of_another_key_is_found(database: Database[Document], damage: D
         undo()
     assert kinds(inconsistencies) == ["CorruptedChunkShardKey", "RoutingTableMissingMaxKey"]
     assert inconsistencies[0]["details"]["shardKeyPattern"] == {"key": 1}
+
+
+def test_a_catalog_that_is_older_than_what_the_shards_know_is_found(
+    database: Database[Document], damage: Damage
+) -> None:
+    undo = damage.older_chunks()
+    try:
+        inconsistencies = found(database)
+    finally:
+        undo()
+    assert set(kinds(inconsistencies)) == {"ShardCatalogCacheCollectionMetadataMismatch"}
+    assert LOWER in {each["details"]["shard"] for each in inconsistencies}
+    assert found(database) == []
+
+
+def test_options_are_told_with_the_shards_that_have_them(database: Database[Document], damage: Damage) -> None:
+    undo = damage.other_options()
+    try:
+        (only,) = found(database)
+    finally:
+        undo()
+    upper = {"validator": {"key": {"$gte": 0}}, "validationLevel": "strict", "validationAction": "error"}
+    assert only["details"]["options"] == [{"options": {}, "shards": [LOWER]}, {"options": upper, "shards": [UPPER]}]
+
+
+def test_an_older_entry_of_a_database_is_found(database: Database[Document], config: Database[Document]) -> None:
+    """The router reads it again and again, and the primary shard refuses it as often."""
+    assert found(database) == []
+    config.databases.update_one({"_id": database.name}, {"$inc": {"version.lastMod": -1}})
+    try:
+        database.client.admin.command("flushRouterConfig")
+        (only,) = found(database)
+    finally:
+        config.databases.update_one({"_id": database.name}, {"$inc": {"version.lastMod": 1}})
+    assert (only["type"], only["details"]["namespace"]) == ("OutdatedDatabaseEntry", database.name)
+    assert only["details"]["shard"] == LOWER
+    database.client.admin.command("flushRouterConfig")
+    assert found(database) == []
 
 
 def test_orphans_of_a_range_deletion_are_no_damage(database: Database[Document], placed: Documents) -> None:
@@ -187,17 +254,37 @@ def test_indexes_are_compared_on_request(database: Database[Document], placed: D
 
 
 def test_the_whole_cluster_is_checked(
-    client: Client, config: Database[Document], upper_mongod: Client, cluster: RunningCluster
+    client: Client,
+    config: Database[Document],
+    upper_mongod: Client,
+    cluster: RunningCluster,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The catalog has a collection without a database, and a shard has a database that is not in the catalog."""
+    """The catalog has a collection without a database, chunks without a collection, and a database without a shard;
+    and a shard has a database that is not in the catalog."""
     hidden = {"_id": "no_such_database.c", "uuid": Binary.from_uuid(uuid4()), "key": {"x": 1}, "unique": False}
     config["collections"].insert_one(hidden)
     upper_mongod.stray_database.c.insert_one({})
+    stray = {"uuid": Binary.from_uuid(uuid4()), "min": {"x": MinKey()}, "max": {"x": MaxKey()}, "shard": UPPER}
+    config.chunks.insert_one({**stray, "lastmod": Timestamp(1, 0)})
+    version = {"uuid": Binary.from_uuid(uuid4()), "timestamp": Timestamp(1, 1), "lastMod": 1}
+    config.databases.insert_one({"_id": "lost_database", "primary": "nowhere", "version": version})
     try:
-        eventually(lambda: len(about_these(found(client.admin))) == 2)
-        assert kinds(about_these(found(client.admin))) == ["HiddenShardedCollection", "StrayDatabase"]
+        eventually(lambda: len(about_these(found(client.admin))) == 4)
+        inconsistencies = about_these(found(client.admin))
+        kinds_expected = ["StrayChunks", "DatabaseOnUnknownShard", "HiddenShardedCollection", "StrayDatabase"]
+        assert kinds(inconsistencies) == kinds_expected
+        assert inconsistencies[0]["details"]["collectionUUID"] == stray["uuid"]
         assert shardwright(["check", "--dir", str(cluster.directory)]) == EXIT_INCONSISTENT
+        printed = capsys.readouterr().out
+        assert "  lost_database: DatabaseOnUnknownShard: Found a database whose primary shard does not exist" in printed
+        assert (
+            '  stray_database: StrayDatabase: Found a database on a shard that is not in the catalog {"shard"'
+            in printed
+        )
     finally:
+        config.chunks.delete_one({"uuid": stray["uuid"]})
+        config.databases.delete_one({"_id": "lost_database"})
         config["collections"].delete_one({"_id": hidden["_id"]})
         upper_mongod.drop_database("stray_database")
     assert about_these(found(client.admin)) == []
@@ -205,9 +292,8 @@ def test_the_whole_cluster_is_checked(
 
 def about_these(inconsistencies: Sequence[Document]) -> list[Document]:
     """Those that this test has made: the cluster is shared with tests that leave their own."""
-    return [
-        each for each in inconsistencies if each["details"]["namespace"] in ("no_such_database.c", "stray_database")
-    ]
+    names = ("no_such_database.c", "stray_database", "lost_database", "config.chunks")
+    return [each for each in inconsistencies if each["details"]["namespace"] in names]
 
 
 def test_shell_helper_arguments_are_accepted(database: Database[Document], placed: Documents) -> None:

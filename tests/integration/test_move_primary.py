@@ -128,6 +128,31 @@ def test_all_kinds_of_collections_move(
     assert names_on(upper_mongod, database) == {"plain", "ranged"}
 
 
+def test_the_former_primary_shard_has_no_views(
+    client: Client, database: Database[Document], lower_mongod: Client, upper_mongod: Client
+) -> None:
+    """A mongod keeps ``system.views`` when the last view is dropped; buckets may stay, as chunks of theirs do."""
+    database.create_collection("view", viewOn="plain")
+    database.drop_collection("view")
+    assert names_on(lower_mongod, database) == {"system.views"}
+    for to, former in ((UPPER, lower_mongod), (LOWER, upper_mongod)):
+        assert move(client, database, to)["ok"] == 1.0
+        assert names_on(former, database) == set()
+
+    series, buckets = f"{database.name}.series", "system.buckets.series"
+    options = {"timeField": "at", "metaField": "sensor"}
+    client.admin.command("shardCollection", series, key={"sensor": 1}, timeseries=options)
+    client.admin.command("split", f"{database.name}.{buckets}", middle={"meta": 5})
+    client.admin.command("moveChunk", f"{database.name}.{buckets}", find={"meta": 5}, to=UPPER)
+    database.series.insert_many([{"at": datetime(2024, 1, 1, tzinfo=UTC), "sensor": n} for n in range(10)])
+    for to, former in ((UPPER, lower_mongod), (LOWER, upper_mongod)):
+        assert move(client, database, to)["ok"] == 1.0
+        assert names_on(former, database) - {"system.views"} == {buckets}
+        assert list(former[database.name]["system.views"].find()) == []
+        assert database.series.count_documents({}) == 10
+        assert database.command("checkMetadataConsistency", 1)["cursor"]["firstBatch"] == []
+
+
 def test_no_acknowledged_write_is_lost_or_doubled(
     client: Client, other_client: Client, database: Database[Document], lower_mongod: Client, upper_mongod: Client
 ) -> None:

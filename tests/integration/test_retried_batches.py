@@ -114,3 +114,12 @@ def test_wrong_statement_ids(session: RetryingSession, ids: Document, keys: tupl
     assert {**found, "errmsg": None} == {**expected, "errmsg": None}
     # mongod's goes on with the whole command as it understands it.
     assert str(expected.get("errmsg")).startswith(str(found.get("errmsg")))
+
+
+@pytest.mark.parametrize("keys", [(1, 2), (1, 501)], ids=["one shard", "two shards"])
+def test_documents_with_the_same_statement_id_are_refused(
+    session: RetryingSession, ranged: Documents, keys: tuple[int, ...]
+) -> None:
+    """A mongod that gets both ends itself."""
+    assert session.run(inserts(*keys, stmtIds=[1, 1]), 1)["code"] == 72
+    assert ranged.count_documents({}) == 0

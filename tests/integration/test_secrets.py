@@ -5,6 +5,7 @@ Everything is logged that can be: all levels, and operations however fast they a
 
 import hashlib
 import json
+import re
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -21,11 +22,12 @@ from shardwright.deploy.key_rotation import Rotation, Stage
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.scram.client import ClientConversation
 from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from tests.credentials import Credentials
 from tests.integration.health import http_get
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.waiting import eventually
 from tests.integration.workload import running_workload
-from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.local_cluster import Client, RunningCluster, running_cluster, set_credentials, shardwright
 
 LOUD: Final = [
     word
@@ -45,16 +47,21 @@ SIDECARS: Final = {"shardd": "shard0.0.shardd", "configd": "config.0.configd"}
 
 CREDENTIALS: Final = ("storedKey", "serverKey")
 
+ROTATION_SECONDS_MAX: Final = 900.0
+"""For the restarts of fourteen processes, one at a time."""
+
 
 @pytest.fixture(scope="module")
 def loud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A closed cluster that logs everything."""
+    """A closed cluster with TLS that logs everything."""
     directory = tmp_path_factory.mktemp("loud")
     audit = ("audit-destination=file", f"audit-path={directory / 'logs' / AUDIT}", f"audit-filter={AUDITED}")
     options = [word for option in audit for word in ("--router-option", option)]
     sideways = ("audit-destination=file", f"audit-path={directory / 'logs' / SIDEWAYS_AUDIT}")
     options += [word for option in sideways for role in SIDECARS for word in (f"--{role}-option", option)]
-    with running_cluster(directory, "--auth", "--shards", "1", *LOUD, *options) as cluster:
+    with running_cluster(directory, "--auth", "--tls", "--shards", "1", *LOUD, *options) as cluster:
+        for process in cluster.document["processes"]:
+            set_credentials(process["address"], Credentials(tls=cluster.document["tls"]))
         yield cluster
 
 
@@ -75,6 +82,7 @@ def test_no_secret_is_shown(loud: RunningCluster) -> None:
         shown = [json.dumps(in_progress_while_stopped(loud, root), default=str)]
         shown += [str(each) for each in answers(loud, root)]
         hidden = list(secrets_of(loud, root, proofs))
+    assert {"private key in server.pem", "private key in ca-key.pem"} <= {name for name, _ in hidden}
     shown += [http_get(address, "/metrics")[1] for address in loud.metrics.values()]
     shown += [json.dumps(loud.status()), json.dumps(loud.document)]
     for process in loud.document["processes"]:
@@ -172,6 +180,8 @@ def secrets_of(cluster: RunningCluster, root: Client, proofs: list[bytes]) -> It
     files = cluster.document["auth"]
     yield from ((name, Path(files[name]).read_text()) for name in ("keyFile", "passwordFile"))
     yield from PASSWORDS.items()
+    for path in (cluster.directory / "tls").iterdir():
+        yield from ((f"private key in {path.name}", line) for line in private_key_lines(path.read_text()))
     yield "SHA-1 digest", hashlib.md5(f"clerk:mongo:{PASSWORDS['changed']}".encode()).hexdigest()
     yield from (("proof", each.rpartition(b",p=")[2].decode()) for each in proofs)
     yield from (("payload", b64encode(each).decode()[:-4]) for each in proofs)
@@ -185,6 +195,12 @@ def secrets_of(cluster: RunningCluster, root: Client, proofs: list[bytes]) -> It
         "sha256", PASSWORDS["changed"].encode(), b64decode(stored["salt"]), stored["iterationCount"]
     )
     yield from (("salted password", each) for each in (salted.hex(), b64encode(salted).decode()))
+
+
+def private_key_lines(text: str) -> list[str]:
+    """The lines of the private key in a file; none if it has only a certificate."""
+    key = re.search("-----BEGIN PRIVATE KEY-----\n(.*?)-----END", text, re.DOTALL)
+    return [] if key is None else key[1].splitlines()
 
 
 def clerk_of(cluster: RunningCluster) -> Client:
@@ -294,6 +310,23 @@ def test_the_key_is_replaced_while_clients_work(loud: RunningCluster) -> None:
     shown = "".join(log.read_text(errors="replace") for log in (loud.directory / "logs").iterdir())
     assert old not in shown
     assert new not in shown
+
+
+@pytest.mark.exhaustive
+def test_clients_of_larger_sets_do_not_notice_that_the_key_is_replaced(tmp_path: Path) -> None:
+    """No operation fails: a set has another member, and clients another router, while one of them restarts."""
+    size = ("--shards", "1", "--members", "3", "--config-members", "3", "--routers", "2")
+    with running_cluster(tmp_path / "cluster", "--auth", *size) as cluster:
+        (old,) = keys_of(cluster)
+        with clerk_of(cluster) as client:
+            with running_workload(client.shop.moved, writers=2) as workload:
+                workload.wait_for_progress()
+                done = shardwright("rotate-key", "--dir", str(cluster.directory), timeout=ROTATION_SECONDS_MAX)
+                workload.wait_for_progress()
+            assert done.returncode == 0, done.stderr
+            assert workload.errors == []
+            workload.check(list(client.shop.moved.find()))
+        assert old not in keys_of(cluster)
 
 
 def test_an_interrupted_rotation_goes_on(loud: RunningCluster) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -13,8 +14,10 @@ from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
 from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
-from tests.local_cluster import Client, RunningCluster
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster, running_cluster
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_used_sessions_are_listed_and_written(raw: RawClient, client: Client, ra
     refresh(raw)
     document = stored(client, lsid)
     assert document is not None
-    assert document.keys() == {"_id", "lastUse"}
+    assert document.keys() - {"user"} == {"_id", "lastUse"}  # with access control it has its user's name
     assert document["_id"].keys() == {"id", "uid"}
     assert bytes(lsid["id"]) not in local(raw)  # it is again with its next use
     listed = client.config["system.sessions"].aggregate([{"$listSessions": {"allUsers": True}}])
@@ -128,6 +131,23 @@ def test_a_session_is_begun_refreshed_and_ended(raw: RawClient, client: Client) 
     assert stored(client, refreshed)
 
 
+def test_writes_of_a_session_at_once_are_ordered_by_their_numbers(
+    raw: RawClient, other: RawClient, ranged: Documents
+) -> None:
+    """As on one mongod, which checks the session out for each of them: the older one is first, or refused."""
+    lsid, done = new_session(), 0
+    ranged.insert_one({"_id": 1, "key": 1, "n": 0})
+    increment = {"update": ranged.name, "updates": [{"q": {"key": 1}, "u": {"$inc": {"n": 1}}}], "lsid": lsid}
+    for number in range(2, 200, 2):
+        other.send_command(increment | {"txnNumber": Int64(number - 1)}, db=ranged.database.name)
+        raw.send_command(increment | {"txnNumber": Int64(number)}, db=ranged.database.name)
+        older, newer = other.receive_reply(), raw.receive_reply()
+        assert ok(newer)["nModified"] == 1
+        assert older.get("code") == 225 or ok(older)["nModified"] == 1, older
+        done += 1 + int(older["ok"])
+    assert ranged.find_one({"key": 1}) == {"_id": 1, "key": 1, "n": done}
+
+
 def test_commands_that_need_no_user_use_no_session(raw: RawClient) -> None:
     lsid = new_session()
     for command in ("ping", "hello", "buildInfo"):
@@ -154,12 +174,96 @@ def test_cursors_end_if_another_router_has_ended_the_session(
         assert raw.command(get_more, db=ranged.database.name)["codeName"] == "CursorNotFound"
 
 
+def begin_transaction(router: RawClient, collection: Documents, lsid: Document) -> Document:
+    """Insert a document on each shard in a transaction; returns its fields."""
+    fields = {"lsid": lsid, "txnNumber": Int64(1), "autocommit": False}
+    insert = {"insert": collection.name, "documents": [{"_id": key, "key": key} for key in (1, 1000)]}
+    ok(router.command(insert | fields | {"startTransaction": True}, db=collection.database.name))
+    return fields
+
+
+def assert_aborted(router: RawClient, collection: Documents, transaction: Document) -> None:
+    """Check that a transaction is over, and that no shard has kept its locks."""
+    assert router.command({"commitTransaction": 1} | transaction)["codeName"] == "NoSuchTransaction"
+    again = {"insert": collection.name, "documents": [{"_id": key, "key": key} for key in (1, 1000)], "maxTimeMS": 9000}
+    assert ok(router.command(again, db=collection.database.name))["n"] == 2
+
+
+def test_a_transaction_ends_with_its_session(raw: RawClient, ranged: Documents) -> None:
+    """A plain mongod and mongos keep it, with its locks, until its lifetime is over."""
+    lsid, living = new_session(), new_session()
+    transaction = begin_transaction(raw, ranged, lsid)
+    ok(raw.command({"endSessions": [living]}))
+    find = {"find": ranged.name, "filter": {"key": 1}}
+    assert len(ok(raw.command(find | transaction, db=ranged.database.name))["cursor"]["firstBatch"]) == 1
+    ok(raw.command({"endSessions": [lsid]}))
+    assert_aborted(raw, ranged, transaction)
+
+
+def test_a_transaction_ends_if_another_router_has_ended_the_session(
+    raw: RawClient, other: RawClient, ranged: Documents
+) -> None:
+    lsid = new_session()
+    transaction = begin_transaction(raw, ranged, lsid)
+    refresh(raw)
+    ok(other.command({"endSessions": [lsid]}))
+    refresh(other)
+    refresh(raw)
+    assert_aborted(raw, ranged, transaction)
+
+
+def test_a_transaction_of_a_living_session_stays(raw: RawClient, ranged: Documents) -> None:
+    transaction = begin_transaction(raw, ranged, new_session())
+    refresh(raw)
+    refresh(raw)  # by now the session has not been used since the last refresh
+    ok(raw.command({"commitTransaction": 1} | transaction))
+    assert ranged.count_documents({}) == 2
+
+
 def test_cursors_of_living_sessions_stay(raw: RawClient, ranged: Documents) -> None:
     lsid = new_session()
     with cursor_in(raw, ranged, lsid) as get_more:
         refresh(raw)
         refresh(raw)  # by now the session has not been used since the last refresh
         ok(raw.command(get_more, db=ranged.database.name))
+
+
+def test_shards_keep_the_sessions_of_cursors_that_read_elsewhere(
+    raw: RawClient, ranged: Documents, upper_mongod: Client
+) -> None:
+    """Or their mongods would kill the cursor before its turn comes."""
+    ranged.insert_many({"_id": key, "key": key} for key in (*range(10), *range(600, 610)))
+    lsid = new_session()
+    find = {"find": ranged.name, "sort": {"key": 1}, "batchSize": 2, "lsid": lsid}
+    opened = ok(raw.command(find, db=ranged.database.name))["cursor"]["id"]
+    refresh(raw)
+    first = stored(upper_mongod, lsid)
+    assert first is not None
+    get_more = {"getMore": Int64(opened), "collection": ranged.name, "batchSize": 2, "lsid": lsid}
+    ok(raw.command(get_more, db=ranged.database.name))  # of the lower shard alone
+    refresh(raw)
+    again = stored(upper_mongod, lsid)
+    assert again is not None
+    assert again["lastUse"] > first["lastUse"]
+
+
+def test_an_operation_keeps_its_session_as_long_as_it_runs(raw: RawClient, placed: Documents) -> None:
+    placed.insert_one({"_id": 600, "key": 600})
+    lsid, client = new_session(), placed.database.client
+    slow = {"find": placed.name, "filter": {"$where": "sleep(4000) || true"}, "lsid": lsid}
+    raw.send_command(slow, db=placed.database.name)
+    try:
+        with raw_client("{}:{}".format(*client.address or ())) as same_router:
+            eventually(lambda: bytes(lsid["id"]) in local(same_router), what="the operation has begun")
+            refresh(same_router)
+            first = stored(client, lsid)
+            refresh(same_router)
+            again = stored(client, lsid)
+            assert first is not None
+            assert again is not None
+            assert again["lastUse"] > first["lastUse"]
+    finally:
+        assert len(ok(raw.receive_reply())["cursor"]["firstBatch"]) == 1
 
 
 def test_the_state_of_the_cache_is_shown(raw: RawClient) -> None:
@@ -177,6 +281,33 @@ def test_parameters_of_sessions(client: Client) -> None:
     names = ("localLogicalSessionTimeoutMinutes", "logicalSessionRefreshMillis", "maxSessions")
     found = client.admin.command({"getParameter": 1} | dict.fromkeys(names, 1))
     assert [found[name] for name in names] == [30, 300_000, 1_000_000]
+
+
+def test_sessions_are_refreshed_by_themselves(cluster: RunningCluster, client: Client, ranged: Documents) -> None:
+    lsid = new_session()
+    interval = ("--set-parameter", "logicalSessionRefreshMillis=200")
+    with extra_router(cluster, *interval) as (address, _), raw_client(address) as router:
+        ok(router.command({"find": ranged.name, "lsid": lsid}, db=ranged.database.name))
+        eventually(lambda: stored(client, lsid), what="the session is written")
+
+
+def test_the_timeout_of_sessions_is_told(cluster: RunningCluster) -> None:
+    timeout = ("--set-parameter", "localLogicalSessionTimeoutMinutes=7")
+    with extra_router(cluster, *timeout) as (address, _), raw_client(address) as router:
+        assert ok(router.command({"hello": 1}))["logicalSessionTimeoutMinutes"] == 7
+        assert ok(router.command({"startSession": 1}))["timeoutMinutes"] == 7
+
+
+@pytest.mark.exhaustive
+def test_the_timeout_of_sessions_in_a_whole_cluster(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, "--set-parameter", "localLogicalSessionTimeoutMinutes=7") as cluster:
+        names = ("router.0", "shard0.0.shardd", "shard1.0.shardd", "config.0.configd")
+        for name in names:
+            with cluster.direct(name) as server:
+                assert server.admin.command("hello")["logicalSessionTimeoutMinutes"] == 7
+        with cluster.client() as client:
+            client.admin.command("refreshLogicalSessionCacheNow")
+            assert client.config["system.sessions"].index_information()["lsidTTLIndex"]["expireAfterSeconds"] == 7 * 60
 
 
 def test_list_sessions_is_for_the_collection_of_sessions(client: Client) -> None:

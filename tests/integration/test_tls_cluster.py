@@ -1,5 +1,6 @@
 """A cluster with secured connections, as `up --tls` makes it, beside a mongod with the same certificates."""
 
+import shlex
 import socket
 import ssl
 import subprocess
@@ -19,7 +20,7 @@ from shardwright.deploy.tls_files import TlsFiles
 from shardwright.mongosh_compat.runner import find_mongosh
 from tests.certificates import Authority
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.local_cluster import Client, RunningCluster, running_cluster, shardwright
 
 CLIENT_NAME: Final = "CN=client,OU=clients,O=shardwright"
 PROCESSES: Final = ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod")
@@ -121,13 +122,35 @@ def test_the_log_says_why(secured: RunningCluster) -> None:
 
 
 def test_mongosh_connects_as_up_says(secured: RunningCluster) -> None:
-    files = files_of(secured)
+    """``status`` prints the same as ``up``."""
+    printed = shardwright("status", "--dir", str(secured.directory)).stdout.splitlines()
+    (how,) = [line.partition("connect with: ")[2] for line in printed if line.startswith("connect with: ")]
+    assert printed[-1] == f"which asks for the password; it is in {secured.document['auth']['passwordFile']}"
+    name, *words = shlex.split(how)
+    assert name == "mongosh"
     password = Path(secured.document["auth"]["passwordFile"]).read_text()
-    options = ["--tls", "--tlsCAFile", str(files.ca_file), "--tlsCertificateKeyFile", str(files.client_file)]
-    words = [find_mongosh(), secured.uri, *options, "--username", "root", "--password", password]
-    script = ("--quiet", "--norc", "--eval", "db.hello().msg")
-    completed = subprocess.run([*words, *script], capture_output=True, text=True, timeout=60, check=False)
+    script = ("--password", password, "--quiet", "--norc", "--eval", "db.hello().msg")
+    command = [find_mongosh(), *words, *script]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert completed.stdout.strip() == "isdbgrid", completed.stderr
+
+
+def test_the_files_for_clients_are_described(secured: RunningCluster) -> None:
+    files, auth = files_of(secured), secured.directory / "auth"
+    assert secured.document["auth"] == {
+        "user": "root",
+        "database": "admin",
+        "passwordFile": str(auth / "password"),
+        "keyFile": str(auth / "key"),
+    }
+    assert secured.document["tls"] == {
+        "caFile": str(files.ca_file),
+        "clientCertificateFile": str(files.client_file),
+        "memberCertificateFile": str(files.member_file),
+    }
+    assert {name: secured.status()[name] for name in ("auth", "tls")} == {
+        name: secured.document[name] for name in ("auth", "tls")
+    }
 
 
 def refusal(client: Client, db: str, command: dict[str, Any]) -> tuple[int | None, str]:
@@ -239,31 +262,70 @@ def rotate_by_signal(cluster: RunningCluster, process: str) -> None:
 
 @pytest.mark.parametrize(
     ("process", "rotate"),
-    [("router.0", rotate_by_command), ("router.0", rotate_by_signal), ("shard0.0.shardd", rotate_by_command)],
+    [(process, rotate) for process in PROCESSES[:3] for rotate in (rotate_by_command, rotate_by_signal)],
 )
 def test_certificates_are_rotated(
     secured: RunningCluster, process: str, rotate: Callable[[RunningCluster, str], None]
 ) -> None:
-    files, address = files_of(secured), secured.address(process)
-    before = certificate_of(address, secured)
+    """Those of a shard or config daemon and of its mongod."""
+    files = files_of(secured)
+    name, _, role = process.rpartition(".")
+    both = [process] if role.isdecimal() else [process, f"{name}.mongod"]
+    addresses = [secured.address(each) for each in both]
+    before = [certificate_of(address, secured) for address in addresses]
     whole = files.server_file.read_text()
-    failures = secured.log(process).count("the old ones stay in use")
+    complaint = "the old ones stay in use" if role.isdecimal() else "did not rotate its certificates"
+    failures = secured.log(process).count(complaint)
     with secured.direct(process) as standing:
         standing.admin.command("ping")
         files.server_file.write_text("not a certificate")
         rotate(secured, process)
-        if process == "router.0":  # at a shard it is the mongod that refuses
-            eventually(lambda: secured.log(process).count("the old ones stay in use") > failures, what="it says so")
-        assert certificate_of(address, secured) == before
+        if role.isdecimal() or rotate is rotate_by_signal:  # else it is the mongod that refuses, and the client knows
+            eventually(lambda: secured.log(process).count(complaint) > failures, what="it says so")
+        assert [certificate_of(address, secured) for address in addresses] == before
         files.server_file.unlink()
         files.create()
         assert whole != files.server_file.read_text()
         rotate(secured, process)
         # The processes of a router do so one after the other.
         eventually(
-            lambda: all(certificate_of(address, secured) != before for _ in range(8)), what="all show the new one"
+            lambda: all(certificate_of(addresses[0], secured) != before[0] for _ in range(8)),
+            what="all show the new one",
         )
+        assert {certificate_of(address, secured) for address in addresses}.isdisjoint(before)
         standing.admin.command("ping")
+
+
+def test_a_new_authority_is_trusted_from_the_rotation_on(secured: RunningCluster, tmp_path: Path) -> None:
+    newer = Authority(tmp_path, "newer")
+    theirs = newer.issue("client.pem", (("O", "guests"), ("CN", "guest")))
+    file = files_of(secured).ca_file
+    alone = file.read_bytes()
+
+    def who_admits_them() -> list[str]:
+        options: dict[str, Any] = {**secured.tls, "tlsCertificateKeyFile": str(theirs.path), **SHORT}
+        return [process for process in PROCESSES if is_answered(secured.address(process), options)]
+
+    assert who_admits_them() == []
+    try:
+        file.write_bytes(alone + newer.path.read_bytes())
+        for process in PROCESSES[:3]:
+            rotate_by_signal(secured, process)
+        eventually(lambda: who_admits_them() == list(PROCESSES), what="all trust both authorities")
+    finally:
+        file.write_bytes(alone)
+        for process in PROCESSES[:3]:
+            rotate_by_signal(secured, process)
+    eventually(lambda: who_admits_them() == [], what="all trust the first one alone")
+
+
+def is_answered(address: str, options: dict[str, Any]) -> bool:
+    """Whether a client gets in that has not logged in."""
+    with Client(f"mongodb://{address}/", directConnection=True, **options) as client:
+        try:
+            return bool(client.admin.command("ping"))
+        except ConnectionFailure:
+            return False
 
 
 def test_a_broken_file_is_an_error_of_the_command(secured: RunningCluster, mongod: str) -> None:

@@ -1,6 +1,6 @@
 """Transactions of a stock driver over both shards."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from uuid import uuid4
@@ -77,6 +77,36 @@ def test_reads_of_two_shards(filled: Documents, session: ClientSession, level: s
             {"$match": {"found.key": {"$exists": True}}},
         ]
         assert len(list(filled.aggregate(joining, batchSize=3, session=session))) == 20
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_reads_that_no_shard_can_run_alone(filled: Documents, session: ClientSession, *, is_first: bool) -> None:
+    database, view = filled.database, f"{filled.name}.view"
+    database.create_collection(view, viewOn=filled.name)
+    plain = database[f"{filled.name}.plain"]
+    plain.insert_one({"_id": 1})
+    joins: tuple[Document, ...] = (
+        {"$lookup": {"from": view, "localField": "_id", "foreignField": "key", "as": "found"}},
+        {"$graphLookup": {**_same_key(view), "startWith": "$_id"}},
+    )
+    reads: tuple[Callable[[], bool], ...] = (
+        lambda: len(list(database[view].find({}, session=session))) == 20,
+        lambda: database[view].count_documents({"key": SPLIT_AT}, session=session) == 1,
+        *(partial(_finds_one, plain, join, session) for join in joins),
+        lambda: len(list(plain.aggregate([{"$unionWith": view}], session=session))) == 21,
+    )
+    for read in reads:
+        with session.start_transaction():
+            if not is_first:
+                plain.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+            assert read()
+            assert read()
+            filled.update_many({}, {"$inc": {"n": 1}}, session=session)
+    assert filled.count_documents({"n": len(reads)}) == 20
+
+
+def _finds_one(collection: Documents, join: Document, session: ClientSession) -> bool:
+    return [len(each["found"]) for each in collection.aggregate([join], session=session)] == [1]
 
 
 def _same_key(collection: str) -> Document:

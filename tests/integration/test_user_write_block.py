@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import pytest
@@ -10,11 +10,13 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
 BYPASS: Final = {"mayBypassWriteBlocking": True}
+WAIT_SECONDS_MAX: Final = 60.0
 BLOCKED: Final = {"_id": "", "blockNewUserShardedDDL": True, "blockUserWrites": True}
 
 
@@ -112,17 +114,31 @@ def test_chunks_and_databases_move_meanwhile(client: Client, database: Database[
             database.plain.insert_one({"_id": 5})
 
 
-def test_index_builds_of_users_are_aborted(client: Client, database: Database[Document]) -> None:
-    database.large.insert_many([{"_id": key, "text": "x" * 200} for key in range(60_000)])
-    build = {"createIndexes": "large", "indexes": [{"key": {"text": 1, "_id": 1}, "name": "slow"}]}
-    with ThreadPoolExecutor(1) as pool:
-        building = pool.submit(refusal, database, build)
-        eventually(lambda: "slow" in str(list(client.admin.aggregate([{"$currentOp": {"allUsers": True}}]))))
+@pytest.mark.parametrize("is_sharded", [True, False], ids=["sharded", "unsharded"])
+def test_index_builds_of_users_are_aborted(
+    cluster: RunningCluster,
+    client: Client,
+    database: Database[Document],
+    placed: Documents,
+    is_sharded: bool,
+) -> None:
+    collection = placed if is_sharded else database.plain
+    collection.insert_many([{"key": key, "text": "x"} for key in (1, 999)])
+    build = {"createIndexes": collection.name, "indexes": [{"key": {"text": 1}, "name": "slow"}]}
+    owners = (LOWER, UPPER) if is_sharded else (LOWER,)
+    with ExitStack() as stack:
+        mongods = [stack.enter_context(cluster.direct(f"{shard}.0.mongod")) for shard in owners]
+        points = [stack.enter_context(fail_point(mongod, "hangAfterInitializingIndexBuild")) for mongod in mongods]
+        building = stack.enter_context(ThreadPoolExecutor(1)).submit(refusal, database, build)
+        for point in points:
+            point.wait_entered()
         with writes_blocked(client):
-            assert building.result(60) in (ErrorCode.IndexBuildAborted, 0)  # 0: it was faster
-            assert refusal(database, build | {"indexes": [{"key": {"text": 1}, "name": "other"}]}) != 0
-    names = {each["name"] for each in database.large.list_indexes()}
-    assert "other" not in names
+            assert building.result(60) == ErrorCode.IndexBuildAborted
+            other = {"createIndexes": collection.name, "indexes": [{"key": {"a": 1}, "name": "other"}]}
+            assert refusal(database, other) == ErrorCode.UserWritesBlocked
+        for mongod in mongods:
+            names = {each["name"] for each in mongod[database.name][collection.name].list_indexes()}
+            assert not names & {"slow", "other"}
 
 
 def test_the_coordinator_survives_a_crash(
@@ -156,3 +172,27 @@ def test_the_coordinator_survives_a_crash(
     with cluster.direct("config.0.configd") as config:
         assert config.config.sharding_configsvr_coordinators.count_documents({}) == 0
     database.plain.insert_one({})
+
+
+def test_a_commit_of_two_shards_that_is_under_way_is_not_blocked(
+    cluster: RunningCluster, client: Client, placed: Documents
+) -> None:
+    """mongod blocks writes under its global lock, which a prepared transaction holds until its decision is written."""
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(cluster.direct(f"{LOWER}.0.shardd"))
+        executor = stack.enter_context(ThreadPoolExecutor(2))
+        session = stack.enter_context(client.start_session())
+        stack.callback(set_mode, client, block=False)
+        session.start_transaction()
+        placed.insert_many([{"_id": key, "key": key} for key in (SPLIT_AT - 1, SPLIT_AT)], session=session)
+        with fail_point(coordinator, "hangBeforeWritingDecision") as point:
+            commit = executor.submit(session.commit_transaction)
+            point.wait_entered()
+            blocking = executor.submit(set_mode, client, block=True)
+            eventually(
+                lambda: documents(cluster, (f"{LOWER}.0.shardd",))[0], what="the shard has begun to block writes"
+            )
+        commit.result(WAIT_SECONDS_MAX)
+        blocking.result(WAIT_SECONDS_MAX)
+        assert documents(cluster, (f"{LOWER}.0.shardd",)) == [[BLOCKED]]
+    assert placed.count_documents({}) == 2

@@ -87,12 +87,14 @@ def test_move_range_with_one_bound(client: Client, database: Database[Document])
     collection = database.big
     namespace = collection.full_name
     client.admin.command("shardCollection", namespace, key={"key": 1})
+    client.admin.command("balancerStop")  # with chunks as small as this it would have something to move
     client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
     try:
         collection.insert_many([{"_id": n, "key": n, "text": "x" * 1000} for n in range(4000)])
         client.admin.command("moveRange", namespace, max={"key": 3500}, toShard=SHARDS[1])
     finally:
         client.config.settings.delete_one({"_id": "chunksize"})
+        client.admin.command("balancerStart")
     first, moved, last = chunks(client, namespace)
     assert [chunk["shard"] for chunk in (first, moved, last)] == [SHARDS[0], SHARDS[1], SHARDS[0]]
     assert moved["max"] == {"key": 3500}

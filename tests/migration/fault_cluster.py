@@ -12,6 +12,9 @@ from pymongo.errors import PyMongoError
 from tests.integration.waiting import eventually
 from tests.local_cluster import RESTART_SECONDS_MAX, Client, RunningCluster, running_cluster
 
+CONFIG: Final = "config"
+"""The config servers, which have primaries as shards have."""
+
 NO_DELAY: Final = ("--orphan-cleanup-delay", "0")
 """Orphans are deleted as soon as no older operation can read them."""
 
@@ -93,7 +96,7 @@ class FaultCluster:
         def find() -> tuple[int] | None:
             for index in range(len(self.mongods_of(shard))):
                 with suppress(PyMongoError):
-                    daemon = self._impatient_client(f"{shard}.{index}.shardd")
+                    daemon = self._impatient_client(daemon_of(shard, index))
                     if index != other_than and daemon.admin.command("hello")["isWritablePrimary"]:
                         return (index,)
             return None
@@ -102,7 +105,12 @@ class FaultCluster:
 
     def primary_daemon(self, shard: str) -> str:
         """The name of the daemon of a shard's primary."""
-        return f"{shard}.{self.primary_index(shard)}.shardd"
+        return daemon_of(shard, self.primary_index(shard))
+
+
+def daemon_of(shard: str, index: int) -> str:
+    """The name of the daemon of a member of a shard, or of the config servers."""
+    return f"{shard}.{index}.{'configd' if shard == CONFIG else 'shardd'}"
 
 
 @contextmanager

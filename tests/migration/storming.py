@@ -46,13 +46,14 @@ class StormingClient:
         times = self._random.randint(TIMES_MIN, TIMES_MAX)
         together = self._random.randint(1, min(times, TOGETHER_MAX))
         first = self._random.randrange(2)
+        routers = range(first, first + times)  # in turn, so each write goes through both
         running = [
-            self._threads.submit(client.run, write, router=first + number, within=within)
-            for number, client in enumerate(self._clients[:together])
+            self._threads.submit(client.run, write, router=router, within=within)
+            for client, router in zip(self._clients, routers[:together], strict=False)
         ]
         answers = [each.result() for each in running]
-        for number in range(times - together):
-            answers.append(self._clients[0].run(write, router=first + number, within=within))
+        for router in routers[together:]:
+            answers.append(self._clients[0].run(write, router=router, within=within))
         self.sent += times
         assert all(each == answers[0] for each in answers), f"{write.body} was answered differently: {answers}"
         return answers[0]

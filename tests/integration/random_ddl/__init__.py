@@ -1,0 +1,1 @@
+"""Random changes of collections beside random writes, moves and balancing, compared with a model of all of it."""
