@@ -76,6 +76,7 @@ def test_documents_move(client: Client, filled: Documents, lower_mongod: Client,
 def test_a_range_with_one_bound_is_limited_to_the_chunk_size(client: Client, database: Database[Document]) -> None:
     shard_collection(database, "big", {"key": 1})
     collection = database.big
+    client.admin.command("configureCollectionBalancing", collection.full_name, enableAutoSplitter=False)
     collection.insert_many({"_id": n, "key": n, "text": "x" * 1000} for n in range(6000))
     client.admin.command("moveRange", collection.full_name, max={"key": 5500}, toShard=UPPER)
     client.admin.command("moveRange", collection.full_name, min={"key": 100}, toShard=UPPER)
@@ -91,6 +92,25 @@ def test_a_range_with_one_bound_is_limited_to_the_chunk_size(client: Client, dat
     assert failure.value.code == CHUNK_TOO_BIG
     client.admin.command({**large, "forceJumbo": True})
     assert collection.count_documents({}) == 6000
+
+
+def test_a_chunk_is_split_while_the_lower_bound_is_chosen(
+    cluster: RunningCluster, client: Client, filled: Documents, lower_mongod: Client
+) -> None:
+    move_range = {"moveRange": filled.full_name, "max": {"key": 200}, "toShard": UPPER, "$db": "admin"}
+    held: Document = {"failCommands": ["splitVector"], "blockConnection": True, "blockTimeMS": 2_000}
+    with (
+        fail_point(lower_mongod, "failCommand", {"times": 1}, **held) as point,
+        moving(cluster.address("router.0"), move_range) as move,
+    ):
+        point.wait_entered()
+        client.admin.command("split", filled.full_name, middle={"key": 100})
+        assert not move.is_over
+        reply = move.wait()
+    assert reply is not None
+    assert reply["ok"] == 1, reply
+    [moved] = [chunk for chunk in chunks(client, filled.full_name) if chunk["shard"] == UPPER]
+    assert (moved["min"], moved["max"]) == ({"key": 100}, {"key": 200})
 
 
 def test_migrations_are_forbidden_and_allowed(cluster: RunningCluster, client: Client, filled: Documents) -> None:

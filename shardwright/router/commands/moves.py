@@ -4,6 +4,7 @@ The router works out the range, and the config server makes the owning shard mov
 client or this router goes away; the same command sent again joins it.
 """
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Final
 
@@ -56,15 +57,14 @@ async def move_range(operation: Operation) -> Reply:
     namespace = str(full_namespace(request))
     move: dict[str, Any] = {"toShard": Arguments.of(request).string(b"toShard")}
     low, high = (Arguments.of(request).maybe_raw(name) for name in (b"min", b"max"))
-    if low is None:
-        if high is None:
-            raise CommandError(ErrorCode.InvalidOptions, "Must specify at least one of 'min' or 'max'")
-        # A config server of MongoDB 6.0.5 does not survive a range without a lower bound.
-        low = await _lower_bound(operation, high)
-    move["min"] = raw_document(low)
     if high is not None:
         move["max"] = raw_document(high)
-    await _move(operation, namespace, move, (b"waitForDelete",))
+    if low is not None:
+        await _move_range(operation, namespace, move, low)
+    elif high is not None:
+        await _move_largest_range(operation, namespace, move, high)
+    else:
+        raise CommandError(ErrorCode.InvalidOptions, "Must specify at least one of 'min' or 'max'")
     return {}
 
 
@@ -98,6 +98,28 @@ async def _destination(operation: Operation) -> str:
     if shard is None:
         raise CommandError(ErrorCode.ShardNotFound, "moveChunk destination shard does not exist")
     return shard.id
+
+
+async def _move_largest_range(operation: Operation, namespace: str, move: Mapping[str, Any], high: bytes) -> None:
+    """Move the range for which only the upper bound is given.
+
+    A config server of MongoDB 6.0.5 does not survive a range without a lower bound, so the router chooses one. If the
+    chunk is split meanwhile, as by auto-splitting, the range is to be within the part that ends at ``high`` now.
+    """
+    low = await _lower_bound(operation, high)
+    while True:
+        try:
+            return await _move_range(operation, namespace, move, low)
+        except CommandError as error:
+            if error.code != ErrorCode.IncompatibleShardingMetadata:
+                raise
+            chosen, low = low, await _lower_bound(operation, high)
+            if low == chosen:
+                raise
+
+
+async def _move_range(operation: Operation, namespace: str, move: Mapping[str, Any], low: bytes) -> None:
+    await _move(operation, namespace, {**move, "min": raw_document(low)}, (b"waitForDelete",))
 
 
 async def _lower_bound(operation: Operation, high: bytes) -> bytes:
