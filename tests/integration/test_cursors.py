@@ -185,6 +185,26 @@ def test_a_shard_keeps_a_cursor_of_a_session_until_its_turn_comes(
     assert keys == [*range(10), *range(600, 620)]
 
 
+def test_a_router_keeps_what_a_mongod_is_to_read_from_it(
+    cluster: RunningCluster, client: Client, ranged: Documents
+) -> None:
+    """The mongod that executes the stages behind a join takes the joined documents from the router by a cursor."""
+    ranged.insert_many({"_id": key, "key": key, "padding": "x" * 900_000} for key in range(490, 515))
+    join = {"from": "ranged", "localField": "key", "foreignField": "key", "pipeline": [PROJECTION], "as": "same"}
+    pipeline: list[Document] = [{"$lookup": join}, {"$limit": 1000}]
+    with (
+        server_parameter(client, "cursorTimeoutMillis", 100),
+        ranged.aggregate(pipeline, batchSize=2) as found,
+        raw_client(cluster.address("router.0")) as without_session,
+    ):
+        keys = [next(found)["key"]]
+        timed_out = client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"]
+        without_session.command({"find": ranged.name, "batchSize": 1}, db=ranged.database.name)
+        eventually(lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"] > timed_out)
+        keys += [document["key"] for document in found]
+    assert sorted(keys) == list(range(490, 515))
+
+
 def idle_cursor_ids(mongod: Client, collection: Documents) -> set[int]:
     """The ids of idle cursors of a mongod on one collection."""
     return {int(each["cursor"]["cursorId"]) for each in namespace_cursors(mongod, collection)}

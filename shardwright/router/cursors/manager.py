@@ -81,6 +81,7 @@ class CursorManager:
         cursor: Cursor,
         owner: CursorOwner,
         *,
+        session_key: bytes | None = None,
         command: bytes = EMPTY_DOCUMENT,
         is_immortal: bool = False,
         client: "ClientConnection | None" = None,
@@ -90,6 +91,7 @@ class CursorManager:
         Args:
             cursor: what reads the results.
             owner: the session and transaction that open it.
+            session_key: the session with which it ends (`SessionId.key`), if that is not its owner's.
             command: the raw command that opens it, which ``$currentOp`` shows.
             is_immortal: it has no idle timeout.
             client: the connection that opens it.
@@ -101,6 +103,7 @@ class CursorManager:
             cursor,
             owner,
             client,
+            session_key=owner.session_key if session_key is None else session_key,
             command=command,
             is_immortal=is_immortal,
             end_for_room=self._end_for_room,
@@ -181,11 +184,11 @@ class CursorManager:
 
     def sessions(self) -> set[bytes]:
         """The sessions that have cursors (`SessionId.key`)."""
-        return {key for entry in self._cursors.values() if (key := entry.owner.session_key) is not None}
+        return {key for entry in self._cursors.values() if (key := entry.session_key) is not None}
 
     def kill_sessions(self, sessions: Container[bytes]) -> int:
         """End all cursors of some sessions (`SessionId.key`); returns how many there were."""
-        keys = ((entry.id, entry.owner.session_key) for entry in self._cursors.values())
+        keys = ((entry.id, entry.session_key) for entry in self._cursors.values())
         found = [cursor_id for cursor_id, key in keys if key is not None and key in sessions]
         return sum(self.kill(cursor_id) for cursor_id in found)
 

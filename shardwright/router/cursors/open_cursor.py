@@ -24,6 +24,7 @@ class OpenCursor(Holding):
         cursor: see below.
         owner: see below.
         client: see below.
+        session_key: see below.
         command: see below.
         is_immortal: see below.
         end_for_room: ends it when its memory is needed for other replies.
@@ -33,6 +34,7 @@ class OpenCursor(Holding):
         cursor: what reads the results.
         owner: the session and transaction that opened it.
         client: the connection that last read it, if known.
+        session_key: the session with which it ends (`SessionId.key`), None if there is none.
         command: the raw command that opened it.
         created: when it was opened.
         batches: how many batches it has returned, the first one included.
@@ -57,6 +59,7 @@ class OpenCursor(Holding):
         "last_used",
         "owner",
         "scope",
+        "session_key",
     )
 
     def __init__(
@@ -66,6 +69,7 @@ class OpenCursor(Holding):
         owner: CursorOwner,
         client: "ClientConnection | None",
         *,
+        session_key: bytes | None,
         command: bytes,
         is_immortal: bool,
         end_for_room: Callable[["OpenCursor"], None],
@@ -76,6 +80,7 @@ class OpenCursor(Holding):
         self.cursor = cursor
         self.owner = owner
         self.client = client
+        self.session_key = session_key
         self.command = command
         self.created = datetime.now(UTC)
         self.batches = 1
@@ -107,7 +112,7 @@ class OpenCursor(Holding):
 
         As in MongoDB, a cursor of a session ends with the session, unless ``sessions_time_out``.
         """
-        is_kept = self.is_checked_out or self.is_immortal or (self.owner.session is not None and not sessions_time_out)
+        is_kept = self.is_checked_out or self.is_immortal or (self.session_key is not None and not sessions_time_out)
         return self.last_used <= limit and not is_kept
 
     def end(self) -> None:

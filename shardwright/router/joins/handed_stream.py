@@ -65,12 +65,15 @@ async def hand_over(environment: JoinEnvironment, stream: DocumentStream) -> Han
 
 
 def _readable(environment: JoinEnvironment, stream: DocumentStream) -> HandedStream:
-    context = environment.operation.context
+    operation = environment.operation
+    context = operation.context
     namespace = str(Namespace.collectionless_aggregate(environment.db))
-    # Without a session, since the mongod reads it without one, as a part of the cluster rather than as our client. It
-    # ends the cursor when its own is ended.
+    # The mongod reads it without a session, as a part of the cluster rather than as our client. It ends the cursor when
+    # its own is ended, and may read nothing for as long as the client is content with what the mongod has.
     reader = NOBODY if context.access is None else CursorOwner(user=SYSTEM.digest)
-    cursor_id = context.cursors.open(StreamCursor(context.clock, namespace, stream), reader)
+    session_key = CursorOwner.of(operation.request, operation.user).session_key
+    cursor = StreamCursor(context.clock, namespace, stream)
+    cursor_id = context.cursors.open(cursor, reader, session_key=session_key)
     reply = {"cursor": {"firstBatch": [], "id": bson.Int64(cursor_id), "ns": namespace}, "ok": 1.0}
     remote = {"shardId": _ROUTER, "hostAndPort": context.options.address, "cursorResponse": reply}
     merging = {"compareWholeSortKey": False, "remotes": [remote], "nss": namespace, "allowPartialResults": False}

@@ -263,13 +263,14 @@ def test_cursors_end_with_their_session() -> None:
         manager.open(FakeCursor(sender, 2), one)
         kept = manager.open(FakeCursor(sender, 3), two)
         manager.open(FakeCursor(sender, 4), anothers)
-        assert manager.kill_sessions({b"1" * 16 + NO_USER}) == 2
+        manager.open(FakeCursor(sender, 5), NOBODY, session_key=one.session_key)
+        assert manager.kill_sessions({b"1" * 16 + NO_USER}) == 3
         assert manager.kill_sessions({b"1" * 16 + b"u" * 32}) == 1
         with manager.checked_out(kept, "test.c", two):
             pass
         assert manager.kill_all() == 1
         await wait_all_tasks_blocked()
-        assert sorted(cursor_id for _, cursor_id in sender.killed) == [1, 2, 3, 4]
+        assert sorted(cursor_id for _, cursor_id in sender.killed) == [1, 2, 3, 4, 5]
 
     with_manager(body)
 
