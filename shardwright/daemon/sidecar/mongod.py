@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from bson import encode
 
+from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.daemon.sidecar.unanswered_commands import UnansweredCommands
@@ -34,6 +35,7 @@ class LocalMongod:
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
         fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
         unanswered: commands of terms that mongod may still execute.
+        global_lock: changes that need mongod's global lock, and commits that must not wait for it.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class LocalMongod:
         self._present_term = present_term
         self.fence: TermFence | None = None
         self.unanswered = UnansweredCommands(self.pool)
+        self.global_lock = GlobalLock()
 
     def number_writes_by(self, fence: TermFence) -> None:
         """Number the writes of a term by a fence from now on, so that mongod refuses them in any later term."""

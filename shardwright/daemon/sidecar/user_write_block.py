@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from shardwright.daemon.sidecar.global_lock import between_transactions
+from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.wire.errors import CommandError
 
 BYPASS: Final = "mayBypassWriteBlocking"
@@ -52,10 +52,12 @@ class UserWriteBlock:
 
     Args:
         mongod: the mongod, which is primary.
+        lock: its global lock; None if its set coordinates no transactions.
     """
 
-    def __init__(self, mongod: Commands) -> None:
+    def __init__(self, mongod: Commands, lock: GlobalLock | None = None) -> None:
         self._mongod = mongod
+        self._lock = lock or GlobalLock()
 
     async def is_ddl_blocked(self) -> bool:
         """Whether users may begin no sharded DDL."""
@@ -96,7 +98,7 @@ class UserWriteBlock:
         if document is not None and document.get(_DDL) and document.get(_WRITES):
             return
         await self._set({_DDL: False, _WRITES: True}, upsert=True)
-        await between_transactions(self._abort_index_builds, lock_ms=_LOCK_MS)
+        await self._lock.between_transactions(self._abort_index_builds, lock_ms=_LOCK_MS)
         await self._set({_DDL: True})
 
     async def _abort_index_builds(self, max_time: Mapping[str, int]) -> None:

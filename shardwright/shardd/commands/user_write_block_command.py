@@ -26,7 +26,8 @@ async def set_user_write_block_mode_of_shard(shard: ShardComponents, request: Re
     phase = _phase(arguments)
 
     async def enter() -> None:
-        await UserWriteBlock(shard.context.mongod).enter(phase, block=block)
+        mongod = shard.context.mongod
+        await UserWriteBlock(mongod, mongod.global_lock).enter(phase, block=block)
         if block and phase is Phase.PREPARE:
             await shard.coordinators.wait_user_writes_over()
 

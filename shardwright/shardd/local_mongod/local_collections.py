@@ -7,7 +7,6 @@ from uuid import UUID
 
 from bson.binary import Binary
 
-from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
@@ -154,7 +153,7 @@ async def create_with_uuid(
                 f"it exists with UUID {existing and existing.uuid}",
             )
 
-    await between_transactions(attempt)
+    await mongod.global_lock.between_transactions(attempt)
 
 
 async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Sequence[Mapping[str, Any]]) -> None:

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from bson.binary import Binary
 
-from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.cursors import all_documents
@@ -30,7 +29,7 @@ async def drop_exactly(mongod: LocalMongod, collections: Sequence[tuple[Namespac
     """
     for namespace, uuid in collections:
         if namespace.collection in _UNDROPPABLE:
-            await between_transactions(partial(_drop_by_operation, mongod, namespace, uuid))
+            await mongod.global_lock.between_transactions(partial(_drop_by_operation, mongod, namespace, uuid))
         elif await _is_there(mongod, namespace, uuid):
             await local_collections.drop(mongod, namespace)
 
@@ -86,4 +85,4 @@ async def _change_views(mongod: LocalMongod, namespace: Namespace, op: str, view
         await mongod.command("admin", {"applyOps": operations, "writeConcern": MAJORITY, **max_time})
 
     if operations:
-        await between_transactions(attempt)
+        await mongod.global_lock.between_transactions(attempt)

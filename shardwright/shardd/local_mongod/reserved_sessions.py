@@ -24,7 +24,6 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.sidecar.global_lock import between_transactions
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.empty_timestamps import restoring_updates
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
@@ -78,7 +77,7 @@ class ReservedSession:
             async def attempt(max_time: Mapping[str, int]) -> None:
                 await self._mongod.write("admin", {**command, **max_time})
 
-            await between_transactions(attempt)
+            await self._mongod.global_lock.between_transactions(attempt)
             return
 
         async def insert_all(transaction: Transaction) -> None:

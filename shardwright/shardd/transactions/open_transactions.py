@@ -8,13 +8,20 @@ from collections.abc import Iterator
 
 import trio
 
+from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
 class OpenTransactions:
-    """The table of them."""
+    """The table of them.
 
-    def __init__(self) -> None:
+    Args:
+        lock: the global lock of the mongod.
+    """
+
+    def __init__(self, lock: GlobalLock) -> None:
+        self._lock = lock
         self._all: dict[tuple[bytes, int], OpenTransaction] = {}
         self._latest: dict[bytes, OpenTransaction] = {}
         self._by_retryable_write: dict[bytes, OpenTransaction] = {}
@@ -48,11 +55,13 @@ class OpenTransactions:
         self._latest[transaction.session] = transaction
         if transaction.retryable_write is not None:
             self._by_retryable_write[transaction.retryable_write] = transaction
+        self._lock.begin(transaction)
         self._added.set()
 
     def end(self, transaction: OpenTransaction) -> None:
         """Forget a transaction that has ended."""
         transaction.end()
+        self._lock.end(transaction)
         if self.find(transaction.session, transaction.number) is transaction:
             del self._all[transaction.session, transaction.number]
         if self._latest.get(transaction.session) is transaction:
@@ -65,6 +74,13 @@ class OpenTransactions:
         """Forget all of them, at the end of a term."""
         for transaction in self:
             self.end(transaction)
+
+    @may_run_in_reactor
+    async def wait_turn(self) -> None:
+        """Return when a transaction may begin. A change that needs mongod's global lock holds it up for a moment."""
+        if self._lock.is_wanted:
+            await in_own_task()
+            await self._lock.wait_turn()
 
     async def wait_any(self) -> None:
         """Return when there is an open transaction."""

@@ -133,6 +133,10 @@ class TransactionStatements:
             await self._end_forgotten(upstream, request)
             return None
         await self._end_before(upstream, request, *identity)
+        await self._transactions.wait_turn()
+        found = self._transactions.find(*identity)
+        if found is not None:
+            return found  # of the same statement, sent twice
         transaction = OpenTransaction(*identity)
         other = self._transactions.of_same_write(transaction)
         if other is not None:

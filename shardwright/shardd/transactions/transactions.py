@@ -53,7 +53,7 @@ class Transactions:
     def __init__(self, context: ShardContext) -> None:
         self._context = context
         self._mongod = context.mongod
-        self.open = OpenTransactions()
+        self.open = OpenTransactions(context.mongod.global_lock)
         self.statements = TransactionStatements(self.open)
         self.endings = TransactionEndings(self.open)
         self.gate = RecoveryGate(lambda: context.is_primary)

@@ -11,7 +11,7 @@ import trio.testing
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.sidecar.global_lock import between_transactions
+from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import create_with_uuid, describe
 from shardwright.shardd.local_mongod.moved_contents import create_views
@@ -56,6 +56,62 @@ def test_others_do_not_wait_for_a_creation_that_waits_for_a_transaction(
     lone.run(test)
 
 
+def test_transactions_and_a_change_take_turns() -> None:
+    """Without turns, a change would wait for ever where a new transaction begins before the last one has ended."""
+    happened: list[str] = []
+
+    async def transact(lock: GlobalLock, name: str) -> None:
+        await lock.wait_turn()
+        lock.begin(name)
+        happened.append(f"{name} begins")
+        await trio.sleep(0.1)
+        happened.append(f"{name} ends")
+        lock.end(name)
+
+    async def attempt(_: Mapping[str, int]) -> None:
+        happened.append("change begins")
+        await trio.sleep(0.05)
+        happened.append("change ends")
+
+    async def test() -> None:
+        lock = GlobalLock()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transact, lock, "first")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(lock.between_transactions, attempt)
+            await trio.testing.wait_all_tasks_blocked()
+            assert lock.is_wanted
+            nursery.start_soon(transact, lock, "second")
+        assert not lock.is_wanted
+
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert happened == ["first begins", "first ends", "change begins", "change ends", "second begins", "second ends"]
+
+
+def test_a_change_and_transactions_wait_for_each_other_a_moment_only() -> None:
+    """A transaction may be open as long as its client likes, and the attempt may have to wait in turn."""
+
+    async def test() -> None:
+        lock = GlobalLock()
+        lock.begin("idle")
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lock.between_transactions, attempt)
+            await trio.testing.wait_all_tasks_blocked()
+            await lock.wait_turn()
+            waits.append(trio.current_time() - began)
+
+    async def attempt(_: Mapping[str, int]) -> None:
+        waits.append(trio.current_time() - began_at)
+        await trio.sleep(60)
+
+    waits: list[float] = []
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    began_at = clock.current_time()
+    trio.run(test, clock=clock)
+    assert waits == pytest.approx([0.5, 0.5])
+
+
 def test_no_attempt_waits_for_ever() -> None:
     """A prepared transaction may wait for a write of its coordinator here, which waits for the attempt."""
     limits: list[int] = []
@@ -66,7 +122,7 @@ def test_no_attempt_waits_for_ever() -> None:
             raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
     async def test() -> None:
-        await between_transactions(attempt)
+        await GlobalLock().between_transactions(attempt)
 
     clock = trio.testing.MockClock(autojump_threshold=0)
     until = clock.current_time() + 300

@@ -11,6 +11,7 @@ import trio.testing
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.shardd.transactions.endings import TransactionEndings
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
@@ -54,7 +55,7 @@ class Mongod:
 @pytest.mark.parametrize("executed", [("statement", "abort"), ("abort", "statement")])
 @pytest.mark.parametrize("answered", [("statement", "abort"), ("abort", "statement")])
 def test_the_transaction_does_not_stay_open(executed: tuple[str, str], answered: tuple[str, str]) -> None:
-    mongod, transactions = Mongod(), OpenTransactions()
+    mongod, transactions = Mongod(), OpenTransactions(GlobalLock())
     client = cast("ClientConnection", SimpleNamespace(metadata=None))
     statements, endings = TransactionStatements(transactions), TransactionEndings(transactions)
 

@@ -9,6 +9,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.session_keys import session_key
@@ -79,7 +80,7 @@ class FakeUpstream:
 
 @pytest.mark.parametrize("reply", [{"ok": 1.0}, {"ok": 0.0, "code": 11601}])
 def test_a_statement_that_begins_a_killed_transaction_has_it_aborted(reply: Command) -> None:
-    upstream, open_ones = FakeUpstream(), OpenTransactions()
+    upstream, open_ones = FakeUpstream(), OpenTransactions(GlobalLock())
 
     async def run(_: Request, transaction: OpenTransaction | None) -> bytes:
         assert transaction is not None
