@@ -14,10 +14,11 @@ HEADER_BYTES: Final = 16
 
 OP_REPLY: Final = 1
 OP_QUERY: Final = 2004
+OP_GET_MORE: Final = 2005
 OP_COMPRESSED: Final = 2012
 OP_MSG: Final = 2013
 
-_OPCODES: Final = frozenset({OP_REPLY, OP_QUERY, OP_COMPRESSED, OP_MSG})
+_OPCODES: Final = frozenset({OP_REPLY, OP_QUERY, OP_GET_MORE, OP_COMPRESSED, OP_MSG})
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 _HEADER = Struct("<iiii")

@@ -1,8 +1,8 @@
-"""OP_QUERY and OP_REPLY, which remain only for the commands with which a connection begins.
+"""OP_QUERY, OP_GET_MORE and OP_REPLY, which remain only for the commands with which a connection begins.
 
 Drivers, and mongod's own client, start a connection with a legacy handshake because they do not know yet whether the
 server supports OP_MSG; some old ones also log in and ask for the version like that. MongoDB 6.0 refuses every other use
-of OP_QUERY, with the replies that are built here.
+of OP_QUERY, and all of OP_GET_MORE, with the replies that are built here.
 
 The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the replies are those of mongod 6.0.5.
 """
@@ -76,8 +76,12 @@ def unsupported_reply(query: LegacyQuery) -> bytes:
     refusal = _refusal(query) if query.is_command else None
     if refusal is not None:
         return op_reply(query.request_id, bson.encode(refusal.reply()))
-    failure = {"$err": f"OP_QUERY is no longer supported. {_ADVICE}", "code": LEGACY_OPCODE_REMOVED, "ok": 0.0}
-    return op_reply(query.request_id, bson.encode(failure), flags=QUERY_FAILURE)
+    return _removed_reply(query.request_id, "OP_QUERY")
+
+
+def get_more_reply(request_id: int) -> bytes:
+    """The OP_REPLY frame for an OP_GET_MORE, whatever is in it: no cursor can be read by one any more."""
+    return _removed_reply(request_id, "OP_GET_MORE")
 
 
 def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -> bytes:
@@ -122,6 +126,11 @@ def parse_query(frame: bytes) -> LegacyQuery:
         number_to_return=number_to_return,
         query=query,
     )
+
+
+def _removed_reply(request_id: int, opcode: str) -> bytes:
+    failure = {"$err": f"{opcode} is no longer supported. {_ADVICE}", "code": LEGACY_OPCODE_REMOVED, "ok": 0.0}
+    return op_reply(request_id, bson.encode(failure), flags=QUERY_FAILURE)
 
 
 def _refusal(query: LegacyQuery) -> CommandError | None:

@@ -98,6 +98,27 @@ def test_a_malformed_section_is_answered(cluster: RunningCluster, daemon: str, s
         assert client.command({"ping": 1})["ok"] == 1
 
 
+@pytest.mark.parametrize("daemon", DAEMONS)
+@pytest.mark.parametrize("opcode", range(2001, 2008))
+def test_removed_messages_are_answered_as_by_mongod(cluster: RunningCluster, daemon: str, opcode: int) -> None:
+    """OP_QUERY (2004) and OP_GET_MORE (2005) with an error, the others not at all."""
+    namespace, document = b"db.collection\0", bson.encode({"_id": 1})
+    content = {
+        2004: bytes(4) + namespace + struct.pack("<ii", 0, 1) + document,
+        2005: bytes(4) + namespace + struct.pack("<iq", 0, 12345),
+        2007: struct.pack("<iiq", 0, 1, 12345),
+    }.get(opcode, bytes(4) + namespace + bytes(4) + document)
+    frame = struct.pack("<iiii", 16 + len(content), 7, 0, opcode) + content
+    answers = []
+    for server in ("shard0.0.mongod", daemon):
+        with raw_client(cluster.address(server)) as client:
+            client.send(frame)
+            answers.append(answer := client.receive())
+            assert not answer or client.command({"ping": 1})["ok"] == 1
+    by_mongod, by_daemon = ((answer[8:], len(answer)) for answer in answers)
+    assert by_daemon == by_mongod
+
+
 def _protocol_errors(cluster: RunningCluster, daemon: str) -> float:
     role = next(process["role"] for process in cluster.document["processes"] if process["name"] == daemon)
     return sample(cluster.metrics[daemon], "protocol_errors_total", daemon=role)

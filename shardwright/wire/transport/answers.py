@@ -16,7 +16,7 @@ from shardwright.wire.errors import (
     MalformedRequestError,
     RemoteProtocolError,
 )
-from shardwright.wire.frames import OP_COMPRESSED, OP_MSG, OP_QUERY, Header, next_request_id
+from shardwright.wire.frames import OP_COMPRESSED, OP_GET_MORE, OP_MSG, OP_QUERY, Header, next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, error_reply, flags_of, op_msg, with_checksum
 from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
@@ -89,6 +89,8 @@ class Answers:
             return None if reply is None else await packing.compress(reply, compressor)
         if opcode == OP_QUERY:
             return await self._to_op_query(client, frame)
+        if opcode == OP_GET_MORE:
+            return legacy.get_more_reply(Header(frame).request_id)
         raise RemoteProtocolError(f"message with unsupported opcode {Header(frame).opcode}")
 
     @may_run_in_reactor
