@@ -16,6 +16,7 @@ from shardwright.router.transactions.router_transaction import Phase, RouterTran
 from shardwright.router.transactions.session_errors import (
     aborted_transaction,
     committed_transaction,
+    mismatched_api_parameters,
     restarted_transaction,
     too_old_transaction,
     unknown_transaction,
@@ -56,12 +57,14 @@ async def _run(operation: Operation, entry: Command, handler: CommandHandler) ->
     try:
         if entry.name in ENDING:
             operation.transaction = transaction = _to_be_ended(session, fields)
+            _check_api_parameters(operation, transaction)
             try:
                 return await handler(operation)
             finally:
                 if transaction is not None and not transaction.may_be_aborted:
                     _end_cursors(operation, transaction)
         transaction = _continued(session, fields)
+        _check_api_parameters(operation, transaction)
         if transaction is None:
             transaction = await _begun(operation, session, fields)
         return await _run_statement(operation, transaction, handler)
@@ -157,6 +160,19 @@ def _continued(session: RouterSession, fields: TransactionFields) -> RouterTrans
     if known.phase is not Phase.IN_PROGRESS:
         raise committed_transaction(fields.number)
     return known
+
+
+def _check_api_parameters(operation: Operation, transaction: RouterTransaction | None) -> None:
+    """Require of each command of an open transaction the parameters of the Stable API that the first one had.
+
+    Raises:
+        CommandError: APIMismatchError; the transaction stays open.
+    """
+    if transaction is None or transaction.phase is not Phase.IN_PROGRESS:
+        return
+    given = raw_elements(operation.request, API_PARAMETERS)
+    if given != transaction.elements:
+        raise mismatched_api_parameters(operation.request.name, given, transaction.elements)
 
 
 @may_run_in_reactor

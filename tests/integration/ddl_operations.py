@@ -10,11 +10,13 @@ from tests.integration.sharded import LOWER, UPPER
 from tests.local_cluster import Client
 
 NO_CODE: Final = -1
+NO_TIME_SERIES: Final = 6201808
 """Errors of mongos's oldest commands: of ``moveChunk`` by a field that is no part of the shard key any more."""
 
 REFUSALS: Final = frozenset(
     {
         NO_CODE,
+        NO_TIME_SERIES,
         ErrorCode.ConflictingOperationInProgress,
         ErrorCode.NamespaceNotFound,
         ErrorCode.NamespaceExists,
@@ -106,6 +108,7 @@ def prepare(client: Client, db: str) -> None:
     client[db].u.create_index("a")
     client[db].u.insert_many({"a": a} for a in HELD["u"])
     client[db].command("create", "s", timeseries={"timeField": "at", "metaField": "sensor"})
+    client[db].s.create_index("sensor")
     client[db].s.insert_many({"at": datetime(2024, 1, 1, a), "sensor": a % 2, "a": a} for a in HELD["s"])
 
 

@@ -1,6 +1,7 @@
 """Aggregations over several shards: each stage beside the same data in one unsharded collection; and their writes."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import bson
@@ -10,7 +11,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
-from tests.integration.sharded import LOWER, UPPER, Document, shard_by_range
+from tests.integration.sharded import LOWER, UPPER, Document, Documents, shard_by_range, shard_collection
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
@@ -414,6 +415,31 @@ def test_sharded_data_distribution(cluster: RunningCluster, client: Client, data
         total: Document = {"$group": {"_id": "$ns", "n": {"$sum": "$shards.numOwnedDocuments"}}}
         totals = {each["_id"]: each["n"] for each in distribution({"$unwind": "$shards"}, total)}
         assert totals == {empty.full_name: 0, collection.full_name: COUNT}
+
+
+def test_sharded_data_distribution_of_time_series_and_recreated_collections(
+    cluster: RunningCluster, client: Client, database: Database[Document]
+) -> None:
+    """Orphans of a former collection are none of the present one's; a mongod does not count buckets."""
+
+    def distribution(collection: Documents) -> list[tuple[str, int, int | None]]:
+        name = collection.name if collection.name != "series" else f"system.buckets.{collection.name}"
+        stages: Stages = [{"$shardedDataDistribution": {}}, {"$match": {"ns": f"{database.name}.{name}"}}]
+        [found] = client.admin.aggregate(stages)
+        return [(each["shardName"], each["numOrphanedDocs"], each["numOwnedDocuments"]) for each in found["shards"]]
+
+    with cluster.direct("shard0.0.shardd") as donor, fail_point(donor, "suspendRangeDeletion"):
+        collection = shard_by_range(database)
+        collection.insert_many([{"key": n * 25} for n in range(COUNT)])
+        client.admin.command("moveChunk", collection.full_name, find={"key": 0}, to=UPPER)
+        assert distribution(collection) == [(LOWER, 20, 0), (UPPER, 0, 40)]
+        collection.drop()
+        shard_collection(database, collection.name, {"key": 1})
+        collection.insert_many([{"key": n} for n in range(10)])
+        assert distribution(collection) == [(LOWER, 0, 10)]
+        shard_collection(database, "series", {"meta": 1}, timeseries={"timeField": "at", "metaField": "meta"})
+        database.series.insert_one({"at": datetime(2024, 1, 1), "meta": 1})
+        assert distribution(database.series) == [(LOWER, 0, None)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Cluster times: signed for clients by keys of the config servers, checked, and gossiped to all shards."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import uuid4
 
@@ -9,12 +9,13 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
+from pymongo import DeleteOne
 
 from shardwright.sharding.signing_keys import SigningKey
 from shardwright.wire.message import op_msg
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
-from tests.integration.sharded import SPLIT_AT, Document, Documents
+from tests.integration.sharded import SPLIT_AT, Document, Documents, shard_by_range
 from tests.integration.signed_times import is_signed, later, signing_keys, time_in
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
@@ -157,6 +158,59 @@ MERGED: Final[dict[str, Document]] = {
     "grouped by the lower shard": {"aggregate": "ranged", "pipeline": GROUPS, "cursor": {}},
     "update": {"update": "ranged", "updates": [{"q": {"a": 1}, "u": {"$set": {"b": 1}}, "multi": True}]},
 }
+
+
+def time_of(mongod: Client, placed: Documents, operation: str, **document: object) -> Timestamp:
+    """The time of an operation on a document, as a shard's oplog has it, whether in a transaction or not."""
+    fields = {f"o.{name}": value for name, value in document.items()}
+    query = {"ns": placed.full_name, "op": operation, **fields}
+    [entry] = mongod.local["oplog.rs"].find(query).sort("$natural", -1).limit(1)
+    time: Timestamp = entry["ts"]
+    return time
+
+
+@pytest.fixture
+def ahead(other_client: Client, placed: Documents) -> Callable[[], None]:
+    """Advances the clock of the lower shard far beyond what the upper one and the first router know."""
+
+    def advance() -> None:
+        for _ in range(50):
+            other_client[placed.database.name].elsewhere.insert_one({})
+
+    return advance
+
+
+def test_statements_of_an_ordered_batch_have_times_in_their_order(
+    cluster: RunningCluster, placed: Documents, ahead: Callable[[], None], lower_mongod: Client, upper_mongod: Client
+) -> None:
+    with cluster.direct("router.0") as gossiping:
+        collection = gossiping[placed.database.name][placed.name]
+        collection.find_one({"key": LOW})  # the client has heard of a time, and sends it with the batch
+        ahead()
+        collection.insert_many([{"_id": 1, "key": LOW}, {"_id": 2, "key": HIGH}])
+        assert time_of(lower_mongod, placed, "i", _id=1) < time_of(upper_mongod, placed, "i", _id=2)
+        ahead()
+        collection.bulk_write([DeleteOne({"key": LOW}), DeleteOne({"key": HIGH})])
+        assert time_of(lower_mongod, placed, "d", _id=1) < time_of(upper_mongod, placed, "d", _id=2)
+
+
+def test_results_of_a_merge_are_later_than_what_it_has_read(
+    cluster: RunningCluster,
+    other_client: Client,
+    placed: Documents,
+    ahead: Callable[[], None],
+    lower_mongod: Client,
+    upper_mongod: Client,
+) -> None:
+    target = shard_by_range(placed.database, "target")
+    stages: list[Document] = [{"$match": {"key": LOW}}, {"$set": {"key": HIGH}}, {"$merge": target.name}]
+    with cluster.direct("router.0") as gossiping:
+        collection = gossiping[placed.database.name][placed.name]
+        collection.aggregate(stages)  # finds nothing, and lets the router learn where everything is
+        ahead()
+        other_client[placed.database.name][placed.name].insert_one({"_id": 1, "key": LOW})
+        collection.aggregate(stages)
+    assert time_of(lower_mongod, placed, "i", _id=1) < time_of(upper_mongod, target, "i", _id=1)
 
 
 @pytest.mark.parametrize("name", MERGED)

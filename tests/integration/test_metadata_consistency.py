@@ -13,6 +13,7 @@ from pymongo.database import Database
 
 from shardwright.deploy.cli import EXIT_INCONSISTENT
 from shardwright.deploy.cli import main as shardwright
+from tests.fail_points import fail_point
 from tests.integration.sharded import CATALOG_OPTIONS, LOWER, SPLIT_AT, UPPER, Document, Documents, shard_by_range
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
@@ -231,6 +232,18 @@ def test_orphans_of_a_range_deletion_are_no_damage(database: Database[Document],
     placed.insert_many({"key": key} for key in range(10))
     database.client.admin.command("moveChunk", placed.full_name, find={"key": 0}, to=UPPER)
     assert found(database) == []
+
+
+def test_range_deletions_of_a_former_collection_are_not_compared(
+    cluster: RunningCluster, database: Database[Document], placed: Documents
+) -> None:
+    """They may have bounds of another shard key."""
+    placed.insert_many({"_id": n, "key": n, "other": n} for n in range(10))
+    with cluster.direct("shard0.0.shardd") as donor, fail_point(donor, "suspendRangeDeletion"):
+        database.client.admin.command("moveChunk", placed.full_name, find={"key": 0}, to=UPPER)
+        placed.create_index([("other", 1), ("key", 1)])
+        database.client.admin.command("reshardCollection", placed.full_name, key={"other": 1, "key": 1})
+        assert found(database) == []
 
 
 def test_one_collection_can_be_checked_alone(database: Database[Document], damage: Damage) -> None:

@@ -1,11 +1,14 @@
 """Snapshots (``readConcern: snapshot``) during moves: each document once, as of one time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
@@ -13,6 +16,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tests.fail_points import fail_point
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, shard_collection
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
@@ -211,6 +215,105 @@ def test_replies_tell_the_time_of_a_snapshot(filled: Documents, client: Client) 
         db.command("killCursors", name, cursors=[cursor["id"], again["id"]])
     before = present(client)
     assert before >= time
+
+
+@pytest.fixture
+def joined(filled: Documents) -> Documents:
+    """As `filled`, with chunks on both shards, a view on it and an unsharded collection."""
+    move(filled.database.client, filled, UPPER)
+    filled.database.command("create", "view", viewOn=filled.name, pipeline=[{"$match": {"key": {"$gte": 0}}}])
+    filled.database.unsharded.insert_many({"_id": n, "key": n} for n in range(10))
+    return filled
+
+
+LOOKUP: Document = {"from": "unsharded", "localField": "key", "foreignField": "key", "as": "found"}
+PIPELINES: list[list[Document]] = [
+    [],
+    [{"$count": "n"}],
+    [{"$group": {"_id": None, "n": {"$sum": 1}}}],
+    [{"$group": {"_id": "$key"}}],
+    [{"$sort": {"key": 1}}, {"$limit": 3}],
+    [{"$match": {"key": 3}}],
+    [{"$lookup": LOOKUP}],
+    [{"$lookup": {**LOOKUP, "from": "filled"}}, {"$count": "n"}],
+    [{"$unionWith": "unsharded"}],
+    [{"$facet": {"counted": [{"$count": "n"}]}}],
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=str)
+@pytest.mark.parametrize("source", ["filled", "view", "unsharded"])
+def test_each_aggregation_tells_the_time_of_its_snapshot(
+    joined: Documents, source: str, pipeline: list[Document]
+) -> None:
+    """By that, drivers give all reads of a session one time."""
+    aggregate: Document = {"aggregate": source, "pipeline": pipeline, "cursor": {}}
+    cursor = joined.database.command({**aggregate, "readConcern": concern(None)})["cursor"]
+    time = cursor["atClusterTime"]
+    joined.database["filled" if source == "view" else source].insert_one({"key": 3})
+    again = joined.database.command({**aggregate, "readConcern": concern(time)})["cursor"]
+    assert again["atClusterTime"] == time
+
+    def order(document: Document) -> str:
+        return str(sorted(document.items(), key=str))
+
+    assert sorted(again["firstBatch"], key=order) == sorted(cursor["firstBatch"], key=order)
+
+
+@pytest.mark.parametrize("first", ["count", "joined count", "find"])
+def test_a_snapshot_session_reads_one_snapshot_whatever_it_reads_first(joined: Documents, first: str) -> None:
+    counting: Document = {"$count": "n"}
+    with joined.database.client.start_session(snapshot=True) as session:
+
+        def count(*stages: Document) -> int:
+            [result] = joined.aggregate([*stages, counting], session=session)
+            return int(result["n"])
+
+        reads: dict[str, Callable[[], int]] = {
+            "count": lambda: joined.count_documents({}, session=session),
+            "joined count": lambda: count({"$lookup": LOOKUP}),
+            "find": lambda: len(list(joined.find(session=session))),
+        }
+        assert reads[first]() == DOCUMENTS
+        joined.insert_many([{"key": 1}, {"key": DOCUMENTS}])
+        assert {name: read() for name, read in reads.items()} == dict.fromkeys(reads, DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"atClusterTime": Timestamp(0, 0)},
+        {"atClusterTime": 5},
+        {"unknown": 5},
+        {"atClusterTime": Timestamp(1 << 20, 1), "afterClusterTime": Timestamp(1 << 20, 1), "level": "majority"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("begins", [False, True], ids=["outside a transaction", "in a transaction"])
+def test_a_wrong_concern_is_refused_as_by_a_mongod(
+    joined: Documents, cluster: RunningCluster, options: Document, *, begins: bool
+) -> None:
+    name = joined.database.name
+    replies = []
+    for server in ("router.0", "shard0.0.mongod"):
+        with raw_client(cluster.address(server)) as client:
+            session = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "autocommit": False}
+            transaction = {**session, "startTransaction": True} if begins else {}
+            find = {"find": joined.name, "readConcern": {"level": "snapshot", **options}, **transaction}
+            reply = client.command(find, db=name)
+            replies.append((reply["code"], reply["codeName"], reply["errmsg"]))
+    assert replies[0] == replies[1]
+
+
+def test_a_view_is_not_counted_in_a_snapshot(joined: Documents) -> None:
+    db = joined.database
+    messages = []
+    for name in ("view", "unsharded"):
+        with pytest.raises(OperationFailure) as caught:
+            db.command({"count": name, "readConcern": concern(None)})
+        messages.append((caught.value.code, caught.value.details and caught.value.details["errmsg"]))
+    assert messages[0] == messages[1]
+    assert messages[0][0] == INVALID_OPTIONS
 
 
 def test_snapshots_while_a_chunk_moves_to_and_fro(client: Client, filled: Documents, other_client: Client) -> None:

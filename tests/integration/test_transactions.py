@@ -14,7 +14,7 @@ from pymongo.read_concern import ReadConcern
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import connect_to_all, extra_router
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.integration.waiting import eventually
@@ -411,3 +411,43 @@ def test_the_admin_database_has_transactions_of_its_own(
     assert own.count_documents({}) == 2
     assert filled.count_documents({}) == 20
     own.delete_many({})  # nobody may drop it
+
+
+STABLE: Document = {"apiVersion": "1"}
+STRICT: Document = {**STABLE, "apiStrict": True}
+NOT_STRICT: Document = {**STABLE, "apiStrict": False}
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(STABLE, {}), ({}, STABLE), (STABLE, STRICT), (STABLE, NOT_STRICT), (STRICT, STABLE), (STRICT, STRICT)],
+    ids=str,
+)
+@pytest.mark.parametrize("command", ["find", "getMore", "commitTransaction", "abortTransaction", "second commit"])
+def test_all_commands_have_the_parameters_of_the_stable_api_that_the_first_one_has(
+    cluster: RunningCluster, filled: Documents, first: Document, later: Document, command: str
+) -> None:
+    """As on a mongod; after the error, the transaction goes on."""
+    outcomes = []
+    for server in ("router.0", "shard0.0.mongod"):
+        session = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "autocommit": False}
+        with raw_client(cluster.address(server)) as client:
+
+            def run(body: Document, client: RawClient = client, session: Document = session) -> object:
+                db = "admin" if "Transaction" in next(iter(body)) else filled.database.name
+                reply = client.command({**body, **session}, db=db)
+                return "done" if reply["ok"] else (reply["code"], reply["errmsg"], reply.get("errorLabels"))
+
+            find = {"find": filled.name, "filter": {"key": 1}}
+            outcome = [run({**find, "startTransaction": True, **first})]
+            if command == "second commit":
+                outcome.append(run({"commitTransaction": 1, **first}))
+            others: dict[str, Document] = {
+                "find": find,
+                "getMore": {"getMore": Int64(12345), "collection": filled.name},
+                "abortTransaction": {"abortTransaction": 1},
+            }
+            second = others.get(command, {"commitTransaction": 1})
+            outcome += [run({**second, **later}), run({"abortTransaction": 1, **first})]
+            outcomes.append(outcome)
+    assert outcomes[0] == outcomes[1]

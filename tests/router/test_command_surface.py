@@ -8,6 +8,8 @@ import pytest
 from bson.binary import Binary
 from bson.regex import Regex
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.field_errors import MISSING_FIELD
 from tests.integration.raw_client import raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.local_cluster import Client, RunningCluster
@@ -159,6 +161,12 @@ def test_multicast(cluster: RunningCluster, router: Client) -> None:
     shards = {string.partition("/")[2] for string in cluster.shards.values()}
     assert hosts.keys() == {cluster.address("config.0.configd"), *shards}
     assert {answer["ok"] for answer in hosts.values()} == {1.0}
+
+
+@pytest.mark.parametrize("value", [1, "ping", None, [{"ping": 1}]], ids=str)
+def test_multicast_of_no_command(router: Client, value: object) -> None:
+    assert run(router, {"multicast": value})["code"] in (ErrorCode.TypeMismatch, MISSING_FIELD)
+    assert router.admin.command("ping")["ok"] == 1
 
 
 def test_connection_pools(cluster: RunningCluster, router: Client) -> None:

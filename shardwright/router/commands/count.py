@@ -1,5 +1,10 @@
 """``count``: how many documents match."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import bson
+
 from shardwright.router.commands.command_registry import command
 from shardwright.router.joins.any_aggregate import aggregate_view
 from shardwright.router.operations.missing import unless_missing
@@ -9,12 +14,16 @@ from shardwright.router.operations.scatter import forwarded, scatter
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.count import CountArguments
 from shardwright.router.reads.find_arguments import collation_of
+from shardwright.router.reads.read_concern import READ_CONCERN, is_snapshot
 from shardwright.router.reads.targeting import shards_for_read
 from shardwright.router.reads.view_aggregate import COUNTED
 from shardwright.router.replies.cursor_reply import first_batch
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError, latest_operation_time
 from shardwright.router.replies.worst_error import raise_worst
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document
 
 
@@ -42,5 +51,16 @@ async def count(operation: Operation) -> Reply:
     try:
         return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), nothing)
     except ShardedViewError as error:
+        if is_snapshot(operation.request):
+            raise _no_snapshots(operation.argument(READ_CONCERN)) from error
         documents = first_batch(await aggregate_view(operation, error))
         return {"n": decode_document(documents[0])[COUNTED] if documents else 0}
+
+
+def _no_snapshots(concern: Mapping[str, Any]) -> CommandError:
+    """The error for a view, whose aggregation could read a snapshot; a mongod itself refuses to count a collection."""
+    text = document_text(bson.encode({"readConcern": {**concern, "provenance": "clientSupplied"}}))
+    return CommandError(
+        ErrorCode.InvalidOptions,
+        f"Command count does not support {text} :: caused by :: read concern snapshot not supported",
+    )

@@ -10,6 +10,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.rawbson import decode_document
 
 _TIMEOUT_SECONDS: Final = 5.0
 
@@ -18,7 +19,7 @@ _TIMEOUT_SECONDS: Final = 5.0
 async def multicast(operation: Operation) -> Reply:
     """Runs a command on each config server and each member of each shard."""
     context, arguments = operation.context, Arguments.of(operation.request)
-    command_body = arguments.required_value(b"multicast")
+    command_body = decode_document(arguments.raw(b"multicast"))
     db = arguments.maybe_string(b"db") or "admin"
     await context.shards.all_ids()
     monitors = [context.catalog.client.monitor, *(shard.client.monitor for shard in context.shards.known())]

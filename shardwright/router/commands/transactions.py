@@ -22,7 +22,7 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 
-_FOR_SHARDS: Final = (b"writeConcern", b"maxTimeMS", b"comment", b"$clusterTime")
+_FOR_SHARDS: Final = (b"writeConcern", b"maxTimeMS", b"comment")
 _RECOVERY_TOKEN: Final = b"recoveryToken"
 _RECOVERY_SHARD: Final = b"recoveryShardId"
 _NO_TOKEN: Final = 50940

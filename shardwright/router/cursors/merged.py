@@ -21,7 +21,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
-_PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
+_PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment")
 """The fields of the client's ``getMore`` that are copied to a shard's, beside the `API_PARAMETERS`."""
 
 

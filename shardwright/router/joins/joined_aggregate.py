@@ -7,6 +7,8 @@ other stages on them (`stages`).
 from collections.abc import Mapping
 from typing import Any, Final
 
+from bson.timestamp import Timestamp
+
 from shardwright.router.joins.environment import AggregateRunner, JoinEnvironment, stream_of
 from shardwright.router.joins.stages import run_stages
 from shardwright.router.joins.stream_cursor import StreamCursor
@@ -21,6 +23,7 @@ from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.read_concern import at_time, is_snapshot
 from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.snapshot_concern import demanded_time
 from shardwright.sharding.targeting.collation import is_simple
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.errors import CommandError
@@ -54,7 +57,8 @@ async def answer_joined(
     size = batch_size(request)
     reading, writing = _without_writing(pipeline)
     before, rest = split_at_join(reading, request.db, elsewhere)
-    body = _at_one_time(operation)
+    time = _one_time(operation)
+    body = at_time(request.body, time, operation.context.clock.time.cluster_time)
     prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
     prefix = append(prefix, encode_elements({"cursor": {}}))
     source = await stream_of(operation, run_aggregate, prefix, cursor_namespace)
@@ -71,7 +75,7 @@ async def answer_joined(
     stream = await run_stages(environment, source, rest)
     if writing is not None:
         return await write_results(environment, stream, writing, cursor_namespace)
-    cursor = StreamCursor(operation.context.clock, cursor_namespace, stream)
+    cursor = StreamCursor(operation.context.clock, cursor_namespace, stream, at_cluster_time=time)
     try:
         return await answer_first_batch(operation, cursor, size)
     except CommandError as error:
@@ -122,10 +126,9 @@ def split_at_join(
     raise AssertionError("no stage names a collection elsewhere")
 
 
-def _at_one_time(operation: Operation) -> bytes:
-    """The command; in a snapshot, with a time for all collections."""
+def _one_time(operation: Operation) -> Timestamp | None:
+    """The time at which all collections are read in a snapshot; None outside snapshots."""
     request, clock = operation.request, operation.context.clock.time.cluster_time
     if not is_snapshot(request) or not clock:
-        return request.body
-    concern = request.get(b"readConcern")
-    return at_time(request.body, concern.get("atClusterTime", unpack_timestamp(clock)), clock)
+        return None
+    return demanded_time(request.get(b"readConcern"), unpack_timestamp(clock))

@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 
+from bson.timestamp import Timestamp
+
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.joins.streams import DocumentStream
@@ -23,19 +25,23 @@ class StreamCursor:
         is_exhausted: whether everything has been returned.
     """
 
-    def __init__(self, clock: VectorClock, namespace: str, stream: DocumentStream) -> None:
+    def __init__(
+        self, clock: VectorClock, namespace: str, stream: DocumentStream, *, at_cluster_time: Timestamp | None = None
+    ) -> None:
         """Create it.
 
         Args:
             clock: the newest times seen in the cluster.
             namespace: see above.
             stream: the documents.
+            at_cluster_time: of the snapshot that they are from, which replies name; None if they are from none.
         """
         self.namespace = namespace
         self.held_bytes = 0
         self.is_exhausted = False
         self._clock = clock
         self._stream = stream
+        self._at_cluster_time = at_cluster_time
         self._pending: deque[bytes] = deque()
         self._has_ended = False
 
@@ -83,5 +89,7 @@ class StreamCursor:
         return batch.documents
 
     def _reply(self, get_more: GetMore, batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:
-        element = cursor_element(batch_name, documents, cursor_id, self.namespace)
+        element = cursor_element(
+            batch_name, documents, cursor_id, self.namespace, at_cluster_time=self._at_cluster_time
+        )
         return raw_reply(get_more.request.message.request_id, element, self._clock)

@@ -257,7 +257,6 @@ async def _count(
     """
     body = at_time(body, time, operation.context.clock.time.cluster_time)
     body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
-    batch_size(operation.request)
     frames = {
         shard: forwarded(operation, elements, with_stages(body, counting.shard_stages))
         for shard, elements in versions.items()
@@ -266,7 +265,7 @@ async def _count(
     counted = counting.total([_counted(counting.field, CursorReply.of(reply).documents()) for reply in replies])
     documents = [] if counted is None else [bson.encode(counted)]
     operation.operation_time = latest_operation_time(replies)
-    return operation.raw_reply(*cursor_element(FIRST_BATCH, documents, 0, namespace))
+    return operation.raw_reply(*cursor_element(FIRST_BATCH, documents, 0, namespace, at_cluster_time=time))
 
 
 def _raw(stages: Sequence[Stage]) -> tuple[bytes, ...]:

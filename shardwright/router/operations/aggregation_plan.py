@@ -10,6 +10,7 @@ from shardwright.router.pipelines.counting import Counting
 from shardwright.router.pipelines.router_merge import RouterMerge
 from shardwright.router.pipelines.split import SplitPipeline
 from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
+from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline, Stage
 
 
@@ -69,7 +70,8 @@ async def plan_aggregation(operation: Operation, pipeline: Pipeline, shards: Seq
     if len(shards) == 1 or pipeline.first in COLLECTIONLESS:
         return await _plan_for_one(operation, pipeline, shards[0])
     split = SplitPipeline.of(pipeline)
-    counting = Counting.of(pipeline)
+    # What the router has counted is the whole first batch.
+    counting = None if batch_size(operation.request) == 0 else Counting.of(pipeline)
     merge = None if counting is not None else RouterMerge.of(split)
     segments: tuple[Segment, ...] = ()
     if counting is None and merge is None:

@@ -51,8 +51,8 @@ _BATCH_DOCUMENTS: Final = 1000
 _NOT_FOR_READING: Final = frozenset({b"cursor", b"writeConcern", b"bypassDocumentValidation"})
 _FOR_WRITING: Final = (
     *(b"lsid", b"writeConcern", b"bypassDocumentValidation", b"comment", b"maxTimeMS", b"mayBypassWriteBlocking"),
-    b"$clusterTime",
 )
+"""Without the client's ``$clusterTime``: what is written follows what was read, so each message has the router's."""
 
 Run = Callable[[Operation, str], Awaitable[Reply]]
 """Runs an aggregation, with the name of its cursor."""

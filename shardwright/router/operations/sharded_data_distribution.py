@@ -25,9 +25,12 @@ _NOT_IN_ADMIN: Final = 6789102
 
 _ORPHANS: Final = {
     "aggregate": "rangeDeletions",
-    "pipeline": [{"$group": {"_id": "$nss", "count": {"$sum": "$numOrphanDocs"}}}],
+    "pipeline": [{"$group": {"_id": "$collectionUuid", "count": {"$sum": "$numOrphanDocs"}}}],
     "cursor": {},
 }
+
+_Collections = Mapping[str, Any]
+"""The UUIDs of the sharded collections by name; a shard may also have orphans of former ones with these names."""
 
 _Distribution = dict[str, list[dict[str, Any]]]
 
@@ -45,13 +48,13 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
     """
     _check(pipeline.stages[0].specification, operation.request.db)
     entries = await operation.context.catalog.find("collections", {})
-    namespaces = [decode_document(entry)["_id"] for entry in entries]
+    collections = {found["_id"]: found["uuid"] for found in map(decode_document, entries)}
     distribution: _Distribution = {}
     failures: list[CommandError] = []
 
     async def add(shard: str) -> None:
         try:
-            await _add_shard(operation, shard, namespaces, distribution)
+            await _add_shard(operation, shard, collections, distribution)
         except CommandError as error:
             failures.append(error)
 
@@ -76,7 +79,7 @@ def _check(specification: object, db: str) -> None:
         raise CommandError(_NOT_IN_ADMIN, message)
 
 
-async def _add_shard(operation: Operation, shard: str, namespaces: Sequence[str], distribution: _Distribution) -> None:
+async def _add_shard(operation: Operation, shard: str, collections: _Collections, distribution: _Distribution) -> None:
     """Add what a shard has of these collections.
 
     Raises:
@@ -87,13 +90,13 @@ async def _add_shard(operation: Operation, shard: str, namespaces: Sequence[str]
         "aggregate": 1,
         "pipeline": [
             {"$_internalAllCollectionStats": {"stats": {"storageStats": {}}}},
-            {"$match": {"ns": {"$in": list(namespaces)}}},
+            {"$match": {"ns": {"$in": list(collections)}}},
             {"$project": {"ns": 1, "count": "$storageStats.count", "size": "$storageStats.avgObjSize"}},
         ],
         "cursor": {},
     }
     for each in await _read(operation, shard, "admin", statistics):
-        shown = _shown(shard, each, orphans.get(each["ns"], 0))
+        shown = _shown(shard, each, orphans.get(collections[each["ns"]], 0))
         distribution.setdefault(each["ns"], []).append(shown)
 
 
@@ -105,12 +108,13 @@ async def _read(operation: Operation, shard: str, db: str, command: Mapping[str,
 
 
 def _shown(shard: str, statistics: Mapping[str, Any], orphans: int) -> dict[str, Any]:
-    """A shard's part of a collection; an empty one has no average size, and so none of these sizes."""
-    owned, size = int(statistics["count"]) - orphans, statistics.get("size")
+    """A shard's part of a collection; an empty one has no average size, and one of a time series no numbers at all."""
+    count, size = statistics.get("count"), statistics.get("size")
+    owned = None if count is None else Int64(count - orphans)
     return {
         "shardName": shard,
         "numOrphanedDocs": Int64(orphans),
-        "numOwnedDocuments": Int64(owned),
-        "ownedSizeBytes": None if size is None else Int64(size * owned),
+        "numOwnedDocuments": owned,
+        "ownedSizeBytes": None if size is None or owned is None else Int64(size * owned),
         "orphanedSizeBytes": None if size is None else Int64(size * orphans),
     }

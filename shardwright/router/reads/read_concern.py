@@ -7,9 +7,10 @@ from bson.timestamp import Timestamp
 
 from shardwright.sharding.clock import CLUSTER_TIME, signed_cluster_time
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.snapshot_concern import concern_at, demanded_time
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire import rawbson
-from shardwright.wire.rawbson import append, decode_document, encode_elements, without
+from shardwright.wire.rawbson import append, decode_document, decode_value, encode_elements, without
 from shardwright.wire.request import Request
 
 READ_CONCERN: Final = b"readConcern"
@@ -38,13 +39,7 @@ def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> T
     concern = _snapshot_concern(request)
     if concern is None:
         return None
-    if "atClusterTime" in concern:
-        # Anything but a time, or two times, is left for the shard to refuse.
-        time = concern["atClusterTime"]
-        return time if isinstance(time, Timestamp) and "afterClusterTime" not in concern else None
-    newest = unpack_timestamp(max(clock, table.newest_valid_after))
-    after = concern.get("afterClusterTime", newest)
-    return max(newest, after) if isinstance(after, Timestamp) else None
+    return demanded_time(concern, unpack_timestamp(max(clock, table.newest_valid_after)))
 
 
 def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
@@ -59,8 +54,9 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
         return body
     # A mongod refuses to read at a time later than any it has seen, so the command gossips a time that is not earlier.
     told = time if _may_be_told(body, time) else Timestamp(0, 0)
+    concern = rawbson.find(body, READ_CONCERN)
     elements = {
-        "readConcern": {"level": "snapshot", "atClusterTime": time},
+        "readConcern": concern_at({} if concern is None else decode_value(body, concern), time),
         "$clusterTime": signed_cluster_time(max(told, unpack_timestamp(clock))),
     }
     return append(without(body, (READ_CONCERN, CLUSTER_TIME)), encode_elements(elements))

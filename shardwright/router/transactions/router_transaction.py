@@ -18,6 +18,7 @@ from shardwright.router.transactions.session_fields import (
     session_elements,
 )
 from shardwright.router.transactions.transaction_times import TransactionTimes
+from shardwright.sharding.snapshot_concern import concern_at, demanded_time
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
@@ -132,13 +133,7 @@ class RouterTransaction:
         """
         if not self._is_snapshot or self._at_cluster_time is not None:
             return self._at_cluster_time
-        concern = decode_document(self._read_concern)
-        demanded = concern.get("atClusterTime")
-        if demanded is None:
-            time = unpack_timestamp(newest)
-            after = concern.get("afterClusterTime", time)
-            demanded = max(time, after) if isinstance(after, Timestamp) else None
-        self._at_cluster_time = demanded if isinstance(demanded, Timestamp) else None
+        self._at_cluster_time = demanded_time(self.read_concern, unpack_timestamp(newest))
         return self._at_cluster_time
 
     def join(self, shard: str) -> bytes:
@@ -239,4 +234,4 @@ class RouterTransaction:
     def _concern_of_participants(self) -> bytes:
         if self._at_cluster_time is None:
             return self._read_concern
-        return encode_document({"level": "snapshot", "atClusterTime": self._at_cluster_time})
+        return encode_document(concern_at(self.read_concern, self._at_cluster_time))

@@ -1,10 +1,12 @@
 """The errors of requests whose transaction is not the session's current one, or has ended."""
 
+import json
 from typing import Final
 
 from shardwright.sharding.session_cache import SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document, from_elements
 
 _UUID_BYTES: Final = 16
 
@@ -56,6 +58,28 @@ def restarted_transaction(number: int, session: bytes) -> CommandError:
     return CommandError(
         ErrorCode.ConflictingOperationInProgress,
         f"txnNumber {number} for session {_text(session)} already started",
+    )
+
+
+def mismatched_api_parameters(command: str, given: bytes, first: bytes) -> CommandError:
+    """APIMismatchError: a command has other parameters of the Stable API than the first one of its transaction.
+
+    Args:
+        command: its name.
+        given: its raw parameters.
+        first: those of the first command.
+    """
+    return CommandError(
+        ErrorCode.APIMismatchError,
+        f"API parameter mismatch: {command} used params {_parameters_text(given)}, "
+        f"the transaction's first command used {_parameters_text(first)}",
+    )
+
+
+def _parameters_text(elements: bytes) -> str:
+    parameters = decode_document(from_elements(elements))
+    return (
+        f"{{ {', '.join(f'{name}: {json.dumps(value)}' for name, value in parameters.items())} }}" if elements else "{}"
     )
 
 

@@ -7,6 +7,7 @@ from bson.int64 import Int64
 from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.statement_ids import STATEMENT_ID_FIELDS, check_distinct, statement_ids
 from shardwright.sharding.buckets_commands import on_buckets, on_measurements
+from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
@@ -122,9 +123,12 @@ class WriteBatch:
 
     @property
     def divided_body(self) -> bytes:
-        """The command without its statements and their ids, to be sent with some of them."""
+        """The command without its statements and their ids, to be sent with some of them.
+
+        Each message gets the router's cluster time of that moment: it follows those that were answered before.
+        """
         if self._divided_body is None:
-            self._divided_body = without(self.body, STATEMENT_ID_FIELDS | {self.kind.field})
+            self._divided_body = without(self.body, STATEMENT_ID_FIELDS | {self.kind.field, CLUSTER_TIME})
         return self._divided_body
 
     @property

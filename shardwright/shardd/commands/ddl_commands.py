@@ -1,6 +1,7 @@
 """The DDL commands that a router sends to the primary shard of a database."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
@@ -16,10 +17,12 @@ from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary
 from shardwright.shardd.ddl.coordinators.refine_collection_shard_key import RefineCollectionShardKey
 from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollection
 from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
+from shardwright.shardd.ddl.coordinators.service import Check
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.ddl.time_series import (
+    MeaningChangedError,
     buckets_to_shard,
     change_of_buckets,
     check_is_time_series,
@@ -61,23 +64,37 @@ _RESHARD_ARGUMENTS: Final = (
 )
 
 
+_Meant = tuple[Namespace, Mapping[str, Any]]
+"""The namespace of a change, and its arguments."""
+
+
 @command("_shardsvrCreateCollection", is_ddl=True)
 async def create_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Shard a collection, creating it if it does not exist."""
     arguments: Mapping[str, Any] = {
         name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields
     }
-    namespace, arguments = await buckets_to_shard(shard.context, own_collection(request), arguments)
-    return await _coordinate(shard, request, CreateCollection, namespace, arguments)
+    return await _coordinate_meant(
+        shard, request, CreateCollection, partial(buckets_to_shard, shard.context, own_collection(request), arguments)
+    )
 
 
 @command("_shardsvrDropCollection", is_ddl=True)
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
-    namespace = own_collection(request)
-    if await sharded_time_series(shard.context, namespace) is not None:
+    namespace, expected = own_collection(request), Arguments.of(request).present(_UUID)
+    has_sharded_buckets = await sharded_time_series(shard.context, namespace) is not None
+    if has_sharded_buckets:
         await _coordinate(shard, request, DropCollection, namespace.buckets, {})
-    return await _coordinate(shard, request, DropCollection, namespace, Arguments.of(request).present(_UUID))
+
+    async def check() -> None:
+        if await sharded_time_series(shard.context, namespace) is not None:
+            raise MeaningChangedError(namespace)
+
+    try:
+        return await _coordinate(shard, request, DropCollection, namespace, expected, check)
+    except MeaningChangedError:
+        return await drop_collection(shard, request)
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
@@ -120,12 +137,16 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
     namespace = own_collection(request)
-    if granularity_of(fields) is not None:
-        await check_is_time_series(shard.context, namespace)
-    time_series = await sharded_time_series(shard.context, namespace)
-    if time_series is not None:
-        namespace, fields = namespace.buckets, change_of_buckets(time_series, fields)
-    return await _coordinate(shard, request, ModifyCollection, namespace, {"collModRequest": fields})
+
+    async def meant() -> _Meant:
+        if granularity_of(fields) is not None:
+            await check_is_time_series(shard.context, namespace)
+        time_series = await sharded_time_series(shard.context, namespace)
+        if time_series is None:
+            return namespace, {"collModRequest": fields}
+        return namespace.buckets, {"collModRequest": change_of_buckets(time_series, fields)}
+
+    return await _coordinate_meant(shard, request, ModifyCollection, meant)
 
 
 @command("_shardsvrDropIndexes", is_ddl=True)
@@ -165,17 +186,45 @@ _GENERIC_FIELDS: Final = frozenset(
 )
 
 
+async def _coordinate_meant(
+    shard: ShardComponents, request: Request, kind: type[Coordinator], meant: Callable[[], Awaitable[_Meant]]
+) -> dict[str, Any]:
+    """Make the change that a request means: of a collection, or of the buckets of a time-series collection.
+
+    What it means may change until its locks are held, by the change that has held them.
+
+    Args:
+        shard: this shard.
+        request: the request.
+        kind: the kind of change.
+        meant: finds out what it means now.
+    """
+    namespace, arguments = decided = await meant()
+
+    async def check() -> None:
+        if await meant() != decided:
+            raise MeaningChangedError(namespace)
+
+    try:
+        return await _coordinate(shard, request, kind, namespace, arguments, check)
+    except MeaningChangedError:
+        return await _coordinate_meant(shard, request, kind, meant)
+
+
 async def _coordinate(
     shard: ShardComponents,
     request: Request,
     kind: type[Coordinator],
     namespace: Namespace,
     arguments: Mapping[str, Any],
+    check: Check | None = None,
 ) -> dict[str, Any]:
     may_bypass = Arguments.of(request).boolean(BYPASS.encode())
     # `config.system.sessions` is sharded without a version, as its database has none.
     received = None if namespace.is_internal else _database_version(request)
-    return await shard.coordinators.run(kind, namespace, arguments, received=received, may_bypass=may_bypass)
+    return await shard.coordinators.run(
+        kind, namespace, arguments, received=received, check=check, may_bypass=may_bypass
+    )
 
 
 def _database_version(request: Request) -> DatabaseVersion:

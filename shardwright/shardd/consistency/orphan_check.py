@@ -45,7 +45,7 @@ async def orphans_without_task(context: ShardContext, namespace: Namespace, uuid
         ]
         after = await _table(context, name, uuid)
         if after is not None and after.collection_version == table.collection_version:
-            tasks = [range_of(task, table.key_pattern) for task in context.range_deletion_tasks.of(name)]
+            tasks = _ranges_of(table, context.range_deletion_tasks.of(name))
             return [part for part in found if not any(part.overlaps(each) for each in tasks)]
     raise CommandError(ErrorCode.ConflictingOperationInProgress, f"the chunks of {name} kept moving")
 
@@ -53,7 +53,7 @@ async def orphans_without_task(context: ShardContext, namespace: Namespace, uuid
 def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask]) -> list[ChunkRange]:
     """The ranges of a collection that a shard neither owns nor has a range deletion for, sorted and merged."""
     pattern = table.key_pattern
-    excluded = [range_of(task, pattern) for task in tasks if task.collection_uuid == table.collection.uuid]
+    excluded = _ranges_of(table, tasks)
     excluded += [
         ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key)
         for chunk in table.chunks()
@@ -68,6 +68,11 @@ def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask])
     if low_key < pattern.global_max_bytes():
         gaps.append(ChunkRange(low, pattern.global_max(), low_key, pattern.global_max_bytes()))
     return gaps
+
+
+def _ranges_of(table: RoutingTable, tasks: Iterable[RangeDeletionTask]) -> list[ChunkRange]:
+    """The ranges of the tasks that are about this collection; others may be of a former one with its name."""
+    return [range_of(task, table.key_pattern) for task in tasks if task.collection_uuid == table.collection.uuid]
 
 
 async def _table(context: ShardContext, namespace: str, uuid: UUID) -> RoutingTable | None:

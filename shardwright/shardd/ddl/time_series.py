@@ -18,6 +18,15 @@ _NOT_FOR_OTHERS: Final = 6201808
 """MongoDB's numbers for errors without a name."""
 
 
+class MeaningChangedError(CommandError):
+    """A change no longer means what it did before its locks were held: nothing has been changed, and it is repeated."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(
+            ErrorCode.ConflictingOperationInProgress, f"another operation has changed the collection {namespace}"
+        )
+
+
 async def buckets_to_shard(
     context: ShardContext, namespace: Namespace, arguments: Mapping[str, Any]
 ) -> tuple[Namespace, Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from shardwright.wire.error_codes import ErrorCode
 from tests.integration.random_ddl.ledger import Ledger, gone, renamed
 from tests.integration.random_ddl.shapes import KEYS, Key, Shape, index_name
 from tests.integration.random_ddl.writers import VALUES_OF_A, VALUES_OF_B
-from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry
+from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry, chunks
 from tests.local_cluster import Client
 
 NAMES: Final = ("x", "y", "z")
@@ -149,8 +149,11 @@ class Changes:
         place = self._any()
         values = {"a": self._random.randrange(VALUES_OF_A), "b": self._random.randrange(VALUES_OF_B), "_id": 0}
         key = self.shapes[place].key
-        if key is not None and "hashed" not in key.values():
-            self._router.admin.command("split", place, middle={name: values[name] for name in key})
+        if key is None or "hashed" in key.values():
+            return
+        middle = {name: values[name] for name in key}
+        if all(chunk["min"] != middle for chunk in chunks(self._router, place)):
+            self._router.admin.command("split", place, middle=middle)
 
     # Indexes
 

@@ -1,6 +1,6 @@
 """Running coordinators on a primary: those of new requests, and those that a former primary left behind."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any, Final
 
@@ -28,6 +28,9 @@ from shardwright.wire.rawbson import encode_document
 
 _THREAD: Final = "ShardingDDLCoordinator"
 """What holds the locks, as MongoDB names it in ``config.locks``, there with a number."""
+
+Check = Callable[[], Awaitable[None]]
+"""Raises CommandError if a change is not to be made any more."""
 
 
 class _Run:
@@ -105,6 +108,7 @@ class CoordinatorService:
         arguments: Mapping[str, Any],
         *,
         received: DatabaseVersion | None = None,
+        check: Check | None = None,
         may_bypass: bool = False,
     ) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
@@ -114,19 +118,20 @@ class CoordinatorService:
             namespace: the collection or database to change.
             arguments: the request's arguments.
             received: the version of the database in the request; None if the database has none.
+            check: called once the locks are held, when nothing has been changed yet.
             may_bypass: whether the caller may write while the writes of users are blocked.
 
         Raises:
             CommandError: it failed; UserWritesBlocked; NotWritablePrimary, the daemon has not recovered as primary;
                 ConflictingOperationInProgress, a similar change with other arguments is under way; StaleDbVersion, the
-                database has moved or was dropped while the change waited for its locks.
+                database has moved or was dropped while the change waited for its locks; what ``check`` raises.
         """
         if self._nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         run = self._runs.get(_key(coordinator))
         if run is None:
-            run = self._start(coordinator, self._nursery, received)
+            run = self._start(coordinator, self._nursery, received, check)
         elif not run.has_arguments(coordinator.arguments):
             raise CommandError(ErrorCode.ConflictingOperationInProgress, coordinator.conflict_text)
         await run.ended.wait()
@@ -145,16 +150,24 @@ class CoordinatorService:
         for run in [run for run in self._runs.values() if run.coordinator.is_blockable]:
             await run.ended.wait()
 
-    def _start(self, coordinator: Coordinator, nursery: trio.Nursery, received: DatabaseVersion | None = None) -> _Run:
+    def _start(
+        self,
+        coordinator: Coordinator,
+        nursery: trio.Nursery,
+        received: DatabaseVersion | None = None,
+        check: Check | None = None,
+    ) -> _Run:
         run = self._runs[_key(coordinator)] = _Run(coordinator)
-        nursery.start_soon(self._execute, coordinator, run, received)
+        nursery.start_soon(self._execute, coordinator, run, received, check)
         return run
 
     async def _check_not_blocked(self) -> None:
         if await UserWriteBlock(self._context.mongod).is_ddl_blocked():
             raise CommandError(ErrorCode.UserWritesBlocked, "User writes blocked")
 
-    async def _execute(self, coordinator: Coordinator, run: _Run, received: DatabaseVersion | None) -> None:
+    async def _execute(
+        self, coordinator: Coordinator, run: _Run, received: DatabaseVersion | None, check: Check | None
+    ) -> None:
         try:
             # One that was left behind waits for the others as long as it takes.
             if coordinator.phase is None and coordinator.is_blockable:
@@ -167,6 +180,8 @@ class CoordinatorService:
                 await coordinator.hang_at(BEGIN)
                 if received is not None:
                     await check_is_same_database(self._context, coordinator.namespace, received)
+                if check is not None:
+                    await check()
                 run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error
