@@ -15,6 +15,7 @@ from bson.json_util import JSONOptions
 from shardwright.daemon.sidecar.internal_requests import COMMANDS
 from tests.access_control.conftest import AUDIT, PlainMongod
 from tests.access_control.documents import with_fields
+from tests.access_control.test_hazardous_updates import HAZARDS, merges, updates
 from tests.access_control.test_matrix import AS_ON_MONGOD, EVERYBODY, SESSION, Command, aggregate
 from tests.access_control.users import PASSWORD, SYSTEM, LogIn, create_users, identified
 from tests.integration.raw_client import RawClient, raw_client
@@ -93,6 +94,18 @@ def verdict(raw: RawClient, db: str, command: Command) -> str:
 def key_of(cluster: RunningCluster) -> str:
     """The key of the cluster."""
     return Path(cluster.document["auth"]["keyFile"]).read_text()
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_no_user_ends_a_shard_by_a_pipeline(sideways: RunningCluster, name: str) -> None:
+    stage = HAZARDS[name]
+    aggregates = [aggregate(stage), {"explain": aggregate(stage)}] if "join" in name or name == "graph" else []
+    with identified(sideways.address("shard0.0.shardd"), "writer", key_of(sideways)) as client:
+        for command in (*updates(stage), *merges(stage), *aggregates):
+            reply = client.command(command, db="shop")
+            assert reply["ok"] == 0, command
+            assert reply["code"] in (13, 40413), reply
+        assert client.command({"count": "goods"}, db="shop")["ok"] == 1
 
 
 @pytest.mark.matrix(share=0.4)

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
-from shardwright.daemon.sidecar.internal_requests import is_for_admin_alone, is_internal, is_internal_command
+from shardwright.daemon.sidecar.internal_requests import (
+    is_for_admin_alone,
+    is_internal,
+    is_internal_command,
+    refuse_hazardous_joins,
+)
 from shardwright.daemon.sidecar.member_login import AUTHENTICATE, SPECULATIVE, without_certificate
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import UserName, with_owner_of_session
@@ -90,6 +95,7 @@ class SidecarAccess:
             raise CommandError(ErrorCode.Unauthorized, f"{name} may only be run against the admin database.")
         if is_internal(request):
             raise self._refusal(request, user)
+        refuse_hazardous_joins(request)
         if answers_itself:
             if user is None:
                 raise self._refusal(request, user)

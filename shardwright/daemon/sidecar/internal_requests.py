@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.repeated_join_fields import refuse_repeated_join_fields
 from shardwright.wire.request import Request
 
 COMMANDS: Final = frozenset(
@@ -57,7 +58,9 @@ FIELDS: Final = frozenset(
 )
 """Fields with which routers and shards tell each other what users must not tell them."""
 
-_WITH_PIPELINES: Final = frozenset({"aggregate", "collMod", "create", "explain"})
+_WITH_PIPELINES: Final = frozenset(
+    {"aggregate", "collMod", "create", "explain", "findAndModify", "findandmodify", "update"}
+)
 _NAMES: Final = frozenset({b"$mergeCursors", b"$queue", b"$setVariableFromSubPipeline", b"$doingMerge"})
 _PREFIX: Final = b"$_internal"
 _MARKS: Final = (*_NAMES, _PREFIX)
@@ -72,8 +75,21 @@ def is_internal(request: Request) -> bool:
         return True
     if name not in _WITH_PIPELINES:
         return False
-    body = request.body
-    return any(mark in body for mark in _MARKS) and any(map(_is_internal_name, _names(body)))
+    frame = request.message.frame
+    return any(mark in frame for mark in _MARKS) and any(
+        _is_internal_name(field) for document in _documents(request) for field in _names(document)
+    )
+
+
+def refuse_hazardous_joins(request: Request) -> None:
+    """Refuse what would end the mongod, whoever sends it.
+
+    Raises:
+        CommandError: 40413.
+    """
+    if request.name in _WITH_PIPELINES:
+        for document in _documents(request):
+            refuse_repeated_join_fields(document)
 
 
 def is_internal_command(name: str) -> bool:
@@ -84,6 +100,13 @@ def is_internal_command(name: str) -> bool:
 def is_for_admin_alone(name: str) -> bool:
     """Whether an internal command, or one that the daemon answers itself, runs on the database ``admin`` alone."""
     return name not in _ON_ANY_DATABASE
+
+
+def _documents(request: Request) -> Iterator[bytes]:
+    """All documents of a request: its body, and the statements beside it."""
+    yield request.body
+    for sequence in request.message.sequences:
+        yield from sequence.documents
 
 
 def _is_internal_name(name: bytes) -> bool:

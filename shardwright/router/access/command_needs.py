@@ -27,8 +27,9 @@ from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_n
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
-from shardwright.wire.rawbson import append, decode_value, encode_elements, find
+from shardwright.wire.rawbson import append, decode_value, decode_whole, encode_elements, find
 from shardwright.wire.request import Request
+from shardwright.wire.update_pipelines import update_pipelines
 
 _SETTINGS: Final = Resource("config", "settings")
 _SHARDS: Final = Resource("config", "shards")
@@ -47,9 +48,20 @@ def _write_needs(*actions: str) -> Row:
 
 
 def _update_needs(request: Request) -> Needs:
+    _check_update_stages(request)
     yield from _write_needs("update")(request)
     if any(map(_is_upsert, request.documents(b"updates"))):
         yield Need("insert", Resource(request.db, request.collection))
+
+
+def _check_update_stages(request: Request) -> None:
+    """Refuse stages in pipelines of updates that no user may send; those that are allowed there need nothing.
+
+    Raises:
+        CommandError: as `pipeline_needs`.
+    """
+    for document, span in update_pipelines(request):
+        pipeline_needs(request.db, request.collection, decode_whole(document, span))
 
 
 def _is_upsert(statement: bytes) -> bool:
@@ -58,6 +70,7 @@ def _is_upsert(statement: bytes) -> bool:
 
 
 def _find_and_modify_needs(request: Request) -> Needs:
+    _check_update_stages(request)
     removes = request.get(b"remove")
     yield from _write_needs("find", "remove" if removes else "update")(request)
     if request.get(b"upsert"):

@@ -139,6 +139,7 @@ def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
     if name == "$merge" and isinstance(argument, Mapping):
         if argument.get("whenMatched") == "fail":
             actions.remove("update")
+        list(_stage_needs(db, None, _stages(argument.get("whenMatched"))))  # what may be there needs nothing
         if argument.get("whenNotMatched") == "discard":
             actions.remove("insert")
     yield from (Need(action, target) for action in actions)

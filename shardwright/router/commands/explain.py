@@ -9,6 +9,7 @@ from shardwright.router.commands.map_reduce import refuse_view
 from shardwright.router.operations.explained_shards import about_server, explained_by
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
+from shardwright.router.pipelines.internal_stages import check_update_stages
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -31,6 +32,7 @@ from shardwright.wire.rawbson import decode_document
 async def explain(operation: Operation) -> Reply:
     """Explains how another command would be executed."""
     explained = ExplainedCommand.parse(operation.request, COMMANDS.__contains__)
+    check_update_stages(explained.request)
     if explained.name == "mapReduce":
         return await _explain_map_reduce(operation, explained)
     return await explain_command(operation, explained)

@@ -17,6 +17,7 @@ from shardwright.router.operations.retryable_write_transaction import (
 )
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS
+from shardwright.router.pipelines.internal_stages import check_update_stages
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
@@ -39,6 +40,7 @@ async def find_and_modify(operation: Operation) -> Reply:
     Raises:
         CommandError: ShardKeyNotFound, the query does not fix the shard key; or it failed.
     """
+    check_update_stages(operation.request)
     try:
         return await _modify(operation)
     except OwnerWouldChangeError:

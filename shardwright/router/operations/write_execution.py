@@ -19,6 +19,7 @@ from shardwright.router.operations.retryable_write_transaction import (
     refuse_or_move,
 )
 from shardwright.router.operations.scatter import scatter
+from shardwright.router.pipelines.internal_stages import check_update_stages
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
@@ -54,6 +55,7 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
             if it can be retried, any shard, failed as a whole. Other failures are reported for each statement.
     """
     try:
+        check_update_stages(operation.request)
         batch = WriteBatch(kind, operation.request)
         reply = await _Execution(operation, batch).run()
         operation.context.statement_counts[kind] += batch.statement_count

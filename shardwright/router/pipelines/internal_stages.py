@@ -7,6 +7,9 @@ from typing import Final
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.repeated_join_fields import refuse_repeated_join_fields
+from shardwright.wire.request import Request
+from shardwright.wire.update_pipelines import update_pipelines
 
 NOT_IN_USER_REQUESTS: Final = 5491300
 """MongoDB's number for an internal stage in the request of a client."""
@@ -31,11 +34,28 @@ def check_stages(pipeline: Pipeline) -> None:
     """Refuse stages of servers, with which a client could make a mongod read any server, or bring it down.
 
     Raises:
-        CommandError: 5491300.
+        CommandError: 5491300; 40413, a join has two fields of one name.
     """
     for stage in pipeline.stages:
-        if _SUSPICIOUS.search(stage.raw) is not None:
-            _check_names(_names(stage.raw))
+        _check(stage.raw)
+
+
+def check_update_stages(request: Request) -> None:
+    """Refuse such stages in the pipelines of an ``update`` or ``findAndModify``.
+
+    A mongod parses each stage before it refuses those that may not be in an update.
+
+    Raises:
+        CommandError: as `check_stages`; an ``update`` has no statements.
+    """
+    for document, (_, _, start, end) in update_pipelines(request):
+        _check(document[start:end])
+
+
+def _check(document: bytes) -> None:
+    if _SUSPICIOUS.search(document) is not None:
+        _check_names(_names(document))
+    refuse_repeated_join_fields(document)
 
 
 def _check_names(names: Iterator[bytes]) -> None:
