@@ -23,6 +23,7 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.timeouts import TIMEOUTS
@@ -64,6 +65,7 @@ class Sidecar:
         self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)
         self._handshake = handshake
         self._on_mongod_lost = on_mongod_lost
+        self._was_refused = False
 
     @property
     def is_primary(self) -> bool:
@@ -83,7 +85,7 @@ class Sidecar:
 
     def open_upstream(self, client: ClientConnection) -> Upstream:
         """The relay for a client that has connected."""
-        return Upstream(self.mongod, client)
+        return Upstream(self.mongod, client, self._check_mongod)
 
     async def answer_hello(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Answer a hello, see `daemon.sidecar.hello_service`.
@@ -134,6 +136,19 @@ class Sidecar:
             await hand_over(self.mirror, self.mongod, seconds)
         self.mirror.begin_quiesce(seconds)
 
+    @may_run_in_reactor
+    async def _check_mongod(self) -> None:
+        """With access control, see whether the mongod knows the cluster, unless this daemon is connected to it anyway.
+
+        A mongod without access control would take every client for one who may do everything.
+
+        Raises:
+            BackendError: it does not, or is not there.
+        """
+        if CLUSTER_AUTH.is_on and self.mirror.hello is None:
+            await in_own_task()
+            (await Connection.open(self.mongod.socket_path, handshake=self._handshake())).close()
+
     async def _ask_hello(self) -> Mapping[str, Any]:
         return await self.mongod.pool.command("admin", {"hello": 1})
 
@@ -148,6 +163,9 @@ class Sidecar:
                     self.mirror.lose()
                     self.mongod.pool.close_idle()
                     self._on_mongod_lost()
+                elif isinstance(error.__cause__, CommandError) and not self._was_refused:
+                    self._was_refused = True
+                    logger.error("The mongod does not know the key of this cluster", error=str(error))
             # There is no notification when a mongod comes back, so its socket is polled.
             await trio.sleep(_POLL_SECONDS)
 

@@ -4,7 +4,7 @@ Sessions, cursors, transactions, exhaust replies and, if enabled, authentication
 their meaning if every client has its own. Nothing is rewritten: a request keeps its id, to which the reply refers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -49,11 +49,21 @@ class Upstream:
         attempt: who has begun to log in.
     """
 
-    __slots__ = ("_client", "_connection", "_mongod", "attempt", "connection_id", "roles", "user")
+    __slots__ = ("_check_mongod", "_client", "_connection", "_mongod", "attempt", "connection_id", "roles", "user")
 
-    def __init__(self, mongod: LocalMongod, client: ClientConnection) -> None:
+    def __init__(
+        self, mongod: LocalMongod, client: ClientConnection, check_mongod: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Create it.
+
+        Args:
+            mongod: the mongod.
+            client: the client.
+            check_mongod: raises BackendError if no client may be let near the mongod.
+        """
         self._mongod = mongod
         self._client = client
+        self._check_mongod = check_mongod
         self._connection: Connection | None = None
         self.connection_id: int | None = None
         self.user: UserName | None = None
@@ -163,6 +173,8 @@ class Upstream:
 
     @may_run_in_reactor
     async def _open(self) -> Connection:
+        if self._check_mongod is not None:
+            await self._check_mongod()
         self._connection = connection = await Connection.open(self._mongod.socket_path)
         connection.take_abandoned = self._mongod.pool.end_request
         return connection
