@@ -136,7 +136,7 @@ class DonorPull:
         try:
             position = await session.open(self.progress)
             if self.progress.position is None:
-                self.progress = replace(self.progress, position=position)
+                await self._begin_at(position)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run, follow_history)
                 nursery.start_soon(run, pull)
@@ -145,6 +145,16 @@ class DonorPull:
             history_connection.close()
         for failure in failures:
             raise failure
+
+    async def _begin_at(self, position: Timestamp) -> None:
+        """Persist where to follow the donor from, before any document is written.
+
+        If this shard ends in the middle of the first batch, what has been written of it may be deleted on the donor
+        before the source is opened again. Only a source that is opened at this position tells so.
+        """
+        progress = replace(self.progress, position=position)
+        await self._writer.apply(self._donor, (), (), progress)
+        self.progress = progress
 
     async def _clone(self, session: "_PullSession") -> None:
         while not self.progress.is_cloned:
@@ -179,9 +189,10 @@ class DonorPull:
             if wanted is not None:
                 if self._history is not None:
                     await self._history.drain(connection, self._me, session_id)
-                self._is_wanted = trio.Event()
-                self._is_drained = True
-                self._advanced.unpark_all()
+                if wanted == self._wanted:  # no later time has been asked for meanwhile
+                    self._is_wanted = trio.Event()
+                    self._is_drained = True
+                    self._advanced.unpark_all()
             with trio.move_on_after(_POLL_SECONDS):
                 await self._is_wanted.wait()
 
