@@ -10,6 +10,7 @@ from bson import Binary
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import BINARY, OBJECT, append, encode_elements, find
+from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.request import Request
 from shardwright.wire.scram.system_user import SYSTEM_DATABASE, SYSTEM_USER
 
@@ -64,13 +65,15 @@ def with_owner_of_session(request: Request, user: UserName, elements: bytes = b"
         elements: what else to add to the request.
 
     Raises:
-        CommandError: Unauthorized, it names another user's session.
+        CommandError: Unauthorized, it names another user's session; 40413, its ``lsid`` has two fields of one name.
     """
     span = request.fields.get(_LSID)
     if span is None or span[0] != OBJECT:
         return _with_elements(request, elements)
     body, at, end = request.body, span[2], span[3]
     is_usual = end - at == _USUAL_BYTES and body.startswith(_USUAL_BEGINNING, at)
+    if not is_usual:
+        refuse_repeated_fields(body, at, "OperationSessionInfo.lsid")
     uid = None if is_usual else find(body, _UID, at)
     if uid is None:
         addition = _uid_element(user)

@@ -14,6 +14,7 @@ from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import BINARY, INT32, INT64, OBJECT, TIMESTAMP, Span, decode_value, index
+from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.type_names import type_name
 
 DUMMY_KEY_ID: Final = 0
@@ -77,13 +78,17 @@ class ReceivedTime:
             span: where.
 
         Raises:
-            CommandError: 10065, TypeMismatch, NoSuchKey or UnsupportedFormat, as a mongod's parser.
+            CommandError: 10065, TypeMismatch, NoSuchKey or UnsupportedFormat, as a mongod's parser; 40413, two fields
+                have one name, of which a mongod would take the first.
         """
         if span[0] != OBJECT:
             raise CommandError(10065, "invalid parameter: expected an object ($clusterTime)")
+        refuse_repeated_fields(document, span[2], "$clusterTime")
         outer = index(document, span[2])
         time = _field(outer, b"clusterTime", TIMESTAMP)
-        signature = index(document, _field(outer, b"signature", OBJECT)[2])
+        signature_start = _field(outer, b"signature", OBJECT)[2]
+        refuse_repeated_fields(document, signature_start, "$clusterTime.signature")
+        signature = index(document, signature_start)
         _, _, start, end = _field(signature, b"hash", BINARY)
         proof = document[start + 5 : end]  # after the length and the subtype
         if len(proof) != HASH_BYTES:

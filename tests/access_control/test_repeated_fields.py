@@ -1,8 +1,12 @@
 """Documents with two fields of a name: what is judged must be what is executed."""
 
+from hashlib import sha256
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
+from bson import Int64, Timestamp
+from bson.binary import Binary
 
 from tests.access_control.conftest import PlainMongod
 from tests.access_control.documents import with_fields
@@ -80,3 +84,38 @@ def test_stages_of_servers_are_found_among_repeated_fields(closed: RunningCluste
     with raw_user(closed, "chief") as client:
         refused = client.command(aggregate(facet(INTERNAL, [])), db="shop")
         assert refused["errmsg"].startswith("not authorized on shop")
+
+
+def digest(user: str) -> Binary:
+    """The ``uid`` of the sessions of a user."""
+    return Binary(sha256(f"{user}@admin".encode()).digest())
+
+
+@pytest.mark.parametrize("process", ["router.0", "router.1"])
+def test_nobody_takes_part_in_the_transaction_of_another_user(closed: RunningCluster, process: str) -> None:
+    identifier = Binary.from_uuid(uuid4())
+    transaction = {"txnNumber": Int64(1), "autocommit": False}
+    stolen = with_fields(("id", identifier), ("uid", digest("reader")), ("uid", digest("writer")))
+    with raw_user(closed, "writer") as victim, raw_user(closed, "reader", process) as attacker:
+        begin = {"insert": "plain", "documents": [{"_id": "stolen"}], "startTransaction": True}
+        assert victim.command({**begin, **transaction, "lsid": {"id": identifier}}, db="shop")["ok"] == 1
+        for db, command in (("shop", {"find": "plain"}), ("admin", {"commitTransaction": 1})):
+            refused = attacker.command({**command, **transaction, "lsid": stolen}, db=db)
+            expected = (40413, "BSON field 'OperationSessionInfo.lsid.uid' is a duplicate field")
+            assert (refused["code"], refused["errmsg"]) == expected
+        abort = {"abortTransaction": 1, **transaction, "lsid": {"id": identifier}}
+        assert victim.command(abort, db="admin")["ok"] == 1
+
+
+@pytest.mark.parametrize("process", ["router.0", "shard0.0.shardd"])
+def test_nobody_advances_the_clock_by_a_second_time(closed: RunningCluster, process: str) -> None:
+    with closed.direct(process) as system, raw_client(closed.address(process)) as client:
+        if process.startswith("router"):
+            LogIn(client, "reader").complete()
+        now: Timestamp = system.admin.command("ping")["$clusterTime"]["clusterTime"]
+        signature = {"hash": Binary(bytes(20)), "keyId": Int64(0)}
+        late, early = Timestamp(now.time + 1_000_000, 1), Timestamp(now.time - 1, 1)
+        forged = with_fields(("signature", signature), ("clusterTime", late), ("clusterTime", early))
+        assert client.command({"find": "plain", "$clusterTime": forged}, db="shop")["ok"] == 0
+        later: Timestamp = system.admin.command("ping")["$clusterTime"]["clusterTime"]
+        assert later.time < now.time + 1000

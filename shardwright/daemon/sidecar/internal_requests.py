@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
-from shardwright.wire.repeated_join_fields import refuse_repeated_join_fields
+from shardwright.wire.repeated_fields import refuse_repeated_join_fields
 from shardwright.wire.request import Request
 
 COMMANDS: Final = frozenset(

@@ -23,7 +23,13 @@ from shardwright.router.access.needs import (
     on_named_database,
 )
 from shardwright.router.access.own_operations import kill_op_needs
-from shardwright.router.access.pipeline_needs import aggregate_needs, pipeline_needs, whole_pipeline
+from shardwright.router.access.pipeline_needs import (
+    aggregate_needs,
+    bypasses_validation,
+    named_database,
+    pipeline_needs,
+    whole_pipeline,
+)
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
@@ -71,10 +77,16 @@ def _is_upsert(statement: bytes) -> bool:
 
 def _find_and_modify_needs(request: Request) -> Needs:
     _check_update_stages(request)
-    removes = request.get(b"remove")
-    yield from _write_needs("find", "remove" if removes else "update")(request)
+    yield from _write_needs("find", *_changes_of(request.get(b"remove")))(request)
     if request.get(b"upsert"):
         yield Need("insert", Resource(request.db, request.collection))
+
+
+def _changes_of(remove: object) -> tuple[str, ...]:
+    """What a ``findAndModify`` does; what is neither a boolean nor an integer may be read as either."""
+    if remove is None or isinstance(remove, bool | int):
+        return ("remove",) if remove else ("update",)
+    return "remove", "update"
 
 
 def _explain_needs(request: Request) -> Needs:
@@ -98,10 +110,11 @@ def _map_reduce_needs(request: Request) -> Needs:
     if isinstance(out, str):
         out = {"replace": out}
     if isinstance(out, Mapping):
-        db = str(out.get("db", request.db))
+        db = named_database(out.get("db"), request.db)
+        bypassing = ("bypassDocumentValidation",) if bypasses_validation(request) else ()
         for kind, actions in (("replace", ("insert", "remove")), ("merge", _CHANGES), ("reduce", _CHANGES)):
             if kind in out:
-                yield from (Need(action, Resource(db, str(out[kind]))) for action in actions)
+                yield from (Need(action, Resource(db, str(out[kind]))) for action in (*actions, *bypassing))
 
 
 _CHANGES: Final = ("insert", "update")
@@ -283,7 +296,7 @@ _SAME_ON_CLUSTER: Final = (
     *("replSetGetStatus", "setFreeMonitoring"),
 )
 _SAME_ON_COLLECTION: Final = (
-    *("convertToCapped", "listIndexes", "collStats", "validate", "compactStructuredEncryptionData", "splitVector"),
+    *("convertToCapped", "listIndexes", "collStats", "validate", "compactStructuredEncryptionData"),
     "compact",
 )
 SAME_FOR_COLLECTION: Final = frozenset({"find", "count", "distinct"})
@@ -309,6 +322,7 @@ TABLE: Final[dict[str, Row]] = {
     **dict.fromkeys(_FOR_CLUSTER_ALONE, lambda _: [EVERYTHING]),
     "features": lambda request: [Need("oidReset", CLUSTER)] if request.get(b"oidReset") else (),
     "dataSize": on_full_name("find"),
+    "splitVector": on_full_name("splitVector"),
     "filemd5": _file_needs,
     "insert": _write_needs("insert"),
     "delete": _write_needs("remove"),

@@ -29,6 +29,7 @@ from shardwright.wire.request import Request
 _UNKNOWN_STAGE: Final = 40324
 _INTERNAL: Final = "$_internal"
 _MERGED_GROUP: Final = "$doingMerge"
+_WRITES: Final = frozenset({"insert", "remove", "update"})
 
 
 def aggregate_needs(request: Request) -> Needs:
@@ -36,7 +37,34 @@ def aggregate_needs(request: Request) -> Needs:
     pipeline = whole_pipeline(request)
     collection = next(iter(request.fields))
     name = request.get(collection)
-    return pipeline_needs(request.db, name if isinstance(name, str) else None, pipeline)
+    needs = pipeline_needs(request.db, name if isinstance(name, str) else None, pipeline)
+    if bypasses_validation(request):
+        written = dict.fromkeys(each.resource for each in needs if isinstance(each, Need) and each.action in _WRITES)
+        needs += [Need("bypassDocumentValidation", target) for target in written]
+    return needs
+
+
+def bypasses_validation(request: Request) -> bool:
+    """Whether documents may be written that a validator refuses; what is no boolean or number counts as true."""
+    value = request.get(b"bypassDocumentValidation")
+    return value is not None and value != 0
+
+
+def named_database(given: object, default: str) -> str:
+    """The database that a field of a document names.
+
+    Args:
+        given: the value of the field, None if it is absent or null.
+        default: the database of the command.
+
+    Raises:
+        CommandError: Unauthorized, it is no name, so that it is not certain which database would be used.
+    """
+    if given is None:
+        return default
+    if not isinstance(given, str):
+        raise _not_authorized()
+    return given
 
 
 def whole_pipeline(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
@@ -115,7 +143,7 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
     source, inner = argument.get(key), _stages(argument.get("pipeline"))
     if isinstance(source, Mapping):
         _refuse_repeated(f"{name}.{key}", source)
-        db, source = str(source.get("db", db)), source.get("coll")
+        db, source = named_database(source.get("db"), db), source.get("coll")
     if inner and (reserved := WITHOUT_USER.get(_split(inner[0])[0])) is not None:
         yield reserved
     joined = source if isinstance(source, str) else None
@@ -132,7 +160,7 @@ def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
         if name == "$out" and isinstance(into, WholeDocument) and into.repeated:
             raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
         _refuse_repeated("into", into)
-        target = Resource(str(into.get("db", db)), str(into.get("coll", "")))
+        target = Resource(named_database(into.get("db"), db), str(into.get("coll", "")))
     else:
         target = Resource(db, str(into))
     actions = ["insert", "remove"] if name == "$out" else ["insert", "update"]

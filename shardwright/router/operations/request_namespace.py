@@ -11,7 +11,7 @@ _NAMED_IN_FULL: Final = frozenset(
         *("getShardVersion", "getshardversion", "mergeChunks", "moveChunk", "movechunk", "moveRange"),
         *("movePrimary", "moveprimary"),
         *("renameCollection", "setAllowMigrations", "shardCollection", "shardcollection", "split"),
-        "updateZoneKeyRange",
+        *("splitVector", "updateZoneKeyRange"),
     }
 )
 """Commands whose argument is ``db.collection``, or a database, independently of the command's database."""

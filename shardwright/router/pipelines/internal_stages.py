@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
-from shardwright.wire.repeated_join_fields import refuse_repeated_join_fields
+from shardwright.wire.repeated_fields import refuse_repeated_join_fields
 from shardwright.wire.request import Request
 from shardwright.wire.update_pipelines import update_pipelines
 

@@ -1,4 +1,7 @@
-"""Joins with two fields of one name, which end a mongod 6.0.5: it reads the one, and then runs the other. Pure."""
+"""Documents of requests with two fields of one name, where one could be judged and the other executed. Pure.
+
+Joins with such fields even end a mongod 6.0.5.
+"""
 
 import re
 from typing import Final
@@ -11,7 +14,7 @@ _ANY_JOIN: Final = re.compile(rb"\$(?:graphLookup|lookup)\0")
 
 
 def refuse_repeated_join_fields(document: bytes) -> None:
-    """Refuse them in a document, at whatever depth.
+    """Refuse joins with two fields of one name, at whatever depth of a document.
 
     Raises:
         CommandError: 40413.
@@ -25,12 +28,23 @@ def refuse_repeated_join_fields(document: bytes) -> None:
             if kind in (OBJECT, ARRAY):
                 pending.append(value_start)
             if kind == OBJECT and name in _JOINS:
-                _refuse_repeated(document, name, value_start)
+                refuse_repeated_fields(document, value_start, name.decode())
 
 
-def _refuse_repeated(document: bytes, join: bytes, start: int) -> None:
+def refuse_repeated_fields(document: bytes, start: int, path: str) -> None:
+    """Refuse two fields of one name in a document.
+
+    Args:
+        document: contains it.
+        start: where it begins.
+        path: its name in the message.
+
+    Raises:
+        CommandError: 40413.
+        InvalidBSONError: it is not well-formed.
+    """
     seen: set[bytes] = set()
     for name, _ in spans(document, start):
         if name in seen:
-            raise duplicate_field(f"{join.decode()}.{name.decode(errors='replace')}")
+            raise duplicate_field(f"{path}.{name.decode(errors='replace')}")
         seen.add(name)
