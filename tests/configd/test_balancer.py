@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from math import inf, nan
 from typing import Any, Final
 from urllib.request import urlopen
 
@@ -366,6 +367,8 @@ def test_settings_of_a_collection(world: BalancedWorld) -> None:
         ({}, ErrorCode.InvalidOptions),
         ({"chunkSize": 1025}, ErrorCode.InvalidOptions),
         ({"chunkSize": -1}, ErrorCode.InvalidOptions),
+        ({"chunkSize": inf}, ErrorCode.InvalidOptions),
+        ({"chunkSize": nan}, ErrorCode.InvalidOptions),
     ]
     for options, code in refused:
         with pytest.raises(OperationFailure) as failure:

@@ -223,6 +223,16 @@ def test_writing_to_unsharded_collections_of_any_shard(
         client.drop_database(target.name)
 
 
+def test_a_merge_tells_why_a_document_is_invalid(data: Database[Document], database: Database[Document]) -> None:
+    target = shard_by_range(database, "target")
+    database.command("collMod", "target", validator={"$jsonSchema": {"required": ["missing"]}})
+    with pytest.raises(OperationFailure) as failure:
+        data.ranged.aggregate([{"$merge": {"into": {"db": database.name, "coll": target.name}}}])
+    assert failure.value.code == ErrorCode.DocumentValidationFailure
+    assert failure.value.details is not None
+    assert failure.value.details["errInfo"]["details"]["operatorName"] == "$jsonSchema"
+
+
 MERGES: list[tuple[Document, Document | int]] = [
     ({}, {"old": 1, "new": 1}),
     ({"whenMatched": "replace"}, {"new": 1}),

@@ -70,7 +70,7 @@ def _changes(operation: Operation) -> dict[str, Any]:
     size = arguments.maybe_number(b"chunkSize")
     if size is not None:
         if size and not CHUNK_SIZE_MB_MIN <= size <= CHUNK_SIZE_MB_MAX:
-            raise CommandError(ErrorCode.InvalidOptions, f"Chunk size '{int(size)}' out of range [1MB, 1GB]")
+            raise CommandError(ErrorCode.InvalidOptions, f"Chunk size '{size:.0f}' out of range [1MB, 1GB]")
         changes["maxChunkSizeBytes"] = Int64(int(size) << 20) if size else None
     if arguments.has(b"enableAutoSplitter"):
         changes["noAutoSplit"] = not arguments.boolean(b"enableAutoSplitter")

@@ -209,7 +209,8 @@ def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
     if not reply.get("ok", 1):
         raise CommandError.from_reply(reply)
     for error in reply.get("writeErrors", ()):
-        raise CommandError(error["code"], _CONTEXTS.get(error["code"], "") + error["errmsg"])
+        more = {name: value for name, value in error.items() if name not in ("index", "code", "errmsg")}
+        raise CommandError(error["code"], _CONTEXTS.get(error["code"], "") + error["errmsg"], extra=more)
     if merge.when_not_matched == "fail" and reply.get("n", 0) < count:
         raise CommandError(
             _NO_MATCH,

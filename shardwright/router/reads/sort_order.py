@@ -115,9 +115,10 @@ NEAREST_FIRST: Final = SortOrder((False,), is_whole_key=True)
 
 
 def decode_value_is_negative(document: bytes, span: Span) -> bool:
-    """Whether the number at ``span`` is below zero."""
+    """Whether the number at ``span`` is below zero; NaN is not."""
     value = decode_value(document, span)
-    return bool((value.to_decimal() if span[0] == DECIMAL128 else value) < 0)
+    number = value.to_decimal() if span[0] == DECIMAL128 else value
+    return bool(number == number and number < 0)  # a decimal NaN does not compare
 
 
 def sort_key_span(document: bytes) -> Span:
