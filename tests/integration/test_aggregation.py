@@ -459,3 +459,12 @@ def test_wrong_sharded_data_distribution(client: Client, db: str, stage: object,
     with pytest.raises(OperationFailure) as refused:
         client[db].aggregate([{"$shardedDataDistribution": stage}])
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("pipeline", [[{"$count": "n"}], [{"$group": {"_id": None, "n": {"$sum": 1}}}]], ids=str)
+def test_an_empty_first_batch_of_a_count(data: Database[Document], pipeline: Stages) -> None:
+    command = {"aggregate": "ranged", "pipeline": pipeline, "cursor": {"batchSize": 0}}
+    cursor = data.command(command)["cursor"]
+    assert cursor["firstBatch"] == []
+    more = data.command({"getMore": cursor["id"], "collection": "ranged"})["cursor"]
+    assert [each["n"] for each in more["nextBatch"]] == [data.ranged.count_documents({})]

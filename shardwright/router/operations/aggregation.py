@@ -71,7 +71,8 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         time = snapshot.reading
         shards = shards_for_pipeline(routing, ordered, collation, snapshot.targeting)
         versions = {shard: routing.versions_for(shard) for shard in shards}
-        plan = await plan_aggregation(operation, ordered, shards)
+        may_count = len(shards) == 1 or batch_size(request) != 0
+        plan = await plan_aggregation(operation, ordered, shards, may_count=may_count)
         if plan is None:
             return await run_on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
         body = await common_body(operation, shards[0])

@@ -10,7 +10,6 @@ from shardwright.router.pipelines.counting import Counting
 from shardwright.router.pipelines.router_merge import RouterMerge
 from shardwright.router.pipelines.split import SplitPipeline
 from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
-from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline, Stage
 
 
@@ -56,13 +55,16 @@ class AggregationPlan:
     segments: tuple[Segment, ...] = ()
 
 
-async def plan_aggregation(operation: Operation, pipeline: Pipeline, shards: Sequence[str]) -> AggregationPlan | None:
+async def plan_aggregation(
+    operation: Operation, pipeline: Pipeline, shards: Sequence[str], *, may_count: bool = True
+) -> AggregationPlan | None:
     """How to divide a pipeline; None if one shard can run it whole.
 
     Args:
         operation: the aggregation.
         pipeline: its pipeline.
         shards: the shards that it targets.
+        may_count: whether the router may add up what shards count; that is the whole first batch.
 
     Raises:
         CommandError: a stage needs collections that are not on one shard; or the config servers did not answer.
@@ -70,8 +72,7 @@ async def plan_aggregation(operation: Operation, pipeline: Pipeline, shards: Seq
     if len(shards) == 1 or pipeline.first in COLLECTIONLESS:
         return await _plan_for_one(operation, pipeline, shards[0])
     split = SplitPipeline.of(pipeline)
-    # What the router has counted is the whole first batch.
-    counting = None if batch_size(operation.request) == 0 else Counting.of(pipeline)
+    counting = Counting.of(pipeline) if may_count else None
     merge = None if counting is not None else RouterMerge.of(split)
     segments: tuple[Segment, ...] = ()
     if counting is None and merge is None:
