@@ -31,7 +31,7 @@ def needs(command: dict[str, Any]) -> set[tuple[str, Resource]]:
         (Decimal128("0"), {"find", "remove", "update"}),
         (float("nan"), {"find", "remove", "update"}),
     ],
-    ids=str,
+    ids=["true", "one", "false", "null", "decimal", "nan"],
 )
 def test_find_and_modify_needs_what_it_may_do(remove: object, actions: set[str]) -> None:
     command = {"findAndModify": "goods", "remove": remove, "update": {"a": 1}}
