@@ -8,10 +8,11 @@ import pytest
 from bson import Int64, Timestamp
 from bson.binary import Binary
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.access_control.conftest import PlainMongod
 from tests.access_control.documents import with_fields
 from tests.access_control.test_matrix import aggregate
-from tests.access_control.users import LogIn, raw_user
+from tests.access_control.users import LogIn, create_users, raw_user
 from tests.integration.raw_client import raw_client
 from tests.local_cluster import RunningCluster
 
@@ -119,3 +120,13 @@ def test_nobody_advances_the_clock_by_a_second_time(closed: RunningCluster, proc
         assert client.command({"find": "plain", "$clusterTime": forged}, db="shop")["ok"] == 0
         later: Timestamp = system.admin.command("ping")["$clusterTime"]["clusterTime"]
         assert later.time < now.time + 1000
+
+
+@pytest.mark.parametrize("time", [5, "now", {}], ids=str)
+def test_what_is_no_time_is_refused_at_a_shard(closed: RunningCluster, time: object) -> None:
+    with closed.direct("shard0.0.shardd") as system:
+        create_users(system)
+    with raw_user(closed, "chief", "shard0.0.shardd") as client:
+        for command in ({"ping": 1}, {"getShardVersion": "shop.goods"}):
+            assert client.command({**command, "$clusterTime": time})["code"] != ErrorCode.InternalError
+        assert client.command({"ping": 1})["ok"] == 1

@@ -23,7 +23,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.message import reply_document
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import OBJECT, decode_document
 from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.reply_times import TIMES
 from shardwright.wire.request import Request
@@ -203,8 +203,9 @@ async def _check_cluster_time(upstream: Upstream, request: Request) -> None:
         CommandError: KeyNotFound, TimeProofMismatch or ClusterTimeFailsRateLimiter; the field is malformed.
         BackendError: the mongod is gone.
     """
-    _, _, start, _ = request.fields[_CLUSTER_TIME]
-    refuse_repeated_fields(request.body, start, "$clusterTime")
+    kind, _, start, _ = request.fields[_CLUSTER_TIME]
+    if kind == OBJECT:  # anything else is refused by the mongod
+        refuse_repeated_fields(request.body, start, "$clusterTime")
     await upstream.command("admin", {"ping": 1, "$clusterTime": request.get(_CLUSTER_TIME)})
 
 
