@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from pymongo import WriteConcern
@@ -17,52 +18,38 @@ MOVES = 3
 MOVE_MS_MAX = 60_000
 
 
-class Commits:
-    """Threads that commit transactions on both shards, coordinated by the upper one."""
+@contextmanager
+def commits(placed: Documents) -> Iterator[list[int]]:
+    """Transactions on both shards, coordinated by the upper one, until the block ends; how many each writer commits."""
+    placed.insert_many({"key": key, "n": 0} for number in range(WRITERS) for key in (number, SPLIT_AT + number))
+    written = placed.with_options(write_concern=WriteConcern(w="majority"))
+    is_ending, committed = threading.Event(), [0] * WRITERS
 
-    def __init__(self, placed: Documents) -> None:
-        self._placed = placed.with_options(write_concern=WriteConcern(w="majority"))
-        self._is_stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._commit_all, args=(number,)) for number in range(WRITERS)]
-        self.committed = [0] * WRITERS
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._is_stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _commit_all(self, number: int) -> None:
+    def commit_all(number: int) -> None:
         def change_both(session: ClientSession) -> None:
             for key in (SPLIT_AT + number, number):  # the upper shard first, which thereby becomes the coordinator
-                self._placed.update_one({"key": key}, {"$inc": {"n": 1}}, session=session)
+                written.update_one({"key": key}, {"$inc": {"n": 1}}, session=session)
 
-        with self._placed.database.client.start_session() as session:
-            while not self._is_stopping.is_set():
+        with placed.database.client.start_session() as session:
+            while not is_ending.is_set():
                 session.with_transaction(change_both)
-                self.committed[number] += 1
+                committed[number] += 1
 
-
-@contextmanager
-def commits(placed: Documents) -> Iterator[Commits]:
-    """Commits that go on until the block ends."""
-    placed.insert_many({"key": key, "n": 0} for number in range(WRITERS) for key in (number, SPLIT_AT + number))
-    running = Commits(placed)
-    running.start()
-    try:
-        eventually(lambda: min(running.committed) > 0, within=60.0, what="all writers have committed")
-        yield running
-    finally:
-        running.stop()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        running = [pool.submit(commit_all, number) for number in range(WRITERS)]
+        try:
+            eventually(lambda: min(committed) > 0, within=60.0, what="all writers have committed")
+            yield committed
+        finally:
+            is_ending.set()
+    for each in running:
+        each.result()
 
 
 def test_a_collection_moves_to_a_shard_that_coordinates_commits(
     client: Client, database: Database[Document], placed: Documents
 ) -> None:
-    with commits(placed) as running:
+    with commits(placed) as committed:
         for number in range(MOVES):
             shard_collection(database, f"moved{number}", {"key": 1})
             moved = database[f"moved{number}"]
@@ -71,7 +58,5 @@ def test_a_collection_moves_to_a_shard_that_coordinates_commits(
             assert placement(client, moved.full_name) == [UPPER]
             assert moved.count_documents({}) == 1
     counted = {document["key"]: document["n"] for document in placed.find()}
-    assert counted == {
-        key: running.committed[number] for number in range(WRITERS) for key in (number, SPLIT_AT + number)
-    }
+    assert counted == {key: committed[number] for number in range(WRITERS) for key in (number, SPLIT_AT + number)}
     assert placement(client, placed.full_name) == [LOWER, UPPER]

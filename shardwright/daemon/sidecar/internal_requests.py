@@ -82,7 +82,7 @@ def is_internal(request: Request) -> bool:
 
 
 def refuse_hazardous_joins(request: Request) -> None:
-    """Refuse what would end the mongod, whoever sends it.
+    """Refuse joins that would end the mongod, also from users who may do everything.
 
     Raises:
         CommandError: 40413.

@@ -35,7 +35,7 @@ class LocalMongod:
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
         fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
         unanswered: commands of terms that mongod may still execute.
-        global_lock: changes that need mongod's global lock, and commits that must not wait for it.
+        global_lock: turns between changes that need mongod's global lock and clients' transactions.
     """
 
     def __init__(

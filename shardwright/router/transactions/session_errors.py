@@ -1,12 +1,12 @@
 """The errors of requests whose transaction is not the session's current one, or has ended."""
 
-import json
 from typing import Final
 
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.session_cache import SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document, from_elements
+from shardwright.wire.rawbson import from_elements
 
 _UUID_BYTES: Final = 16
 
@@ -71,15 +71,8 @@ def mismatched_api_parameters(command: str, given: bytes, first: bytes) -> Comma
     """
     return CommandError(
         ErrorCode.APIMismatchError,
-        f"API parameter mismatch: {command} used params {_parameters_text(given)}, "
-        f"the transaction's first command used {_parameters_text(first)}",
-    )
-
-
-def _parameters_text(elements: bytes) -> str:
-    parameters = decode_document(from_elements(elements))
-    return (
-        f"{{ {', '.join(f'{name}: {json.dumps(value)}' for name, value in parameters.items())} }}" if elements else "{}"
+        f"API parameter mismatch: {command} used params {document_text(from_elements(given))}, "
+        f"the transaction's first command used {document_text(from_elements(first))}",
     )
 
 

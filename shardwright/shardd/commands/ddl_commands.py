@@ -83,8 +83,7 @@ async def create_collection(shard: ShardComponents, request: Request) -> dict[st
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
     namespace, expected = own_collection(request), Arguments.of(request).present(_UUID)
-    has_sharded_buckets = await sharded_time_series(shard.context, namespace) is not None
-    if has_sharded_buckets:
+    if await sharded_time_series(shard.context, namespace) is not None:
         await _coordinate(shard, request, DropCollection, namespace.buckets, {})
 
     async def check() -> None:
