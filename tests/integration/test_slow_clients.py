@@ -64,6 +64,29 @@ def test_batches_held_by_idle_cursors_use_limited_memory(cluster: RunningCluster
         assert resident_mb_max(pid) <= BOUND_MB + OWN_MB + MERGE_MB
 
 
+def test_many_clients_can_sort_more_than_the_memory_for_their_replies(
+    cluster: RunningCluster, ranged: Documents
+) -> None:
+    orders = range(3000)
+    keys = {order: order % 2 * SPLIT_AT for order in orders}
+    ranged.insert_many([{"key": keys[order], "order": order, "text": "x" * 10_000} for order in orders])
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(extra_router(cluster, "--unread-reply-mb", str(BOUND_MB)))
+        client = stack.enter_context(raw_client(address))
+        find = {"find": ranged.name, "sort": {"order": 1}, "batchSize": 0}
+        ids = [client.command(find, db=ranged.database.name)["cursor"]["id"] for _ in range(CURSORS)]
+        found: dict[int, list[int]] = {cursor_id: [] for cursor_id in ids}
+        while ids:
+            for cursor_id in tuple(ids):
+                get_more = {"getMore": bson.Int64(cursor_id), "collection": ranged.name}
+                reply = client.command(get_more, db=ranged.database.name)
+                assert reply["ok"], reply
+                found[cursor_id] += [document["order"] for document in reply["cursor"]["nextBatch"]]
+                if not reply["cursor"]["id"]:
+                    ids.remove(cursor_id)
+        assert list(found.values()) == [list(orders)] * CURSORS
+
+
 def test_unread_replies_use_limited_memory(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_many([{"key": 1, "text": "x" * DOCUMENT_BYTES}, {"key": 2}])
     find = {"find": ranged.name, "filter": {"key": 1}}

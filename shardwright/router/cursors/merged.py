@@ -1,6 +1,6 @@
 """A cursor whose results come from several shards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -148,10 +148,10 @@ class MergedCursor:
         while not batch.documents and (starving := self._merger.starving()):
             number = starving[0]
             for other in starving[1:]:
-                await self._ask_ahead(get_more, other)
+                await self._ask_ahead(get_more, other, None)
             is_passed_on = not self._is_partial and self._remotes[number].namespace == self._namespace
             relay = self._relay(get_more, number) if is_passed_on else None
-            for _, cursor in await self._fetch(get_more, (number,), None, relay):
+            for _, cursor in await self._fetch(get_more, {number: None}, relay):
                 is_whole_answer = is_passed_on and not cursor.is_empty
                 documents = None if is_whole_answer else cursor.array()
                 self._merger.feed(number, documents, is_exhausted=self._remotes[number].is_exhausted)
@@ -166,14 +166,14 @@ class MergedCursor:
         """The id to return: 0 once everything has been returned."""
         return 0 if self.is_exhausted else get_more.cursor_id
 
-    async def _ask_ahead(self, get_more: GetMore, number: int) -> None:
+    async def _ask_ahead(self, get_more: GetMore, number: int, batch_size: int | None) -> None:
         """Make a shard prepare a batch that will be needed soon; errors are raised when it is read."""
         remote = self._remotes[number]
         if not remote.may_ask_ahead():
             return
         with suppress(CommandError):
             elements = raw_elements(get_more.request, self._passed_on)
-            await remote.ask_ahead(remote.get_more_frame(None, elements))
+            await remote.ask_ahead(remote.get_more_frame(batch_size, elements))
 
     def _relay(self, get_more: GetMore, number: int) -> BatchRelay | None:
         if not self._remotes[number].is_plain:
@@ -193,18 +193,28 @@ class MergedCursor:
             starving = self._merger.starving()
             if not starving:
                 return  # the next document is known, but there is no room for it
-            for number, cursor in await self._fetch(get_more, starving, batch.documents_missing):
-                self._merger.feed(number, cursor.array(), is_exhausted=self._remotes[number].is_exhausted)
+            wanted = self._merger.wanted(batch)
+            sizes = {number: self._remotes[number].merged_batch_size(wanted) for number in starving}
+            for number, cursor in await self._fetch(get_more, sizes):
+                remote = self._remotes[number]
+                remote.note_merged_batch(sizes[number], len(cursor.frame))
+                self._merger.feed(number, cursor.array(), is_exhausted=remote.is_exhausted)
+                if not remote.is_exhausted and (wanted is None or wanted > sizes[number] * len(self._remotes)):
+                    await self._ask_ahead(get_more, number, remote.merged_batch_size(wanted))
 
     @may_run_in_reactor
     async def _fetch(
         self,
         get_more: GetMore,
-        sources: Sequence[int],
-        batch_size: int | None,
+        batch_sizes: Mapping[int, int | None],
         relay: BatchRelay | None = None,
     ) -> list[tuple[int, CursorReply]]:
-        """Fetch the next batches of some sources concurrently; ``relay``, if given, relays that of a single source.
+        """Fetch the next batches of some sources concurrently.
+
+        Args:
+            get_more: the client's.
+            batch_sizes: for each source how many documents to ask for, None for as many as fit.
+            relay: relays the batch of a single source.
 
         Raises:
             CommandError: a shard failed and must not be left out.
@@ -214,7 +224,7 @@ class MergedCursor:
         replies: dict[int, CursorReply] = {}
         failures: dict[int, CommandError] = {}
 
-        async def fetch(number: int) -> None:
+        async def fetch(number: int, batch_size: int | None) -> None:
             remote = self._remotes[number]
             try:
                 reply = await remote.exchange(remote.get_more_frame(batch_size, elements), relay)
@@ -228,8 +238,8 @@ class MergedCursor:
                 remote.id = cursor.cursor_id
 
         async with trio.open_nursery() as nursery:
-            for number in sources:
-                nursery.start_soon(fetch, number)
+            for number, batch_size in batch_sizes.items():
+                nursery.start_soon(fetch, number, batch_size)
         for number, error in failures.items():
             if not (self._allows_partial_results and has_category(error.code, Category.NETWORK)):
                 raise error

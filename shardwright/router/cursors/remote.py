@@ -6,6 +6,7 @@ from typing import Final
 
 import bson
 
+from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import DigestRelay, PendingReply
@@ -15,6 +16,10 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, from_elements, string_value
 
 _INT64: Final = Struct("<q")
+
+_MERGED_BATCH_BYTES: Final = 1 << 20
+"""The size of a batch to ask a shard for in a merge. With 16 MB of each shard, few cursors would need much memory, and
+shards would have nothing to do while the router merges."""
 
 
 @dataclass(slots=True)
@@ -37,6 +42,7 @@ class RemoteCursor:
     id: int
     is_plain: bool = False
     _pending: PendingReply | None = field(default=None, init=False, repr=False, compare=False)
+    _merged_batch_documents: int = field(default=FIRST_BATCH_DOCUMENTS, init=False, repr=False, compare=False)
 
     @classmethod
     def opened(cls, sender: ShardSender, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
@@ -64,6 +70,24 @@ class RemoteCursor:
             parts.append(element(b"batchSize", INT64, _INT64.pack(batch_size)))
         parts += (elements, element(b"$db", STRING, string_value(db)))
         return op_msg(from_elements(b"".join(parts)), request_id=next_request_id())
+
+    def merged_batch_size(self, wanted: int | None) -> int:
+        """How many documents to ask for next in a merge, as far as batches so far tell, for about a megabyte.
+
+        Args:
+            wanted: how many documents the merge needs at most, None for all.
+        """
+        documents = self._merged_batch_documents
+        return documents if wanted is None else min(documents, wanted)
+
+    def note_merged_batch(self, documents: int, size: int) -> None:
+        """Learn how large documents are.
+
+        Args:
+            documents: how many were asked for.
+            size: bytes of the reply.
+        """
+        self._merged_batch_documents = max(1, documents * _MERGED_BATCH_BYTES // size)
 
     async def exchange(self, frame: bytes, relay: DigestRelay | None = None) -> ShardReply:
         """Send a request to the member that has the cursor, unless it was asked ahead, and wait for the reply.

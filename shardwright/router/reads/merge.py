@@ -163,7 +163,7 @@ class ResultMerger:
                     return
         else:
             while self._move(self._next, batch) and self._remaining != 0 and not batch.is_full:
-                self._next.put(self._merged(self._order, self._missing(batch)))
+                self._next.put(self._merged(self._order, self.wanted(batch) or self._skip))
                 if not self._next:
                     return
 
@@ -193,10 +193,10 @@ class ResultMerger:
         """Whether no order, skip or limit applies to the rest of the result."""
         return self._order is None and not self._skip and self._remaining is None
 
-    def _missing(self, batch: Batch) -> int:
-        """How many more documents a batch needs, including those to skip; 0 if that is not known."""
+    def wanted(self, batch: Batch) -> int | None:
+        """How many more documents a batch needs, with those to skip; None for as many as there is room for."""
         bounds = [bound for bound in (batch.documents_missing, self._remaining) if bound is not None]
-        return self._skip + min(bounds, default=0)
+        return self._skip + min(bounds) if bounds else None
 
     def _merged(self, order: Order, wanted: int) -> Sequence[bytes]:
         """The documents that are now known to come next; none if some source has to be fed first, or is cut off."""

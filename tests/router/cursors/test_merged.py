@@ -154,6 +154,41 @@ def test_only_shards_whose_buffers_are_empty_are_asked() -> None:
     trio.run(run)
 
 
+def test_a_long_merge_holds_about_a_megabyte_of_each_shard() -> None:
+    async def run() -> None:
+        text = "x" * 10_000
+        lower = FakeShard("a", [{"n": n, "text": text, "$sortKey": [n]} for n in range(0, 3000, 2)])
+        upper = FakeShard("b", [{"n": n, "text": text, "$sortKey": [n]} for n in range(1, 3000, 2)])
+        cursor = merged([lower, upper], order=SortOrder((False,)))
+        found: list[dict[str, Any]] = []
+        held: list[int] = []
+        while not cursor.is_exhausted:
+            found += batch_of(await cursor.next_batch(get_more()))
+            held.append(cursor.held_bytes)
+        assert [document["n"] for document in found] == list(range(3000))
+        assert max(held) < 3 << 20
+        for shard in (lower, upper):
+            sizes = [command["batchSize"] for command in shard.asked]
+            assert sizes[0] == 101  # their size is not known
+            assert all(100 < size < 106 for size in sizes[1:])
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize(("size", "is_asked_ahead"), [(None, True), (150, False)])
+def test_shards_work_on_their_next_batches_during_a_long_merge(size: int | None, is_asked_ahead: bool) -> None:
+    async def run() -> None:
+        text = "x" * 100_000
+        shards = [FakeShard(name, [{"n": n, "text": text, "$sortKey": [n]} for n in range(200)]) for name in "ab"]
+        cursor = merged(shards, order=SortOrder((False,)))
+        assert len(batch_of(await cursor.next_batch(get_more(size)))) == (167 if size is None else size)
+        for remote in cursor.remotes:
+            remote.give_up()
+        assert [shard.given_up for shard in shards] == [is_asked_ahead] * 2
+
+    trio.run(run)
+
+
 def test_a_get_more_to_a_shard_carries_the_clients_session() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", [])]
