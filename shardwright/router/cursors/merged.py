@@ -199,7 +199,9 @@ class MergedCursor:
                 remote = self._remotes[number]
                 remote.note_merged_batch(sizes[number], len(cursor.frame))
                 self._merger.feed(number, cursor.array(), is_exhausted=remote.is_exhausted)
-                if not remote.is_exhausted and (wanted is None or wanted > sizes[number] * len(self._remotes)):
+                # More will be needed, even if all shards had just returned as much as this one.
+                is_more_needed = wanted is None or wanted > sizes[number] * len(self._remotes)
+                if is_more_needed and not remote.is_exhausted:
                     await self._ask_ahead(get_more, number, remote.merged_batch_size(wanted))
 
     @may_run_in_reactor
