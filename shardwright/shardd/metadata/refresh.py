@@ -1,11 +1,14 @@
 """Refreshing the shard's metadata: on the primary from the config servers, on a secondary from its primary.
 
 Concurrent refreshes of the same namespace or database are joined. A refresh that began before the state was forgotten
-reads again, so after a critical section has forgotten the metadata, no refresh can bring it back.
+reads again, so after a critical section has forgotten the metadata, no refresh can bring it back. A refresh that began
+in another role or term is not joined, and ends without a result: that of a secondary waits for the end of the primary's
+critical section, and the primary, which may be the same member by then, waits for a refresh.
 """
 
-from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 from bson.timestamp import Timestamp
@@ -20,6 +23,7 @@ from shardwright.shardd.metadata.metadata_writer import MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
@@ -30,6 +34,10 @@ logger = get_logger("shardd.refresh")
 
 AFTER_SECTION: Final = "afterCriticalSection"
 """Our own argument of flushes: wait first for the end of a critical section, in which the placement may change."""
+
+
+_Key: TypeAlias = tuple[str, str, int | None]
+"""Collection or database, its name, and the term in which it is refreshed; None on a secondary."""
 
 
 class Sources(Protocol):
@@ -83,8 +91,8 @@ class MetadataRefresher:
         self._sources = sources
         self._store = store
         self._writer = writer
-        # A refresh that began in another role is not joined: it may wait for a member that waits for this one.
-        self._flights: SingleFlight[tuple[str, str, int | None], None] = SingleFlight(nursery)
+        # What each term has under way; whether it came to a result.
+        self._flights: SingleFlight[_Key, bool] = SingleFlight(nursery)
         self._counter = counter
         self._advanced_to = 0
 
@@ -94,8 +102,9 @@ class MetadataRefresher:
         Raises:
             CommandError: the metadata could not be read.
         """
-        key = ("collection", state.namespace, self._sources.term)
-        await self._flights.run(key, lambda: _with_command_errors(self._refresh_collection(state)))
+        await self._in_one_role(
+            self._flights.run, "collection", state.namespace, partial(self._refresh_collection, state)
+        )
 
     async def reread_collection(self, state: NamespaceState) -> None:
         """Refresh a namespace by a read that begins after this call.
@@ -103,8 +112,8 @@ class MetadataRefresher:
         Raises:
             CommandError: the metadata could not be read.
         """
-        key = ("collection", state.namespace, self._sources.term)
-        await self._flights.run_after_now(key, lambda: _with_command_errors(self._refresh_collection(state)))
+        refresh = partial(self._refresh_collection, state)
+        await self._in_one_role(self._flights.run_after_now, "collection", state.namespace, refresh)
 
     async def current_table(self, state: NamespaceState) -> RoutingTable | None:
         """The routing table as the config servers have it after this call; None if the namespace is not sharded.
@@ -123,25 +132,39 @@ class MetadataRefresher:
         Raises:
             CommandError: the entry could not be read.
         """
-        key = ("database", state.name, self._sources.term)
-        await self._flights.run(key, lambda: _with_command_errors(self._refresh_database(state)))
+        await self._in_one_role(self._flights.run, "database", state.name, partial(self._refresh_database, state))
 
-    async def _refresh_collection(self, state: NamespaceState) -> None:
+    async def _in_one_role(
+        self,
+        run: Callable[[_Key, Callable[[], Awaitable[bool]]], Awaitable[bool]],
+        kind: str,
+        name: str,
+        refresh: Callable[[int | None], Awaitable[bool]],
+    ) -> None:
+        """Refresh in the present role, or join that; again, if the role changes meanwhile."""
+        is_done = False
+        while not is_done:
+            term = self._sources.term
+            is_done = await run((kind, name, term), partial(_with_command_errors, refresh, term))
+
+    async def _refresh_collection(self, state: NamespaceState, term: int | None) -> bool:
+        """Refresh a namespace as a member that is primary in this term, or secondary; False if that changes."""
         self._counter.add("collection")
-        while True:
-            generation, term = state.generation, self._sources.term
+        while self._sources.term == term:
+            generation = state.generation
             table = await self._read_collection(state)
             if table is not None:
                 # A write that this shard takes as the new owner must not have an earlier time than the placement: a
                 # snapshot at such a time is read from the former owner.
                 await self._advance_to(table.newest_valid_after)
             if state.generation == generation and self._sources.term == term:
-                break
-        if term is not None:
-            self._writer.save_collection(state.namespace, table)
-        state.learn(table)
-        version = None if table is None else str(table.collection_version)
-        logger.info("Refreshed a collection", namespace=state.namespace, version=version)
+                if term is not None:
+                    self._writer.save_collection(state.namespace, table)
+                state.learn(table)
+                version = None if table is None else str(table.collection_version)
+                logger.info("Refreshed a collection", namespace=state.namespace, version=version)
+                return True
+        return False
 
     async def _read_collection(self, state: NamespaceState) -> RoutingTable | None:
         namespace = state.namespace
@@ -160,26 +183,31 @@ class MetadataRefresher:
             await self._sources.advance_cluster_time(unpack_timestamp(time))
             self._advanced_to = time
 
-    async def _refresh_database(self, state: DatabaseState) -> None:
+    async def _refresh_database(self, state: DatabaseState, term: int | None) -> bool:
+        """As `_refresh_collection`."""
         self._counter.add("database")
-        while True:
-            generation, term = state.generation, self._sources.term
-            if term is not None:
-                await self._sources.recovery_gate.wait_open()
-                catalog = await self._sources.catalog()
-                entry = await catalog.read(read_database(state.name))
-                if entry is not None:
-                    # From the time, change streams know which database of that name an event is about.
-                    await self._advance_to(pack_timestamp(entry.version.timestamp))
-            else:
-                after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name, AFTER_SECTION: True})
-                entry = await self._store.load_database(state.name, after)
+        while self._sources.term == term:
+            generation = state.generation
+            entry = await self._read_database(state)
             if state.generation == generation and self._sources.term == term:
-                break
-        if term is not None:
-            self._writer.save_database(state.name, entry)
-        state.learn(entry)
-        logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
+                if term is not None:
+                    self._writer.save_database(state.name, entry)
+                state.learn(entry)
+                logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
+                return True
+        return False
+
+    async def _read_database(self, state: DatabaseState) -> DatabaseEntry | None:
+        if not self._sources.is_primary:
+            after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name, AFTER_SECTION: True})
+            return await self._store.load_database(state.name, after)
+        await self._sources.recovery_gate.wait_open()
+        catalog = await self._sources.catalog()
+        entry = await catalog.read(read_database(state.name))
+        if entry is not None:
+            # From the time, change streams know which database of that name an event is about.
+            await self._advance_to(pack_timestamp(entry.version.timestamp))
+        return entry
 
     async def _flush_on_primary(self, command: dict[str, Any]) -> Timestamp | None:
         """Have the primary refresh and persist; returns the time after which to read the result locally."""
@@ -188,13 +216,13 @@ class MetadataRefresher:
         return written
 
 
-async def _with_command_errors(refresh: Awaitable[None]) -> None:
+async def _with_command_errors(refresh: Callable[[int | None], Awaitable[bool]], term: int | None) -> bool:
     """Run a refresh, and turn connection failures into command errors, which can be answered to clients.
 
     Raises:
         CommandError: HostUnreachable, or raised by the refresh.
     """
     try:
-        await refresh
+        return await refresh(term)
     except BackendError as error:
         raise as_command_error(error) from error

@@ -1,5 +1,6 @@
 """Which refreshes are joined, and what waiters get when one fails."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -8,6 +9,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.cluster.catalog import Catalog
+from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.metadata_writer import MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
@@ -18,6 +20,8 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from shardwright.shardd.metadata.metadata_store import MetadataStore
 
 
@@ -114,6 +118,32 @@ def test_a_refresh_that_began_in_another_role_is_not_joined() -> None:
                 await refresher.refresh_collection(state)
             nursery.cancel_scope.cancel()
         assert state.is_known
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("kind", ["collection", "database"])
+def test_a_refresh_does_not_go_on_in_another_role(kind: str) -> None:
+    """A mongod that was stopped for a while is primary again in the same term: its secondary asks itself meanwhile."""
+
+    async def main() -> None:
+        sources = FakeSources()
+        async with trio.open_nursery() as nursery:
+            refresher = refresher_of(sources, nursery)
+            refresh: Callable[[], Awaitable[None]]
+            if kind == "collection":
+                refresh = partial(refresher.refresh_collection, NamespaceState("db.c", "me"))
+            else:
+                refresh = partial(refresher.refresh_database, DatabaseState("db"))
+            nursery.start_soon(refresh)
+            await trio.testing.wait_all_tasks_blocked()
+            sources.term = None
+            sources.may_go_on.set()
+            await trio.testing.wait_all_tasks_blocked()
+            sources.term = 3
+            with trio.fail_after(10):
+                await refresh()
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
 
