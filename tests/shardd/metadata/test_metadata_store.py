@@ -17,7 +17,7 @@ def test_a_read_after_a_time_that_the_mongod_has_not_heard_of(lone: LoneMongod) 
 
     async def test(mongod: LocalMongod) -> None:
         present: Timestamp = (await mongod.command("admin", {"ping": 1}))["$clusterTime"]["clusterTime"]
-        ahead = Timestamp(present.time + 1, 1)
+        ahead = Timestamp(present.time + 60, 1)
         store, loaded = MetadataStore(mongod), list[DatabaseEntry | None]()
 
         async def load() -> None:
