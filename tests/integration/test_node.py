@@ -39,6 +39,19 @@ def test_gridfs(cluster: RunningCluster, database: Database[Document]) -> None:
     assert run_node("gridfs.mjs", cluster.client_uri(), database.name, "files") == "done\n"
 
 
+def router_uris(cluster: RunningCluster) -> tuple[str, str]:
+    return cluster.client_uri("router.0"), cluster.client_uri("router.1")
+
+
+def test_sessions_and_transactions(cluster: RunningCluster, placed: Documents) -> None:
+    uris = (cluster.client_uri(), *router_uris(cluster))
+    assert run_node("transactions.mjs", *uris, placed.database.name, placed.name) == "done\n"
+
+
+def test_change_streams(cluster: RunningCluster, placed: Documents) -> None:
+    assert run_node("change_streams.mjs", *router_uris(cluster), placed.database.name, placed.name) == "done\n"
+
+
 def test_an_application_with_mongoose(cluster: RunningCluster, database: Database[Document]) -> None:
     shard_by_range(database, "orders", key="region", split_at="n")
     assert run_node("mongoose.mjs", cluster.client_uri(), database.name) == "done\n"
