@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.pymongo_suite.files import package_of
+from tests.pymongo_suite.deployments import SUITE_PASSWORD, SUITE_USER
+from tests.pymongo_suite.files import AUTHENTICATION, package_of
 from tests.pymongo_suite.results import Results, read_results
 from tests.source_distributions import source_distribution
 
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent.parent
-_PLUGINS: Final = tuple(f"tests.pymongo_suite.{name}" for name in ("time_limit", "host_name", "run_on_requirements"))
+_PLUGINS: Final = {
+    "pymongo": ("time_limit", "host_name", "run_on_requirements"),
+    "motor": ("time_limit", "host_name", "patience"),
+}
+"""The modules of this package that are loaded into the pytest that runs a suite."""
 
 
 class SuiteError(Exception):
@@ -44,9 +49,9 @@ class SuiteRun:
         with report.with_suffix(".log").open("wb") as log:
             try:
                 subprocess.run(
-                    [*self._command(report), f"test/{file}.py", *arguments],
+                    [*self._command(file, report), f"test/{file}.py", *arguments],
                     cwd=source_distribution(package_of(file)),
-                    env=self._environment(),
+                    env=self._environment(file),
                     stdout=log,
                     stderr=log,
                     timeout=seconds_max,
@@ -71,16 +76,19 @@ class SuiteRun:
     def _report(self, file: str) -> Path:
         return self.reports / f"{file}.xml"
 
-    def _command(self, report: Path) -> list[str]:
+    def _command(self, file: str, report: Path) -> list[str]:
         configuration = ["-c", str(_HERE / "suite.ini"), "--rootdir", "."]
-        chosen = (*_PLUGINS, "no:cacheprovider", "no:xdist", "no:hypothesispytest")
+        ours = [f"tests.pymongo_suite.{name}" for name in _PLUGINS[package_of(file)]]
+        chosen = (*ours, "no:cacheprovider", "no:xdist", "no:hypothesispytest")
         plugins = [word for plugin in chosen for word in ("-p", plugin)]
         return [sys.executable, "-m", "pytest", *configuration, *plugins, f"--junit-xml={report}"]
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, file: str) -> dict[str, str]:
         host, _, port = self.address.rpartition(":")
         # The package is the installed one: the distribution's copy lacks what has to be compiled.
         server = {"DB_IP": host, "DB_PORT": port, "MONGODB_URI": f"mongodb://{self.address}/"}
         # As in Motor's own continuous integration. Without writes, resume tokens advance every ten seconds only.
         patience = {"ASYNC_TEST_TIMEOUT": "30"}
-        return {**os.environ, **server, **patience, "PYTHONPATH": str(_ROOT)}
+        # PyMongo's suite has a user by default; with one, Motor's takes the server for closed.
+        user = {"DB_USER": SUITE_USER, "DB_PASSWORD": SUITE_PASSWORD} if file in AUTHENTICATION else {}
+        return {**os.environ, **server, **user, **patience, "PYTHONPATH": str(_ROOT)}

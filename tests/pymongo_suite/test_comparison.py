@@ -1,5 +1,6 @@
 """Reading reports and exceptions, and what two results of a file say."""
 
+import fnmatch
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +9,14 @@ import pytest
 
 from tests.pymongo_suite import run_on_requirements
 from tests.pymongo_suite.comparison import Comparison
-from tests.pymongo_suite.exceptions import read_exceptions
+from tests.pymongo_suite.exceptions import read_exceptions, read_files_not_run
+from tests.pymongo_suite.files import AUTHENTICATION, MOTOR, MOTOR_TLS, PYMONGO, TLS
 from tests.pymongo_suite.results import Outcome, read_results
 from tests.pymongo_suite.skip_reasons import OF_TOPOLOGY
 from tests.pymongo_suite.table import table
+from tests.source_distributions import source_distribution
+
+RUN = (*PYMONGO, *MOTOR, *AUTHENTICATION, TLS, *MOTOR_TLS)
 
 PASSED, SKIPPED, FAILED = Outcome.PASSED, Outcome.SKIPPED, Outcome.FAILED
 NOT_FOR_TOPOLOGY = Outcome.NOT_FOR_TOPOLOGY
@@ -35,6 +40,11 @@ EXCEPTIONS = """
 | `test_cursor.py::TestCursor.test_a` | mongos fails it too |
 | `test_cursor.py::TestCursor.test_b` | and this one |
 | `asyncio_tests/test_asyncio_cursor.py::TestBulk.test_a` | likewise |
+
+| Files | Reason |
+| --- | --- |
+| `test_code.py`, `mockupdb/test_*.py` | no server |
+| `test_dns.py` | no records |
 """
 
 
@@ -95,7 +105,21 @@ def test_exceptions_are_read_by_file(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("row", ["| `test_cursor.py::TestCursor.test_a` | |", "| `TestCursor.test_a` | why |"])
+def test_files_that_are_not_run_are_read(tmp_path: Path) -> None:
+    page = tmp_path / "exceptions.md"
+    page.write_text(EXCEPTIONS)
+    assert read_files_not_run(page) == ["test_code", "mockupdb/test_*", "test_dns"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `test_cursor.py::TestCursor.test_a` | |",
+        "| `TestCursor.test_a` | why |",
+        "| `test_code.py` | |",
+        "| `test_code.py`, test_dns.py | why |",
+    ],
+)
 def test_an_exception_needs_a_test_and_a_reason(tmp_path: Path, row: str) -> None:
     page = tmp_path / "exceptions.md"
     page.write_text(row)
@@ -103,8 +127,23 @@ def test_an_exception_needs_a_test_and_a_reason(tmp_path: Path, row: str) -> Non
         read_exceptions(page)
 
 
-def test_the_exceptions_can_be_read() -> None:
-    read_exceptions()
+def test_the_exceptions_are_of_files_that_are_run() -> None:
+    assert set(read_exceptions()) <= {*RUN}
+
+
+def test_every_file_is_run_or_has_a_reason() -> None:
+    """Nothing is left out silently, and no reason is given for what is run or does not exist."""
+    files = {file for package in ("pymongo", "motor") for file in files_of(source_distribution(package) / "test")}
+    reasons = {pattern: set(fnmatch.filter(files, pattern)) for pattern in read_files_not_run()}
+    not_run = set().union(*reasons.values())
+    assert files - {*RUN} - not_run == set()
+    assert {*RUN} - files == set()
+    assert {*RUN} & not_run == set()
+    assert [pattern for pattern, found in reasons.items() if not found] == []
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("test_*.py")}
 
 
 def test_the_table_names_what_is_lost() -> None:
