@@ -1,6 +1,8 @@
 // A small application with Mongoose: a shop whose orders are sharded on {region: 1}, and whose other collections are not.
 // Arguments: connection string, database. Orders have been sharded before; regions below "n" are on one shard.
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { text } from "node:stream/consumers";
 import mongoose from "mongoose";
 
 const [uri, database] = process.argv.slice(2);
@@ -88,6 +90,15 @@ try {
   const bulk = await Order.bulkSave(changed);
   assert.equal(bulk.modifiedCount, 6);
 
+  const written = await Order.bulkWrite([
+    { insertOne: { document: { region: "atlantis", state: "open" } } },
+    { insertOne: { document: { region: "utopia", state: "open" } } },
+    { updateMany: { filter: { region: { $in: ["atlantis", "utopia"] } }, update: { state: "paid" } } },
+    { deleteOne: { filter: { region: "atlantis" } } },
+    { deleteOne: { filter: { region: "utopia", state: "paid" } } },
+  ]);
+  assert.deepEqual([written.insertedCount, written.modifiedCount, written.deletedCount], [2, 2, 2]);
+
   // Updates and deletions on one shard and on both.
   assert.equal((await Order.updateMany({ state: "open" }, { $set: { "notes.open": true } })).modifiedCount, 38);
   assert.equal((await Order.updateOne({ region: "west" }, { state: "open" }, { upsert: true })).upsertedCount, 1);
@@ -137,6 +148,9 @@ try {
   await watched.save();
   assert.equal((await changes.next()).fullDocument.state, "sent");
   await changes.close();
+  const resumed = Order.watch([], { resumeAfter: inserted._id, fullDocument: "updateLookup" });
+  assert.deepEqual((await resumed.next()).updateDescription.updatedFields.state, "sent");
+  await resumed.close();
   await watched.deleteOne();
 
   // Cursors, lean documents, and the other ways to read.
@@ -171,6 +185,36 @@ try {
   assert.equal(await sent(), before);
   await inTransaction(() => Promise.resolve());
   assert.equal(await sent(), before + 2);
+
+  // An aborted transaction leaves no trace in documents either: what it has saved is saved once more.
+  const changing = await Order.findOne({ region: "europe", state: "open" });
+  const created = new Order({ region: "south", state: "open" });
+  await assert.rejects(connection.transaction(async (within) => {
+    changing.state = "sent";
+    await changing.save({ session: within });
+    await created.save({ session: within });
+    assert.equal(created.isNew, false);
+    throw new Error("too late");
+  }), { message: "too late" });
+  assert.deepEqual([changing.isModified("state"), created.isNew], [true, true]);
+  assert.equal((await Order.findById(changing._id)).state, "open");
+  assert.equal(await Order.exists({ _id: created._id }), null);
+  await connection.withSession((within) => within.withTransaction(async () => {
+    await changing.save({ session: within });
+    await created.save({ session: within });
+  }));
+  assert.equal(await sent(), before + 3);
+  assert.ok(await Order.exists({ _id: created._id }));
+
+  // Files beside the models.
+  const bucket = new mongoose.mongo.GridFSBucket(connection.db, { bucketName: "invoices", chunkSizeBytes: 100 });
+  const upload = bucket.openUploadStream("invoice", { metadata: { order: created._id } });
+  upload.end("paid ".repeat(100));
+  await once(upload, "finish");
+  const Invoice = connection.model("Invoice", new Schema({ filename: String, length: Number }), "invoices.files");
+  const invoice = await Invoice.findOne({ "metadata.order": created._id });
+  assert.deepEqual([invoice.filename, invoice.length], ["invoice", 500]);
+  assert.equal(await text(bucket.openDownloadStream(invoice._id)), "paid ".repeat(100));
 
   await connection.dropDatabase();
   assert.equal(await Order.countDocuments(), 0);
