@@ -37,11 +37,11 @@ def name_in_certificate(client: ClientConnection, db: str, user: str | None) -> 
     Raises:
         CommandError: ProtocolError, the database is another; AuthenticationFailed, anything else is wrong.
     """
-    if db != EXTERNAL_DATABASE:
-        raise CommandError(ErrorCode.ProtocolError, "X.509 authentication must always use the $external database.")
     subject = client.certificate_subject
     if not subject:
         raise _failed("No verified subject name available from client")
+    if db != EXTERNAL_DATABASE:
+        raise CommandError(ErrorCode.ProtocolError, "X.509 authentication must always use the $external database.")
     name = UserName(subject_text(subject), EXTERNAL_DATABASE)
     if user is not None and user != name.user:
         raise _failed("There is no x.509 client certificate matching the user.")

@@ -36,12 +36,12 @@ class RouterAudit:
 
     Args:
         log: where to.
-        access: knows the roles of users; None without access control.
+        log_ins: knows the roles of users.
     """
 
-    def __init__(self, log: AuditLog, access: AccessControl | None) -> None:
+    def __init__(self, log: AuditLog, log_ins: AccessControl) -> None:
         self._log = log
-        self._access = access
+        self._log_ins = log_ins
         self._connections = AuditedConnections()
 
     def note(self, operation: Operation, name: str, code: int) -> None:
@@ -61,15 +61,15 @@ class RouterAudit:
 
     def note_gone(self, client: ClientConnection) -> None:
         """Write that a client has gone without logging out."""
-        login: Login | None = client.login
-        if login is not None and login.user is not None:
+        login: Login = client.login
+        if login.user is not None:
             self._log.write(*log_out(login.user, DISCONNECTED), 0, self._participants(client))
         self._connections.note_closed(client)
 
     def _participants(self, client: ClientConnection) -> dict[str, Any]:
-        login: Login | None = client.login
-        name = None if login is None else login.user
-        user = None if name is None or self._access is None else self._access.users.fresh(name)
+        login: Login = client.login
+        name = login.user
+        user = None if name is None else self._log_ins.users.fresh(name)
         roles = [] if user is None else [{"role": each["role"], "db": each["db"]} for each in user.role_documents]
         return {
             **self._connections.describe(client),
@@ -79,21 +79,20 @@ class RouterAudit:
 
 
 def _events(operation: Operation, name: str, code: int) -> Iterator[Event]:
-    request, login = operation.request, operation.client.login
+    request = operation.request
+    login: Login = operation.client.login
     if name in _LOG_INS and code != ErrorCode.Unauthorized:
         yield from _log_in(login, operation.client, request, code)
     elif name == LOGOUT and code != ErrorCode.Unauthorized:
-        if login is not None and login.previous is not None:
+        if login.previous is not None:
             previous, login.previous = login.previous, None
             yield explicit_log_out(previous, request.db)
     elif is_event(request, name, code):
         yield from events_of(request, name, code, request_namespace(request))
 
 
-def _log_in(login: Login | None, client: ClientConnection, request: Request, code: int) -> Iterator[Event]:
+def _log_in(login: Login, client: ClientConnection, request: Request, code: int) -> Iterator[Event]:
     """The end of a log-in; the steps before are no events."""
-    if login is None:
-        return
     attempt = login.attempt
     if request.name == AUTHENTICATE:
         yield certificate_log_in(request, client.certificate_subject)

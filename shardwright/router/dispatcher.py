@@ -55,7 +55,7 @@ class Dispatcher:
         self._context = context
         self.slow_log = SlowLog(context)
         log = context.options.audit
-        self._audit = None if log is None else RouterAudit(log, context.access)
+        self._audit = None if log is None else RouterAudit(log, context.log_ins)
         self._commands = enabled_commands(test_commands=context.parameters["enableTestCommands"])
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
@@ -150,8 +150,7 @@ class Dispatcher:
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected; nobody has logged in yet."""
-        if self._context.access is not None:
-            client.login = Login(client.log_in_changed)
+        client.login = Login(client.log_in_changed)
         if self._audit is not None:
             self._audit.note_arrived(client)
 

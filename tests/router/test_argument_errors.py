@@ -62,8 +62,6 @@ NOT_COMPARED: Final = frozenset(
         # A router refuses them with another error, whatever their arguments.
         *("compact", "replSetGetStatus", "setFreeMonitoring", "profile", "flushRouterConfig", "getShardMap"),
         *("mergeChunks", "getShardVersion"),
-        # Without access control a router has no users to log in.
-        *("authenticate", "logout", "saslContinue", "saslStart"),
     }
 )
 

@@ -9,10 +9,9 @@ from typing import Any, Final
 from bson import Binary
 
 from shardwright.daemon.certificate_names import check_mechanism
-from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.account import Account
 from shardwright.router.access.certificate_login import log_in_with_certificate
-from shardwright.router.access.login import CONVERSATION_ID, Login
+from shardwright.router.access.login import CONVERSATION_ID
 from shardwright.router.access.restrictions import NO_ADDRESSES, Addresses
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
@@ -51,11 +50,11 @@ async def start_conversation(
     Raises:
         CommandError: see `ScramLogin.start`, or an argument is wrong.
     """
-    access, login = access_and_login(operation)
+    scram, login = operation.context.log_ins.scram, operation.client.login
     mechanism = arguments.string(b"mechanism")
     payload, is_text = _payload(arguments)
     skips_empty = arguments.has(b"options") and arguments.nested(b"options").boolean(b"skipEmptyExchange")
-    answer = await access.scram.start(
+    answer = await scram.start(
         login, db, mechanism, payload, skips_empty=skips_empty, is_speculative=is_speculative, known=known
     )
     return _reply(answer, done=False, is_text=is_text)
@@ -64,14 +63,14 @@ async def start_conversation(
 @command("saslContinue", api_versions=("1",), arguments=("conversationId", "payload"))
 async def sasl_continue(operation: Operation) -> Reply:
     """Continues a log-in."""
-    access, login = access_and_login(operation)
+    scram, login = operation.context.log_ins.scram, operation.client.login
     arguments = Arguments.of(operation.request)
     conversation_id = arguments.maybe_integer(b"conversationId", minimum=None)
     if conversation_id is None:
         raise missing_field("saslContinue.conversationId")
     payload, is_text = _payload(arguments)
     with _counting_failures(operation.client):
-        answer, done = await access.scram.go_on(login, conversation_id, payload, addresses_of(operation.client))
+        answer, done = await scram.go_on(login, conversation_id, payload, addresses_of(operation.client))
     return _reply(answer, done=done, is_text=is_text)
 
 
@@ -93,18 +92,18 @@ async def authenticate_by_certificate(operation: Operation, arguments: Arguments
     Raises:
         CommandError: see `log_in_with_certificate`, or the mechanism is another.
     """
-    access, _ = access_and_login(operation)
     check_mechanism(arguments.string(b"mechanism"))
     user = arguments.maybe_string(b"user")
     addresses = addresses_of(operation.client)
-    name = await log_in_with_certificate(access.users, operation.client, db, user, addresses)
+    users = operation.context.log_ins.users
+    name = await log_in_with_certificate(users, operation.client, db, user, addresses)
     return {"dbname": name.db, "user": name.user}
 
 
 @command("logout", arguments=())
 async def logout(operation: Operation) -> Reply:
     """Logs the user of the database out."""
-    _, login = access_and_login(operation)
+    login = operation.client.login
     if login.user is not None and login.user.db == operation.request.db:
         login.end()
     return {}
@@ -114,8 +113,7 @@ async def logout(operation: Operation) -> Reply:
 async def connection_status(operation: Operation) -> Reply:
     """The users authenticated on this connection."""
     shows_privileges = bool(operation.argument(b"showPrivileges"))
-    access, login = operation.context.access, operation.client.login
-    user = None if access is None else await access.user_of(login)
+    user = await operation.context.log_ins.user_of(operation.client.login)
     status: dict[str, Any] = {
         "authenticatedUsers": [] if user is None else [user.name.to_document()],
         "authenticatedUserRoles": [] if user is None else list(user.role_documents),
@@ -123,18 +121,6 @@ async def connection_status(operation: Operation) -> Reply:
     if shows_privileges:
         status["authenticatedUserPrivileges"] = [] if user is None else list(user.privilege_documents)
     return {"authInfo": status}
-
-
-def access_and_login(operation: Operation) -> tuple[AccessControl, Login]:
-    """The access control of this router, and the log-in of the client.
-
-    Raises:
-        CommandError: CommandNotFound, the router was started without access control.
-    """
-    access = operation.context.access
-    if access is None:
-        raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{operation.request.name}'")
-    return access, operation.client.login
 
 
 def addresses_of(client: ClientConnection) -> Addresses:

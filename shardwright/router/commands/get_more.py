@@ -44,10 +44,10 @@ async def get_more(operation: Operation) -> Reply:
 
 def _frame_for_holder(operation: Operation, cursor_id: int) -> bytes:
     """The request for the process that has the cursor, with the user, whom that process does not know."""
-    request, login = operation.request, operation.client.login
-    if login is None or login.user is None or holder_socket(operation.context.options, cursor_id) is None:
+    request, user = operation.request, operation.acting_user
+    if user is None or holder_socket(operation.context.options, cursor_id) is None:
         return request.message.frame
-    return request.with_body(append(request.body, encode_elements(on_behalf_of(login.user)))).message.frame
+    return request.with_body(append(request.body, encode_elements(on_behalf_of(user)))).message.frame
 
 
 async def _check_privileges(

@@ -42,6 +42,7 @@ _MECHANISMS: Final = b"saslSupportedMechs"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
 
 
+
 @command("isMaster", aliases=("ismaster",), deadline_from_max_time=False)
 @command("hello", deadline_from_max_time=False, api_versions=("1",))
 async def hello(operation: Operation) -> Reply:
@@ -86,13 +87,11 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: TypeMismatch, BadValue; or the config servers cannot be read.
     """
-    request, access = operation.request, operation.context.access
+    request = operation.request
     fields: dict[str, Any] = {}
-    if access is None:
-        return fields
     account = None
     if _MECHANISMS in request.fields:
-        account = await access.scram.account_of(_user_asked_for(request))
+        account = await operation.context.log_ins.scram.account_of(_user_asked_for(request))
         if account.mechanisms is not None:
             fields["saslSupportedMechs"] = account.mechanisms
     if _SPECULATIVE in request.fields:

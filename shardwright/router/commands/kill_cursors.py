@@ -73,9 +73,9 @@ async def _check_owners(operation: Operation, access: AccessControl, cursor_ids:
 async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:
     """The cursors that were killed by the worker of this router that held them."""
     killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
-    login = operation.client.login
-    if login is not None and login.user is not None:
-        killing |= on_behalf_of(login.user)
+    user = operation.acting_user
+    if user is not None:
+        killing |= on_behalf_of(user)
     try:
         reply = await operation.context.pools[socket].command(operation.request.db, killing)
     except BackendError:  # the worker has crashed, and its cursors with it

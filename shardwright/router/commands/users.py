@@ -85,10 +85,9 @@ async def get_nonce(operation: Operation) -> Reply:
 async def _forget_users(operation: Operation) -> None:
     """Have all processes of this router read users again, so that a change takes effect at once."""
     context = operation.context
-    if context.access is not None:
-        context.access.users.forget()
-        if not is_from_sibling(operation.request):
-            await send_to_siblings(context, "admin", {"invalidateUserCache": 1})
+    context.log_ins.users.forget()
+    if not is_from_sibling(operation.request):
+        await send_to_siblings(context, "admin", {"invalidateUserCache": 1})
 
 
 async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:

@@ -61,7 +61,8 @@ class RouterContext:
         pools: connections to other servers.
         pools_as_router: connections to genuine shards on which they take this router for a mongos.
         catalog: the config servers.
-        access: who the clients are and what they may do; None without access control, when everybody may do everything.
+        log_ins: who the clients are. Also without access control they may log in, though it allows them no more.
+        access: what they may do; None without access control, when everybody may do everything.
         shards: the shards and their members.
         routing: the cache of routing tables.
         signer: signs the cluster times in replies to clients.
@@ -94,13 +95,10 @@ class RouterContext:
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
-        self.access = (
-            AccessControl(
-                self.catalog, CLUSTER_AUTH, lambda: float(self.parameters["userCacheInvalidationIntervalSecs"])
-            )
-            if CLUSTER_AUTH.is_on
-            else None
+        self.log_ins = AccessControl(
+            self.catalog, CLUSTER_AUTH, lambda: float(self.parameters["userCacheInvalidationIntervalSecs"])
         )
+        self.access = self.log_ins if CLUSTER_AUTH.is_on else None
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.signer = TimeSigner(withholds_unsigned=self.access is not None)

@@ -3,6 +3,7 @@
 from time import perf_counter
 from typing import Any
 
+from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies import own_reply
 from shardwright.router.transactions.router_transaction import RouterTransaction
@@ -126,16 +127,21 @@ class Operation:
         return ReadPreference.parse(fields)
 
     @property
+    def acting_user(self) -> UserName | None:
+        """Whom the operation belongs to: who has logged in on its connection, nobody without access control."""
+        return None if self.context.access is None else self.client.login.user
+
+    @property
     def user(self) -> bytes:
-        """The digest of the user who has logged in on the client's connection, empty without access control."""
-        login = self.client.login
-        return b"" if login is None or login.user is None else login.user.digest
+        """The digest of that user, empty if there is none."""
+        user = self.acting_user
+        return b"" if user is None else user.digest
 
     @property
     def user_name(self) -> str:
-        """The full name of that user, empty without access control."""
-        login = self.client.login
-        return "" if login is None or login.user is None else login.user.full_name
+        """The full name of that user, empty if there is none."""
+        user = self.acting_user
+        return "" if user is None else user.full_name
 
     @property
     def is_retryable_write(self) -> bool:
