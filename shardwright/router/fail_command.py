@@ -1,22 +1,10 @@
 """The fail point ``failCommand`` around the commands of a router."""
 
-import trio
-
-from shardwright.daemon.fail_command import (
-    FAIL_COMMAND,
-    CommandCall,
-    block_seconds,
-    fails_after,
-    fails_before,
-    raise_failure,
-    reply_fields,
-)
-from shardwright.daemon.namespaces import namespace_of
+from shardwright.daemon.fail_command import FAIL_COMMAND, fails_after, reply_fields
 from shardwright.router.commands.command_registry import Command, CommandHandler
+from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
-from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
-from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.message import OpMsg, reply
 from shardwright.wire.rawbson import append, encode_elements
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -33,11 +21,8 @@ def under_fail_command(entry: Command, handler: CommandHandler) -> CommandHandle
     @may_run_in_reactor
     async def handle(operation: Operation) -> Reply:
         await in_own_task()
-        fail_points, call = operation.context.fail_points, _call(entry, operation)
-        data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_before(data, call))
-        if data is not None:
-            await trio.sleep(block_seconds(data))
-            raise_failure(data)
+        fail_points, call = operation.context.fail_points, call_of(operation, (entry.name, *entry.aliases))
+        await fail_if_asked(operation, call)
         result = await handler(operation)
         if not entry.supports_write_concern:
             return result
@@ -45,23 +30,6 @@ def under_fail_command(entry: Command, handler: CommandHandler) -> CommandHandle
         return result if data is None else _with_fields(operation, result, reply_fields(data))
 
     return handle
-
-
-def _call(entry: Command, operation: Operation) -> CommandCall:
-    return CommandCall({entry.name, *entry.aliases}, namespace_of(operation.request), _app_name(operation))
-
-
-def _app_name(operation: Operation) -> str:
-    """The name of the client's application, which the first hello itself has.
-
-    Raises:
-        CommandError: that hello describes the client in a wrong way.
-    """
-    metadata, request = operation.client.metadata, operation.request
-    if metadata is not None:
-        return str(metadata.get("application", {}).get("name", ""))
-    span = request.fields.get(b"client") if request.name in HELLO_NAMES else None
-    return "" if span is None else parse_client_metadata(request.body, span, bytes_max=MONGOS_BYTES_MAX).app_name
 
 
 def _with_fields(operation: Operation, result: Reply, fields: dict[str, object]) -> Reply:

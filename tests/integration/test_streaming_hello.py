@@ -8,6 +8,7 @@ import bson
 import pytest
 
 from shardwright.wire.message import EXHAUST_ALLOWED, MORE_TO_COME
+from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.local_cluster import RunningCluster
@@ -71,6 +72,31 @@ def test_exhaust_without_a_wait_is_a_single_reply(cluster: RunningCluster) -> No
     with raw_client(cluster.address("router.0")) as client:
         client.send_command({"hello": 1}, flags=EXHAUST_ALLOWED)
         assert Frame.receive(client).flags == 0
+        assert client.command({"ping": 1})["ok"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["router.0", "config.0.mongod"])
+@pytest.mark.parametrize("asked", ["hello", "isMaster"])
+def test_a_fail_point_ends_the_stream(cluster: RunningCluster, name: str, asked: str) -> None:
+    """As if the next reply were that of a new command; and of no other name, nor of another client."""
+    metadata = {
+        "application": {"name": f"fails {asked}"},
+        "driver": {"name": "tests", "version": "1"},
+        "os": {"type": "Linux"},
+    }
+    with cluster.direct(name) as admin, raw_client(cluster.address(name)) as client:
+        version = client.command({"hello": 1, "client": metadata})["topologyVersion"]
+        client.send_command({asked: 1, "topologyVersion": version, "maxAwaitTimeMS": AWAIT_MS}, flags=EXHAUST_ALLOWED)
+        other = "isMaster" if asked == "hello" else "hello"
+        with fail_point(admin, "failCommand", failCommands=[other], errorCode=91, appName=f"fails {asked}"):
+            assert {Frame.receive(client).flags for _ in range(3)} == {MORE_TO_COME}
+        with fail_point(admin, "failCommand", failCommands=[asked], errorCode=91, appName="somebody else"):
+            assert {Frame.receive(client).flags for _ in range(3)} == {MORE_TO_COME}
+        last = Frame.receive(client)
+        with fail_point(admin, "failCommand", failCommands=[asked], errorCode=91, appName=f"fails {asked}"):
+            while (told := Frame.receive(client)).flags == MORE_TO_COME:
+                last = told
+        assert (told.flags, told.response_to, told.body["codeName"]) == (0, last.id, "ShutdownInProgress")
         assert client.command({"ping": 1})["ok"] == 1.0
 
 

@@ -10,6 +10,7 @@ import trio
 from shardwright.daemon.user_names import UserName
 from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
 from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
@@ -42,9 +43,12 @@ _MECHANISMS: Final = b"saslSupportedMechs"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
 
 
+_NAME: Final = "hello"
+_OLD_NAMES: Final = ("isMaster", "ismaster")
 
-@command("isMaster", aliases=("ismaster",), deadline_from_max_time=False)
-@command("hello", deadline_from_max_time=False, api_versions=("1",))
+
+@command(_OLD_NAMES[0], aliases=_OLD_NAMES[1:], deadline_from_max_time=False)
+@command(_NAME, deadline_from_max_time=False, api_versions=("1",))
 async def hello(operation: Operation) -> Reply:
     """Identifies this server as a router with its limits and, when asked to wait, reports its shutdown."""
     request, client = operation.request, operation.client
@@ -65,9 +69,12 @@ async def hello(operation: Operation) -> Reply:
 async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, Any]) -> NoReturn:
     """Send a reply whenever something has changed, until the connection ends.
 
+    For fail points each reply after the first is a command of its own, as in MongoDB.
+
     Raises:
-        CommandError: ShutdownInProgress, the router is shutting down.
+        CommandError: ShutdownInProgress, the router is shutting down; or a fail point is on.
     """
+    call = call_of(operation, (_NAME,) if operation.request.name == _NAME else _OLD_NAMES)
     while True:
         document = {**await _answer(operation, wanted), **log_in}
         reply_id = next_request_id()
@@ -79,6 +86,7 @@ async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, 
         await operation.client.send(signed(reply, operation.context.signer))
         operation.response_to = reply_id
         wanted = wanted.following(operation.context.quiesce.topology_version)
+        await fail_if_asked(operation, call)
 
 
 async def _log_in_fields(operation: Operation) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Where ``failCommand`` has a command fail before it does anything."""
+
+from collections.abc import Collection
+
+import trio
+
+from shardwright.daemon.fail_command import FAIL_COMMAND, CommandCall, block_seconds, fails_before, raise_failure
+from shardwright.daemon.namespaces import namespace_of
+from shardwright.router.operations.operation import Operation
+from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
+from shardwright.wire.hello import HELLO_NAMES
+
+
+def call_of(operation: Operation, names: Collection[str]) -> CommandCall:
+    """What the fail point can be restricted to.
+
+    Args:
+        operation: the operation.
+        names: of its command, with the aliases.
+
+    Raises:
+        CommandError: a first hello describes its client in a wrong way.
+    """
+    return CommandCall(set(names), namespace_of(operation.request), _app_name(operation))
+
+
+async def fail_if_asked(operation: Operation, call: CommandCall) -> None:
+    """Wait or fail, if the fail point is on for this command.
+
+    Raises:
+        CommandError: as the fail point says, which may also be that the connection is closed.
+    """
+    data = operation.context.fail_points.should_fail(FAIL_COMMAND, lambda data: fails_before(data, call))
+    if data is not None:
+        await trio.sleep(block_seconds(data))
+        raise_failure(data)
+
+
+def _app_name(operation: Operation) -> str:
+    """The name of the client's application, which the first hello itself has.
+
+    Raises:
+        CommandError: that hello describes the client in a wrong way.
+    """
+    metadata, request = operation.client.metadata, operation.request
+    if metadata is not None:
+        return str(metadata.get("application", {}).get("name", ""))
+    span = request.fields.get(b"client") if request.name in HELLO_NAMES else None
+    return "" if span is None else parse_client_metadata(request.body, span, bytes_max=MONGOS_BYTES_MAX).app_name
