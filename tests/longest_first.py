@@ -26,6 +26,7 @@ SECONDS: Final[Mapping[str, int]] = {
     "tests/integration/test_failover.py": 86,
     "tests/test_examples.py": 80,
     "tests/pymongo_suite/test_part_collections.py": 80,
+    "tests/pymongo_suite/test_part_rest.py": 80,
     "tests/shardd/migration/donor/test_recovery.py": 67,
     "tests/migration/test_properties.py": 65,
     "tests/pymongo_suite/test_part_sessions.py": 60,

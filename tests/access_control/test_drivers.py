@@ -1,4 +1,4 @@
-"""The drivers' own log-ins, with and without TLS: PyMongo's tests of them, Node's driver, and mongosh's helpers."""
+"""The drivers' own log-ins, with and without TLS: their own tests of them, scripts for Node, and mongosh's helpers."""
 
 import subprocess
 from collections.abc import Iterator
@@ -25,8 +25,9 @@ X509: Final = "MONGODB-X509"
 
 
 @pytest.mark.usefixtures("suite_user")
-def test_pymongos_own_tests_of_log_ins(closed: RunningCluster, tmp_path: Path) -> None:
-    check_file(closed, tmp_path, "test_auth", passed_min=7)
+@pytest.mark.parametrize(("file", "passed_min"), [("test_auth", 7), ("tornado_tests/test_motor_auth", 3)])
+def test_the_drivers_own_tests_of_log_ins(closed: RunningCluster, tmp_path: Path, file: str, passed_min: int) -> None:
+    check_file(closed, tmp_path, file, passed_min)
 
 
 # Of those of `TLS` the suite itself skips what is about open servers, other versions of Python, or asyncio.

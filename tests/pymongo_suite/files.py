@@ -35,7 +35,6 @@ PYMONGO: Final = (
     "test_gridfs_spec",
     "test_handshake_unified",
     "test_heartbeat_monitoring",
-    "test_index_management",
     "test_json_util_integration",
     "test_load_balancer",
     "test_logger",

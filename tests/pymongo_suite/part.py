@@ -1,8 +1,7 @@
 """The part of PyMongo's suite that every test run includes, on the cluster of that run.
 
 On a replica set all of its tests pass or are skipped as here, so the results need not be compared with any others; how
-many have to pass is stated instead. Files whose tests depend on
-how long something takes, such as those of pools, monitoring and change streams, are left to ``make pymongo-suite``.
+many have to pass is stated instead. `test_part_rest` compares what fails on a replica set, too.
 """
 
 from collections.abc import Callable
