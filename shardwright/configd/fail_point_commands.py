@@ -11,6 +11,7 @@ from shardwright.daemon.fail_point_arguments import parse_configuration, parse_w
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 
 _CONFIGURE: Final = "configureFailPoint"
@@ -22,7 +23,7 @@ def is_about(fail_points: FailPoints, request: Request) -> bool:
     if request.name not in _COMMANDS:
         return False
     name = request.get(request.name.encode())
-    return isinstance(name, str) and name in fail_points.names
+    return is_string(name) and name in fail_points.names
 
 
 async def run(fail_points: FailPoints, request: Request) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from bson.regex import Regex
 
+from shardwright.wire.rawbson import is_string
+
 Predicate: TypeAlias = Callable[[Any], bool]
 """Whether a value, or a whole document, is meant."""
 
@@ -26,7 +28,7 @@ def parse_filter(query: Mapping[str, Any]) -> Predicate:
 
 def _parse_term(name: str, condition: object) -> Predicate:
     if name in _COMBINED:
-        if not isinstance(condition, Sequence) or isinstance(condition, str) or not condition:
+        if not isinstance(condition, Sequence) or is_string(condition) or not condition:
             raise ValueError(f"{name} needs an array of filters")
         return _COMBINED[name]([parse_filter(_document(each, name)) for each in condition])
     if name.startswith("$"):
@@ -112,7 +114,7 @@ def _matches(pattern: "Regex[Any]") -> Predicate:
         compiled = pattern.try_compile()
     except re.error as error:
         raise ValueError(f"{pattern.pattern!r} is not a regular expression: {error}") from error
-    return lambda value: isinstance(value, str) and compiled.search(value) is not None
+    return lambda value: is_string(value) and compiled.search(value) is not None
 
 
 def _any_value(is_meant: Predicate) -> Predicate:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 
 FAIL_COMMAND: Final = "failCommand"
 
@@ -112,7 +113,7 @@ def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:
         return False
     commands = data.get("failCommands")
     return data.get("failAllCommands") is True or (
-        isinstance(commands, list) and any(each in call.names for each in commands if isinstance(each, str))
+        isinstance(commands, list) and any(each in call.names for each in commands if is_string(each))
     )
 
 

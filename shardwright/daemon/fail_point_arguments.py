@@ -7,6 +7,7 @@ from typing import Any
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 
 
@@ -55,7 +56,7 @@ def parse_configuration(request: Request, check_name: Callable[[str], None] = _a
         CommandError: FailPointSetFailed; IllegalOperation, without a mode; TypeMismatch.
     """
     given = request.get(b"configureFailPoint")
-    name = given if isinstance(given, str) else ""
+    name = given if is_string(given) else ""
     check_name(name)
     if b"mode" not in request.fields:
         raise CommandError(ErrorCode.IllegalOperation, "When setting a failpoint, you must supply a 'mode'")

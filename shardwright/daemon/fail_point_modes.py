@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.type_names import type_name_of
 
 Count = Callable[[], int]
@@ -25,13 +26,11 @@ def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Call
     Raises:
         CommandError: TypeMismatch, BadValue.
     """
-    match mode:
-        case "off":
-            return None
-        case "alwaysOn":
-            return lambda: True
-        case str():
+    if is_string(mode):
+        if mode not in ("off", "alwaysOn"):
             raise CommandError(ErrorCode.BadValue, f"unknown mode: {mode}")
+        return None if mode == "off" else lambda: True
+    match mode:
         case {"times": times}:
             return _first(_whole_number("times", times), turn_off, count)
         case {"skip": skipped}:

@@ -37,6 +37,7 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
 from shardwright.wire.message import reply
+from shardwright.wire.read_preference import READ_PREFERENCE
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -75,6 +76,8 @@ class Dispatcher:
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
+            if READ_PREFERENCE in request.fields:
+                operation.read_preference  # noqa: B018 - which is checked in any command
             if context.access is not None:
                 request = operation.request = await context.access.admit(
                     client,

@@ -1,77 +1,148 @@
 """Which members of a replica set a client allows to serve a read; `wire.discovery.selection` applies it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bson.decimal128 import Decimal128
+
+from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.rawbson import is_string
+from shardwright.wire.type_names import type_name_of
+
+READ_PREFERENCE: Final = b"$readPreference"
+"""The field of any command."""
 
 _MODES: Final = frozenset({"primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"})
 _STALENESS_SECONDS_MIN: Final = 90
+_NO_STRING: Final = 13111
 
 
 @dataclass(frozen=True)
 class ReadPreference:
-    """A mode with its tag sets and maximum staleness (0: no limit)."""
+    """A mode with its tag sets and maximum staleness (0: no limit).
+
+    What is no tag set, and a tag that is no string, is kept: it is an error, or ignored, where members are selected.
+    """
 
     mode: str = "primary"
-    tag_sets: tuple[Mapping[str, str], ...] = ()
+    tag_sets: tuple[Any, ...] = ()
     max_staleness_seconds: int = 0
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> "ReadPreference":
-        """From a ``$readPreference`` document.
+    def parse(cls, document: object) -> "ReadPreference":
+        """From the value of `READ_PREFERENCE`.
 
         Raises:
-            CommandError: TypeMismatch; BadValue, an unknown mode; FailedToParse, tags or staleness with mode primary;
-                MaxStalenessOutOfRange.
+            CommandError: TypeMismatch; NoSuchKey without a mode; BadValue, an unknown mode, or tags or staleness with
+                mode primary; InvalidOptions, hedged reads with it; 40415; MaxStalenessOutOfRange.
         """
-        mode = document.get("mode", "primary")
-        if not isinstance(mode, str):
-            raise _wrong_type("mode", "string")
-        if mode not in _MODES:
+        if not isinstance(document, Mapping):
             raise CommandError(
-                ErrorCode.BadValue, f"Enumeration value '{mode}' for field '$readPreference.mode' is not a valid value."
+                ErrorCode.TypeMismatch,
+                f"$readPreference has incorrect type: expected object but got {type_name_of(document)}",
             )
-        tag_sets = _tag_sets(document.get("tags", []))
-        staleness = _staleness(document.get("maxStalenessSeconds", 0))
+        mode = _mode(document)
+        _check_hedge(mode, document)
+        tag_sets = document.get("tags", [])
+        if not isinstance(tag_sets, list):
+            raise _wrong_type("tags", "array", tag_sets)
         if mode == "primary" and any(tag_sets):
-            raise CommandError(ErrorCode.FailedToParse, "Only empty tags are allowed with primary read preference")
+            raise CommandError(ErrorCode.BadValue, "Only empty tags are allowed with primary read preference")
+        staleness = _staleness(document.get("maxStalenessSeconds", 0))
         if staleness and mode == "primary":
-            raise CommandError(ErrorCode.FailedToParse, "maxStalenessSeconds can not be set for the primary mode")
-        if staleness < 0 or 0 < staleness < _STALENESS_SECONDS_MIN:
+            raise CommandError(ErrorCode.BadValue, "maxStalenessSeconds can not be set for the primary mode")
+        if 0 < staleness < _STALENESS_SECONDS_MIN:
             raise CommandError(
                 ErrorCode.MaxStalenessOutOfRange,
                 f"maxStalenessSeconds value can not be less than {_STALENESS_SECONDS_MIN}",
             )
-        return cls(mode, tag_sets, staleness)
+        return cls(mode, tuple(tag_sets), staleness)
 
 
-def _tag_sets(value: object) -> tuple[Mapping[str, str], ...]:
-    if not isinstance(value, list):
-        raise _wrong_type("tags", "array")
-    for position, tags in enumerate(value):
-        if not isinstance(tags, Mapping):
-            raise _wrong_type(f"tags.{position}", "object")
-        for name, tag in tags.items():
-            if not isinstance(tag, str):
-                raise _wrong_type(f"tags.{position}.{name}", "string")
-    return tuple(dict(tags) for tags in value)
+def has_tags(tags: Mapping[str, str], wanted: object) -> bool:
+    """Whether a member has all tags of a set; what is no set is that of no member.
+
+    Args:
+        tags: those of the member.
+        wanted: one of the ``tag_sets``.
+
+    Raises:
+        CommandError: 13111, a wanted tag is no string.
+    """
+    if not isinstance(wanted, Mapping):
+        return False
+    for name, tag in wanted.items():
+        if not is_string(tag):
+            raise CommandError(_NO_STRING, f"wrong type for field ({name}) {type_name_of(tag)} != string")
+        if tags.get(name) != tag:
+            return False
+    return True
 
 
-def _staleness(value: object) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong_type("maxStalenessSeconds", "number")
-    return int(value)
+def _mode(document: Mapping[str, Any]) -> str:
+    if "mode" not in document:
+        raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "mode"')
+    mode = document["mode"]
+    if not is_string(mode):
+        raise _wrong_type("mode", "string", mode)
+    if mode not in _MODES:
+        raise CommandError(
+            ErrorCode.BadValue,
+            f"Could not parse $readPreference mode '{mode}'. Only the modes 'primary', 'primaryPreferred', "
+            "'secondary', 'secondaryPreferred', and 'nearest' are supported. :: caused by :: "
+            f"Enumeration value '{mode}' for field 'mode' is not a valid value.",
+        )
+    return mode
 
 
-def _wrong_type(name: str, expected: str) -> CommandError:
+def _check_hedge(mode: str, document: Mapping[str, Any]) -> None:
+    """Check the options of hedged reads, which are not done."""
+    if "hedge" not in document:
+        return
+    hedge = document["hedge"]
+    if not isinstance(hedge, Mapping):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f"hedge field must be of type object if provided; found hedge: {hedge}"
+        )
+    for name, value in hedge.items():
+        if name not in ("enabled", "delay"):
+            raise unknown_field(f"hedge.{name}")
+        if value is not None and not isinstance(value, bool):
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f"BSON field 'hedge.{name}' is the wrong type '{type_name_of(value)}', expected type 'bool'",
+            )
+    if mode == "primary" and hedge.get("enabled") is not False:
+        raise CommandError(ErrorCode.InvalidOptions, 'cannot enable hedging for $readPreference mode "primaryOnly"')
+
+
+def _staleness(value: Any) -> int:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal128):
+        raise CommandError(
+            ErrorCode.TypeMismatch,
+            f'Expected field "maxStalenessSeconds" to have numeric type, but found {type_name_of(value)}',
+        )
+    seconds = clamp_int64(value)
+    if isinstance(value, float) and seconds != value:
+        shown = str(value)
+        raise CommandError(
+            ErrorCode.BadValue,
+            'Expected field "maxStalenessSeconds" to have a value exactly representable as a 64-bit integer, '
+            f"but found maxStalenessSeconds: {shown if '.' in shown else shown + '.0'}",
+        )
+    if seconds < 0:
+        raise CommandError(ErrorCode.BadValue, "maxStalenessSeconds must be a non-negative integer")
+    return seconds
+
+
+def _wrong_type(name: str, expected: str, value: object) -> CommandError:
     return CommandError(
-        ErrorCode.TypeMismatch, f"BSON field '$readPreference.{name}' is the wrong type, expected type '{expected}'"
+        ErrorCode.TypeMismatch,
+        f'"{name}" had the wrong type. Expected {expected}, found {type_name_of(value)}',
     )
 
 

@@ -7,7 +7,7 @@ from bson.decimal128 import Decimal128
 from shardwright.wire.arguments import Arguments, clamp_int64
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, decode_document
+from shardwright.wire.rawbson import OBJECT, decode_document, is_string
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name, type_name_of
 
@@ -73,7 +73,7 @@ def _check_members(w: object) -> None:
     elif isinstance(w, dict):
         if not w:
             raise CommandError(ErrorCode.FailedToParse, "tagged write concern requires tags")
-    elif w is not None and not isinstance(w, str):
+    elif w is not None and not is_string(w):
         raise CommandError(
             ErrorCode.FailedToParse, f"w has to be a number, string, or object; found: {type_name_of(w)}"
         )

@@ -158,6 +158,31 @@ def test_max_time_ms(router: Client, plain: Client) -> None:
     assert differing == []
 
 
+TAGS: Final[list[Any]] = [5, None, {}, [], [{}]]
+READ_PREFERENCES: Final[list[Any]] = [
+    *({"mode": mode} for mode in ("x", 5, None, "nearest")),
+    *({"mode": "nearest", "tags": tags} for tags in TAGS),
+    *({"mode": "nearest", "maxStalenessSeconds": limit} for limit in ("x", None, 5, -5, 0.5, 1e300, float("nan"))),
+    *({"mode": "nearest", "hedge": hedge} for hedge in (5, {}, {"enabled": "x"}, {"enabled": False}, {"zz": 1})),
+    {"mode": "primary", "maxStalenessSeconds": 100},
+    {"mode": "primary", "tags": [{"a": "b"}]},
+    {"mode": "primary", "hedge": {}},
+    {"mode": "primary", "hedge": {"enabled": False}},
+    *({}, {"zz": 1}, 5, "nearest", None),
+]
+
+
+@pytest.mark.parametrize("name", ["ping", "find", "insert", "listCollections"])
+def test_read_preferences(router: Client, plain: Client, name: str) -> None:
+    differing = []
+    for preference in READ_PREFERENCES:
+        command = {name: FIRST_ARGUMENTS.get(name, 1), **OTHER_ARGUMENTS.get(name, {}), "$readPreference": preference}
+        ours, theirs = (error(client, command, DB) for client in (router, plain))
+        if ours != theirs:
+            differing.append((preference, ours, theirs))
+    assert differing == []
+
+
 VIEW_READS: Final[list[Command]] = [
     *({"find": "v", name: 1} for name in ("x", "$x", "pipeline", "cursor", "from", "ntoreturn", "options", "let")),
     *({"find": "v", name: 1} for name in ("awaitData", "tailable", "returnKey", "readOnce", "noCursorTimeout")),

@@ -6,6 +6,7 @@ from shardwright.configd.balancer.compliance import collection_status
 from shardwright.configd.balancer.explanation import explain
 from shardwright.configd.commands.command_registry import WriteConcernRule, config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.wire.rawbson import is_string
 
 
 @config_command("_configsvrBalancerCollectionStatus", write_concern=WriteConcernRule.UNSUPPORTED)
@@ -25,5 +26,5 @@ async def balancer_explain(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: TypeMismatch, InvalidNamespace.
     """
-    is_about_all = not isinstance(operation.request.get(operation.name.encode()), str)
+    is_about_all = not is_string(operation.request.get(operation.name.encode()))
     return await explain(operation.primary, None if is_about_all else str(operation.namespace))

@@ -19,7 +19,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document, raw_document
+from shardwright.wire.rawbson import decode_document, is_string, raw_document
 
 logger = get_logger("configd.resharding")
 
@@ -112,7 +112,7 @@ async def _zones(operation: Operation, pattern: ShardKeyPattern) -> list[Mapping
     zones: list[Mapping[str, Any]] = []
     for raw in given:
         zone = decode_document(raw)
-        if not isinstance(zone.get("zone"), str) or not all(isinstance(zone.get(end), dict) for end in ("min", "max")):
+        if not is_string(zone.get("zone")) or not all(isinstance(zone.get(end), dict) for end in ("min", "max")):
             raise CommandError(ErrorCode.BadValue, "A zone must have the fields zone, min and max")
         full = zone_range(pattern, zone)
         ZoneBounds.parse(full.min, full.max)
@@ -141,7 +141,7 @@ def _preset(operation: Operation) -> list[Mapping[str, Any]] | None:
         raise CommandError(ErrorCode.BadValue, "numInitialChunks and _presetReshardedChunks exclude one another")
     chunks = [decode_document(each) for each in given]
     for chunk in chunks:
-        is_complete = isinstance(chunk.get("recipientShardId"), str) and {"min", "max"} <= chunk.keys()
+        is_complete = is_string(chunk.get("recipientShardId")) and {"min", "max"} <= chunk.keys()
         if not is_complete:
             raise CommandError(ErrorCode.BadValue, "A preset chunk must have the fields recipientShardId, min and max")
     if not chunks:

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 from shardwright.wire.scram.messages import ClientFirst, ScramError
 
@@ -54,7 +55,7 @@ class Attempt:
 
 def _user_of(payload: object, db: str) -> UserName | None:
     try:
-        message = b64decode(payload, validate=True) if isinstance(payload, str) else payload
+        message = b64decode(payload, validate=True) if is_string(payload) else payload
         return UserName(ClientFirst.parse(message).user, db) if isinstance(message, bytes) else None
     except (Error, ValueError, ScramError):
         return None

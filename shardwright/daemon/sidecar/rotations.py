@@ -13,6 +13,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.timeouts import TIMEOUTS
@@ -52,8 +53,8 @@ async def rotate_both(upstream: Upstream, request: Request, logs: DaemonLogs) ->
     if answer["ok"]:
         if request.name == ROTATE_CERTIFICATES:
             rotate_certificates()
-        elif not isinstance(named, str) or named in logs.kinds:
-            logs.rotate_for_client(named if isinstance(named, str) else None)
+        elif not is_string(named) or named in logs.kinds:
+            logs.rotate_for_client(named if is_string(named) else None)
     return reply
 
 

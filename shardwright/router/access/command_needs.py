@@ -33,7 +33,7 @@ from shardwright.router.access.pipeline_needs import (
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
-from shardwright.wire.rawbson import append, decode_value, decode_whole, encode_elements, find
+from shardwright.wire.rawbson import append, decode_value, decode_whole, encode_elements, find, is_string
 from shardwright.wire.request import Request
 from shardwright.wire.update_pipelines import update_pipelines
 
@@ -107,7 +107,7 @@ _EXPLAINED_ALIASES: Final = {"findandmodify": "findAndModify", "mapreduce": "map
 def _map_reduce_needs(request: Request) -> Needs:
     yield Need("find", Resource(request.db, request.collection))
     out = request.get(b"out")
-    if isinstance(out, str):
+    if is_string(out):
         out = {"replace": out}
     if isinstance(out, Mapping):
         db = named_database(out.get("db"), request.db)
@@ -123,7 +123,7 @@ _CHANGES: Final = ("insert", "update")
 def _create_needs(request: Request) -> Needs:
     target = Resource(request.db, request.collection)
     source = request.get(b"viewOn")
-    if isinstance(source, str):
+    if is_string(source):
         yield Need("createCollection", target)
         yield _view_need(request, target, source)
         return
@@ -135,7 +135,7 @@ def _create_needs(request: Request) -> Needs:
 def _coll_mod_needs(request: Request) -> Needs:
     yield Need("collMod", Resource(request.db, request.collection))
     source = request.get(b"viewOn")
-    if isinstance(source, str):
+    if is_string(source):
         yield _view_need(request, Resource(request.db, request.collection), source)
 
 
@@ -191,7 +191,7 @@ def _on_zones(*needs: Need) -> Row:
 
 def _validate_metadata_needs(request: Request) -> Needs:
     db = request.get(b"db")
-    return [Need("validate", Resource(db) if isinstance(db, str) else ANY)]
+    return [Need("validate", Resource(db) if is_string(db) else ANY)]
 
 
 def _granting(action: str | None) -> Row:
@@ -245,7 +245,7 @@ def _info(action: str) -> Row:
 def _metadata_needs(request: Request) -> Needs:
     """MongoDB 7.0 has an action of its own for this, which is unknown to the mongods of the config servers."""
     about = request.get(b"checkMetadataConsistency")
-    if isinstance(about, str):
+    if is_string(about):
         return [Need("validate", Resource(request.db, about))]
     return [Need("listShards", CLUSTER) if request.db == "admin" else Need("validate", Resource(request.db))]
 
@@ -276,7 +276,7 @@ def _resource_of(document: Any) -> Resource:  # noqa: ANN401 - whatever a client
     """Where a privilege is granted: on its database; on all if it is on more than one, or on buckets."""
     is_of_one = isinstance(document, Mapping) and "system_buckets" not in document
     db = document.get("db") if is_of_one else None
-    return Resource(db) if isinstance(db, str) and db else ANY
+    return Resource(db) if is_string(db) and db else ANY
 
 
 def _full(request: Request, name: bytes) -> Resource:

@@ -7,6 +7,7 @@ from shardwright.daemon.privileges import Resource
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.needs import Need
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 
 _CHANGES: Final[Mapping[bytes, str]] = {b"pwd": "changeOwnPassword", b"customData": "changeOwnCustomData"}
@@ -47,7 +48,7 @@ def _asked(request: Request) -> Iterable[Any]:
 
 def _named(value: Any, db: str, field: str) -> tuple[str, str]:  # noqa: ANN401 - whatever a client sent
     """The name and the database of a user or a role; empty if it is none."""
-    if isinstance(value, str):
+    if is_string(value):
         return value, db
     if isinstance(value, Mapping) and value.keys() == {field, "db"}:
         return str(value[field]), str(value["db"])

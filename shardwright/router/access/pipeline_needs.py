@@ -23,7 +23,7 @@ from shardwright.router.access.stage_tables import (
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import duplicate_field
-from shardwright.wire.rawbson import WholeDocument, decode_whole
+from shardwright.wire.rawbson import WholeDocument, decode_whole, is_string
 from shardwright.wire.request import Request
 
 _UNKNOWN_STAGE: Final = 40324
@@ -37,7 +37,7 @@ def aggregate_needs(request: Request) -> Needs:
     pipeline = whole_pipeline(request)
     collection = next(iter(request.fields))
     name = request.get(collection)
-    needs = pipeline_needs(request.db, name if isinstance(name, str) else None, pipeline)
+    needs = pipeline_needs(request.db, name if is_string(name) else None, pipeline)
     if bypasses_validation(request):
         written = dict.fromkeys(each.resource for each in needs if isinstance(each, Need) and each.action in _WRITES)
         needs += [Need("bypassDocumentValidation", target) for target in written]
@@ -62,7 +62,7 @@ def named_database(given: object, default: str) -> str:
     """
     if given is None:
         return default
-    if not isinstance(given, str):
+    if not is_string(given):
         raise _not_authorized()
     return given
 
@@ -135,7 +135,7 @@ def _stage_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str
 
 def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa: ANN401 - whatever a client sent
     key = "coll" if name == "$unionWith" else "from"
-    if isinstance(argument, str):
+    if is_string(argument):
         argument = {key: argument}
     if not isinstance(argument, Mapping):
         return
@@ -146,7 +146,7 @@ def _joined_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
         db, source = named_database(source.get("db"), db), source.get("coll")
     if inner and (reserved := WITHOUT_USER.get(_split(inner[0])[0])) is not None:
         yield reserved
-    joined = source if isinstance(source, str) else None
+    joined = source if is_string(source) else None
     yield from _source_needs(db, joined, inner)
     yield from _stage_needs(db, joined, inner)
 

@@ -20,7 +20,7 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field
-from shardwright.wire.rawbson import find
+from shardwright.wire.rawbson import find, is_string
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.type_names import type_name
 
@@ -112,7 +112,7 @@ async def logout(operation: Operation) -> Reply:
 @command("connectionStatus", arguments=("showPrivileges",))
 async def connection_status(operation: Operation) -> Reply:
     """The users authenticated on this connection."""
-    shows_privileges = bool(operation.argument(b"showPrivileges"))
+    shows_privileges = Arguments.of(operation.request).boolean(b"showPrivileges")
     user = await operation.context.log_ins.user_of(operation.client.login)
     status: dict[str, Any] = {
         "authenticatedUsers": [] if user is None else [user.name.to_document()],
@@ -154,7 +154,7 @@ def _payload(arguments: Arguments) -> tuple[bytes, bool]:
     value = arguments.required_value(b"payload")
     if isinstance(value, bytes):
         return value, False
-    if not isinstance(value, str):
+    if not is_string(value):
         span = find(arguments.document, b"payload")
         shown = "missing" if span is None else type_name(span[0])
         raise CommandError(ErrorCode.BadValue, f"Invalid SASLPayload type. Expected Base64 or BinData, got: {shown}")

@@ -16,7 +16,7 @@ from shardwright.sharding.inconsistencies import Inconsistency, namespace_of
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import decode_document, is_string
 
 _INTERNAL: Final = frozenset({"admin", "config", "local"})
 
@@ -26,7 +26,7 @@ async def check_metadata_consistency(operation: Operation) -> Reply:
     """Finds damage in the metadata of a collection, of a database or, on the admin database, of the whole cluster."""
     request = operation.request
     about = operation.argument(b"checkMetadataConsistency")
-    if isinstance(about, str):
+    if is_string(about):
         found = await _check_database(operation, request.db, about)
     elif request.db == "admin":
         found = await _check_cluster(operation)

@@ -13,7 +13,7 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
-from shardwright.wire.rawbson import raw_document
+from shardwright.wire.rawbson import is_string, raw_document
 
 _BOUND_OVERHEAD_BYTES = 32
 
@@ -127,7 +127,7 @@ async def flush_router_config(operation: Operation) -> Reply:
     request = operation.request
     target = operation.argument(request.name.encode())
     routing_cache = operation.context.routing
-    if not isinstance(target, str):
+    if not is_string(target):
         routing_cache.forget_all()
     elif "." in target:
         routing_cache.forget_collection(target)

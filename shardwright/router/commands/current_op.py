@@ -20,6 +20,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.type_names import type_name_of
 
 _LARGE_OPID: Final = 26823
@@ -44,7 +45,7 @@ async def kill_op(operation: Operation) -> Reply:
     if b"op" not in operation.request.fields:
         raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')
     opid = operation.argument(b"op")
-    if not isinstance(opid, str):
+    if not is_string(opid):
         has_interrupted = await kill_local_operation(operation, _local_opid(opid))
         told = {HAS_INTERRUPTED: has_interrupted} if is_from_sibling(operation.request) else {}
         return {"info": "attempting to kill op", **told}

@@ -14,7 +14,7 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document, encode_elements, without
+from shardwright.wire.rawbson import decode_document, encode_elements, is_string, without
 
 _BY_FILE: Final = {"files_id": 1}
 _BY_CHUNK: Final = {"files_id": 1, "n": 1}
@@ -28,7 +28,7 @@ async def file_md5(operation: Operation) -> Reply:
     """The MD5 of a GridFS file, whose chunks may be on several shards."""
     request = operation.request
     root = request.get(b"root", "fs")
-    if not isinstance(root, str):
+    if not is_string(root):
         raise CommandError(ErrorCode.InvalidNamespace, "'root' must be of type String")
     namespace = Namespace(request.db, f"{root}.chunks")
     namespace.check_readable()

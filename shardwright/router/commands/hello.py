@@ -35,12 +35,14 @@ from shardwright.wire.limits import (
     WRITE_BATCH_OPERATIONS_MAX,
 )
 from shardwright.wire.message import MORE_TO_COME, op_msg
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, STRING, decode_document
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, NULL, OBJECT, STRING, decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.cluster_auth import EXTERNAL_DATABASE
+from shardwright.wire.type_names import type_name
 
 _MECHANISMS: Final = b"saslSupportedMechs"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
+_CHECKED: Final = {_MECHANISMS: (STRING, OBJECT), b"hostInfo": (STRING,)}
 
 
 _NAME: Final = "hello"
@@ -52,6 +54,7 @@ _OLD_NAMES: Final = ("isMaster", "ismaster")
 async def hello(operation: Operation) -> Reply:
     """Identifies this server as a router with its limits and, when asked to wait, reports its shutdown."""
     request, client = operation.request, operation.client
+    _check_strings(request)
     _take_metadata(operation)
     wanted = parse_hello(
         request.body, request.fields, exhaust_allowed=request.message.is_exhaust_allowed, assertions=MONGOS
@@ -118,10 +121,19 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
     return fields
 
 
+def _check_strings(request: Request) -> None:
+    """Check arguments that are not needed without access control, or not at all.
+
+    Raises:
+        CommandError: TypeMismatch.
+    """
+    for name, kinds in _CHECKED.items():
+        span = request.fields.get(name)
+        if span is not None and span[0] not in (NULL, *kinds):
+            raise wrong_type(f"hello.{name.decode()}", span[0], *map(type_name, kinds))
+
+
 def _user_asked_for(request: Request) -> UserName:
-    span = request.fields[_MECHANISMS]
-    if span[0] != STRING:
-        raise wrong_type("hello.saslSupportedMechs", span[0], "string", "object")
     db, dot, user = str(request.get(_MECHANISMS)).partition(".")
     if not dot:
         raise CommandError(ErrorCode.BadValue, "UserName must contain a '.' separated database.user pair")

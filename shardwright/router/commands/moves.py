@@ -26,7 +26,7 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document, raw_document
+from shardwright.wire.rawbson import decode_document, is_string, raw_document
 from shardwright.wire.request import Request
 
 _FORCE_MANUAL: Final = 1
@@ -89,7 +89,7 @@ async def _destination(operation: Operation) -> str:
         CommandError: ShardNotFound; TypeMismatch.
     """
     identifier = operation.argument(b"to")
-    if not isinstance(identifier, str):
+    if not is_string(identifier):
         raise CommandError(ErrorCode.TypeMismatch, "'to' must be of type String")
     if not identifier:
         raise PlainError("you have to specify where you want to move the chunk")

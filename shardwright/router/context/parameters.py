@@ -4,17 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bson.code import Code
+
 from shardwright.daemon.logs import set_component_level, set_level
 from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.daemon.redaction import REDACTION
 from shardwright.router.context.log_components import verbosities
 from shardwright.router.context.log_verbosity import INHERITED, Verbosity, changed_verbosity, default_verbosity
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
+from shardwright.wire.rawbson import encode_document
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.cluster_auth_mode import UNDEFINED
+from shardwright.wire.type_names import type_name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,10 @@ _REQUIRE_API_VERSION: Final = "requireApiVersion"
 
 
 def _next_mode(value: Any) -> str:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, Code):
+        element = document_text(encode_document({_CLUSTER_AUTH_MODE: value}))[2:-2]
+        shown = f"Unsupported type {type_name_of(value)} (value: '{element}')"
+        raise CommandError(ErrorCode.BadValue, f"{shown} for setParameter: {_CLUSTER_AUTH_MODE}")
     CLUSTER_AUTH.change_mode(value)
     return CLUSTER_AUTH.mode_name
 

@@ -19,7 +19,7 @@ from shardwright.router.joins.stage_building import BATCH_BYTES, raw_stage, stag
 from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, element, encode_elements, from_elements
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, element, encode_elements, from_elements, is_string
 
 TOO_LARGE: Final = 4568
 """MongoDB's number for a document that a ``$lookup`` would make too large."""
@@ -40,11 +40,11 @@ class _Unwind:
         if first is None or first.name != "$unwind":
             return None
         given = first.specification
-        options = {"path": given} if isinstance(given, str) else given
+        options = {"path": given} if is_string(given) else given
         if not isinstance(options, dict) or options.get("path") != f"${into}" or not _OPTIONS.issuperset(options):
             return None
         index_field, keeps_empty = options.get("includeArrayIndex"), options.get("preserveNullAndEmptyArrays", False)
-        if not isinstance(index_field, str | None) or not isinstance(keeps_empty, bool):
+        if not (index_field is None or is_string(index_field)) or not isinstance(keeps_empty, bool):
             return None  # which a mongod reports
         return cls(index_field, keeps_empty)
 

@@ -11,8 +11,7 @@ from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document
-from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.read_preference import PRIMARY, READ_PREFERENCE, ReadPreference
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
@@ -36,6 +35,7 @@ class Operation:
 
     __slots__ = (
         "_namespace",
+        "_read_preference",
         "client",
         "context",
         "operation_time",
@@ -62,6 +62,7 @@ class Operation:
         self.sender = context.sender
         self.transaction: RouterTransaction | None = None
         self._namespace: str | None = None
+        self._read_preference: ReadPreference | None = None
 
     @classmethod
     def of_router(cls, context: RouterContext, request: Request) -> "Operation":
@@ -72,6 +73,7 @@ class Operation:
         operation.started, operation.operation_time, operation.opid = perf_counter(), 0, None
         operation.response_to, operation._namespace = request.message.request_id, None
         operation.sender, operation.transaction = context.sender, None
+        operation._read_preference = None
         return operation
 
     def part(self, request: Request) -> "Operation":
@@ -120,11 +122,12 @@ class Operation:
         Raises:
             CommandError: it is malformed.
         """
-        document = self.request.raw_object(b"$readPreference")
-        if document is None:
-            return PRIMARY
-        fields: dict[str, Any] = decode_document(document)
-        return ReadPreference.parse(fields)
+        if self._read_preference is None:
+            request = self.request
+            self._read_preference = (
+                ReadPreference.parse(request.get(READ_PREFERENCE)) if READ_PREFERENCE in request.fields else PRIMARY
+            )
+        return self._read_preference
 
     @property
     def acting_user(self) -> UserName | None:

@@ -14,6 +14,7 @@ import bson
 from shardwright.router.pipelines.numbers import WHOLE_NUMBER_MAX, whole_number
 from shardwright.router.pipelines.stages import Place, place_of
 from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.wire.rawbson import is_string
 
 _ON_SINGLE_DOCUMENTS = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
 
@@ -69,7 +70,7 @@ def _counted(stage: Stage) -> tuple[str, Mapping[str, Any]] | None:
     """
     specification = stage.specification
     if stage.name == "$count":
-        return (specification, {}) if isinstance(specification, str) else None
+        return (specification, {}) if is_string(specification) else None
     if not isinstance(specification, dict) or list(specification)[:1] != ["_id"]:
         return None
     accumulated = list(specification.items())[1:]

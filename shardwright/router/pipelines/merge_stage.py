@@ -26,6 +26,7 @@ from shardwright.wire.rawbson import (
     find,
     from_elements,
     index,
+    is_string,
 )
 
 MISSING_ON_FIELD: Final = 51132
@@ -76,7 +77,7 @@ class MergeStage:
         is_pipeline = isinstance(matched, list)
         return cls(
             target,
-            (on,) if isinstance(on, str) else tuple(on),
+            (on,) if is_string(on) else tuple(on),
             _raw(stage.raw, fields.get(b"let")),
             "pipeline" if is_pipeline else matched,
             specification.get("whenNotMatched", "insert"),

@@ -28,7 +28,7 @@ from shardwright.router.pipelines.stages import Place, place_of
 from shardwright.router.pipelines.window_halves import window_halves
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.sort_order import SortOrder
-from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, index, spans
+from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, index, is_string, spans
 
 _SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
 _JOINS: Final = frozenset({"$graphLookup", "$lookup"})
@@ -111,7 +111,7 @@ def _near(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> Spl
     kind, _, start, end = stage.span
     field = index(stage.raw[start:end]).get(b"distanceField") if kind == OBJECT else None
     name = None if field is None else decode_value(stage.raw[start:end], field)
-    return _ordered(head, stage, rest, {name: 1}) if isinstance(name, str) and not head else None
+    return _ordered(head, stage, rest, {name: 1}) if is_string(name) and not head else None
 
 
 def _ordered(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...], sort: Mapping[str, int]) -> SplitPipeline:
@@ -142,7 +142,7 @@ def _grouped(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> 
 
 def _counted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
     name = stage.specification
-    if not isinstance(name, str) or not name or name == "_id" or name.startswith("$") or "." in name or "\0" in name:
+    if not is_string(name) or not name or name == "_id" or name.startswith("$") or "." in name or "\0" in name:
         return None
     counting = {"$group": {"_id": None, name: {"$sum": 1}}}
     shown = {"$project": {name: 1, "_id": 0}}
@@ -151,7 +151,7 @@ def _counted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> 
 
 def _counted_by(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
     by = stage.specification
-    is_expression = by.startswith("$") if isinstance(by, str) else isinstance(by, dict) and len(by) == 1
+    is_expression = by.startswith("$") if is_string(by) else isinstance(by, dict) and len(by) == 1
     if not is_expression or (isinstance(by, dict) and not next(iter(by)).startswith("$")):
         return None
     counting = stage_of(encode_document({"$group": {"_id": by, "count": {"$sum": 1}}}))

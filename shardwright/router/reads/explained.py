@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.router.reads.collectionless import check_collectionless
 from shardwright.router.reads.find_arguments import FindArguments, filter_of
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView
@@ -25,6 +26,7 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
 
@@ -72,7 +74,8 @@ class ExplainedCommand:
         arguments = Arguments.of(explain)
         body = arguments.raw(b"explain")
         arguments.refuse_unknown(_KNOWN)
-        verbosity = explain.get(b"verbosity", VERBOSITIES[-1])
+        given = arguments.maybe_string(b"verbosity")
+        verbosity = VERBOSITIES[-1] if given is None else given
         if verbosity not in VERBOSITIES:
             raise CommandError(
                 ErrorCode.BadValue,
@@ -87,7 +90,9 @@ class ExplainedCommand:
             if is_known(text):
                 raise CommandError(ErrorCode.IllegalOperation, f"Cannot explain cmd: {text}")
             raise CommandError(ErrorCode.CommandNotFound, f"Explain failed due to unknown command: {text}")
-        return cls.of(_as_request(body, explain), body, text, verbosity)
+        request = _as_request(body, explain)
+        _check_collection(request, text)
+        return cls.of(request, body, text, verbosity)
 
     @classmethod
     def of(cls, request: Request, body: bytes, name: str, verbosity: str) -> "ExplainedCommand":
@@ -163,6 +168,22 @@ def _as_request(body: bytes, explain: Request) -> Request:
     """The inner command with the database of the ``explain``; one of its own is left for the shards to refuse."""
     db = explain.fields[b"$db"]
     return Request(OpMsg(op_msg(append(without(body, {b"$db"}), explain.body[db[1] : db[3]]), request_id=0)))
+
+
+def _check_collection(request: Request, name: str) -> None:
+    """Refuse what is no name of a collection.
+
+    Raises:
+        CommandError: InvalidNamespace, BadValue; TypeMismatch or FailedToParse for an aggregation.
+    """
+    kind = next(iter(request.fields.values()))[0]
+    if kind == STRING or name == "mapReduce":
+        return
+    if name == "find":  # which is refused by itself with another code
+        raise CommandError(ErrorCode.InvalidNamespace, f"collection name has invalid type {type_name(kind)}")
+    if name == "aggregate":
+        check_collectionless(request, Pipeline.parse(request))
+    request.collection  # noqa: B018 - which raises
 
 
 def _first_statement(request: Request, name: bytes) -> tuple[bytes, bytes | None]:

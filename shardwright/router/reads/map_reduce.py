@@ -26,7 +26,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, append, encode_document, raw_document, without
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, append, encode_document, is_string, raw_document, without
 from shardwright.wire.request import Request
 
 LIMIT_NOT_POSITIVE: Final = 15958
@@ -65,7 +65,7 @@ class Output:
             CommandError: 40414, BadValue, InvalidOptions, InvalidNamespace.
         """
         value = arguments.required_value(b"out")
-        if isinstance(value, str):
+        if is_string(value):
             return cls("replace", _output_namespace(db, value))
         if not isinstance(value, Mapping):
             raise _bad_value("'out' must be either a string or an object")
@@ -77,8 +77,10 @@ class Output:
         action = next((each.decode() for each in _ACTIONS if each.decode() in value), None)
         if action is None:
             raise _bad_value("'out' requires 'replace', 'merge' or 'reduce'")
-        if not isinstance(value[action], str):
+        if not is_string(value[action]):
             raise _bad_value(f"'{action}' supports only string consisting of output collection name")
+        if not is_string(value.get("db", db)):
+            raise _bad_value("db field value must be string")
         namespace = _output_namespace(value.get("db", db), value[action])
         return cls(action, namespace, "db" in value, "sharded" in value)
 
@@ -219,7 +221,7 @@ def _called(function: str, values: object) -> dict[str, Any]:
 
 def _function(arguments: Arguments, name: bytes) -> str:
     value = arguments.required_value(name)
-    if not isinstance(value, str) or (isinstance(value, Code) and value.scope is not None):
+    if not is_string(value) and not (isinstance(value, Code) and value.scope is None):
         raise _bad_value(f"'{name.decode()}' must be of string or code type")
     return str(value)
 
@@ -233,8 +235,8 @@ def _scope(arguments: Arguments) -> dict[str, Any]:
     return value
 
 
-def _output_namespace(db: object, collection: str) -> Namespace:
-    if not isinstance(db, str) or not db or not collection:
+def _output_namespace(db: str, collection: str) -> Namespace:
+    if not db or not collection:
         raise CommandError(ErrorCode.InvalidNamespace, f"Invalid output namespace {db}.{collection} for MapReduce")
     return Namespace(db, collection)
 

@@ -30,6 +30,7 @@ from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 
 
 class Broadcast(Enum):
@@ -194,7 +195,7 @@ def target_update(update: UpdateStatement, table: RoutingTable) -> Destination:
 def target_delete(delete: DeleteStatement, table: RoutingTable) -> Destination:
     """Where a delete goes."""
     exact = _exact_shard(delete.filter, delete.collation, table)
-    if isinstance(exact, str):
+    if is_string(exact):
         return exact
     if delete.is_single and not _is_exact_id(delete.filter, delete.collation, table):
         return unknown_operator(delete.filter) or CommandError(

@@ -7,7 +7,7 @@ from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.consistency.database_check import check_database
 from shardwright.shardd.consistency.local_check import ExpectedCollection, LocalCheck
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import decode_document, is_string
 from shardwright.wire.request import Request
 
 
@@ -32,4 +32,4 @@ async def check_metadata_consistency_participant(shard: ShardComponents, request
 def _collection(request: Request) -> str:
     """The only collection to check; empty for all."""
     value = request.get(request.name.encode())
-    return value if isinstance(value, str) else ""
+    return value if is_string(value) else ""

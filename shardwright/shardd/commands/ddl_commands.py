@@ -35,6 +35,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.field_errors import wrong_type
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 
 _CREATE_ARGUMENTS: Final = (
@@ -159,7 +160,7 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
         shard.context.mongod, own_collection(request), Arguments.of(request).present(_UUID).get(_UUID.decode())
     )
     index = Arguments.of(request).required_value(b"index")
-    if not isinstance(index, str | list | dict):
+    if not (is_string(index) or isinstance(index, list | dict)):
         raise wrong_type("_shardsvrDropIndexes.index", request.fields[b"index"][0], "string", "object")
     return await drop_indexes_everywhere(shard.context, own_collection(request), index, _database_version(request))
 

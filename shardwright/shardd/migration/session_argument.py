@@ -2,6 +2,7 @@
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name
 
@@ -16,7 +17,7 @@ def migration_session_argument(request: Request) -> str:
     if span is None:
         raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "sessionId"')
     value = request.get(b"sessionId")
-    if not isinstance(value, str):
+    if not is_string(value):
         raise CommandError(
             ErrorCode.TypeMismatch, f'"sessionId" had the wrong type. Expected string, found {type_name(span[0])}'
         )

@@ -14,6 +14,7 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.commit_protocol import COORDINATED_BY
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
@@ -35,7 +36,7 @@ def coordinator_of(client: ClientConnection, request: Request) -> str | None:
     shard = request.get(COORDINATED_BY)
     application: Any = (client.metadata or {}).get("application")
     is_daemon = isinstance(application, dict) and application.get("name") == SHARD_DAEMON
-    return shard if is_daemon and isinstance(shard, str) else None
+    return shard if is_daemon and is_string(shard) else None
 
 
 def check_prepare(*, is_coordinator: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from shardwright.sharding.document_fields import optional
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 
 CHUNK_SIZE_MB_DEFAULT: Final = 128
 CHUNK_SIZE_MB_MIN: Final = 1
@@ -56,7 +57,7 @@ class ActiveWindow:
 
 
 def _time_of_day(value: object) -> time | None:
-    found = _TIME_OF_DAY.fullmatch(value) if isinstance(value, str) else None
+    found = _TIME_OF_DAY.fullmatch(value) if is_string(value) else None
     if found is None:
         return None
     hour, minute = int(found[1]), int(found[2])

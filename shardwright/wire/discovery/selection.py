@@ -8,7 +8,7 @@ from shardwright.wire.discovery.server import Server, ServerType
 from shardwright.wire.discovery.topology import Topology, TopologyType
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.read_preference import ReadPreference, has_tags
 
 HEARTBEAT_SECONDS: Final = 10.0
 """The maximum age of a server's state."""
@@ -35,7 +35,8 @@ def suitable_servers(
         heartbeat_seconds: the interval of heartbeats.
 
     Raises:
-        CommandError: MaxStalenessOutOfRange, the maximum is too small to be checked with heartbeats.
+        CommandError: MaxStalenessOutOfRange, the maximum is too small to be checked with heartbeats; 13111, a tag is
+            no string.
     """
     if topology.type is TopologyType.UNKNOWN or not topology.is_compatible:
         return ()
@@ -89,7 +90,7 @@ def _tagged(servers: Sequence[Server], preference: ReadPreference) -> Sequence[S
     if not preference.tag_sets:
         return servers
     for tags in preference.tag_sets:
-        matching = [server for server in servers if tags.items() <= server.tags.items()]
+        matching = [server for server in servers if has_tags(server.tags, tags)]
         if matching:
             return matching
     return ()

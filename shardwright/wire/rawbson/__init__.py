@@ -65,6 +65,7 @@ from shardwright.wire.rawbson.values import (
     VerbatimDocument,
     decode_document,
     decode_value,
+    is_string,
 )
 
 __all__ = [
@@ -113,6 +114,7 @@ __all__ = [
     "find",
     "from_elements",
     "index",
+    "is_string",
     "raw_document",
     "spans",
     "string_value",

@@ -1,7 +1,7 @@
 """Decoding documents and values, including those that pymongo's codec refuses and a mongod accepts."""
 
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import bson
 from bson.binary import Binary
@@ -97,6 +97,14 @@ def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON v
         return bson.decode(wrap_value(kind, value), codec_options=VALUE_CODEC)[""]
     except InvalidBSON:
         return _decode_value_leniently(kind, value)
+
+
+def is_string(value: object) -> TypeGuard[str]:
+    """Whether a decoded value is a BSON string.
+
+    ``isinstance(value, str)`` is also true of JavaScript, which MongoDB takes for no string, and which has no hash.
+    """
+    return type(value) is str
 
 
 def _decode_leniently(document: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMi
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import is_string
 
 logger = get_logger("shardd.coordinators")
 
@@ -22,7 +23,7 @@ def left_behind(context: ShardContext, migrations: LocalMigrations, document: Ma
     """
     identity, phase = document["_id"], document.get("phase")
     kind = COORDINATORS.get(str(identity.get("operationType"))) if isinstance(identity, Mapping) else None
-    if kind is None or not isinstance(identity.get("namespace"), str) or not isinstance(phase, str):
+    if kind is None or not is_string(identity.get("namespace")) or not is_string(phase):
         logger.error("Cannot resume a DDL operation of an unknown kind", document=str(document))
         return None
     logger.info(
