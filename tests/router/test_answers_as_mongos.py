@@ -102,6 +102,26 @@ def test_indexes_of_all_kinds_on_all_shards(cluster: RunningCluster, router: Cli
     assert len(list(router[DB].sharded.list_indexes())) == 2
 
 
+@pytest.mark.parametrize("result", [{"_id": 1, "k": 1}, {"_id": 2, "k": 1}, {"_id": 1, "k": 2}], ids=str)
+@pytest.mark.parametrize("on", ["k", "_id"])
+@pytest.mark.parametrize("matched", ["fail", "replace"])
+def test_results_of_merge_that_exist(router: Client, plain: Client, matched: str, on: str, result: Command) -> None:
+    """The text says whether it is the fields of ``on`` that are those of another document."""
+    target = "by_id" if on == "_id" else "by_k"
+    router.admin.command("shardCollection", f"{DB}.{target}", key={on: 1}, unique=True)
+    if on == "k":
+        plain[DB][target].create_index(on, unique=True)
+    for client in (router, plain):
+        client[DB][target].delete_many({})
+        client[DB][target].insert_one({"_id": 1, "k": 1})
+        client[DB].results.drop()
+        client[DB].results.insert_one(result)
+    stage = {"$merge": {"into": target, "on": on, "whenMatched": matched}}
+    command = {"aggregate": "results", "pipeline": [stage], "cursor": {}}
+    ours, theirs = (run(client, command, DB) for client in (router, plain))
+    assert ours == theirs
+
+
 SAME_SECTIONS: Final = (
     *("asserts", "connections", "extra_info", "logicalSessionRecordCache", "mem", "network", "opcounters"),
     "metrics.cursor.open",

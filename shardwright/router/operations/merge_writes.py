@@ -39,7 +39,6 @@ _NO_UNIQUE_INDEX_HERE: Final = 51183
 
 _NO_MATCH: Final = 13113
 _CONTEXTS: Final[Mapping[int, str]] = {
-    ErrorCode.DuplicateKey: "$merge failed due to a DuplicateKey error :: caused by :: ",
     ErrorCode.ImmutableField: (
         "$merge failed to update the matching document, did you attempt to modify the _id or the shard key? "
         ":: caused by :: "
@@ -200,6 +199,18 @@ async def _write_some(operation: Operation, merge: MergeStage, results: Sequence
     )
 
 
+def _context_of(error: Mapping[str, Any], merge: MergeStage) -> str:
+    """What precedes the text of an error."""
+    if error["code"] != ErrorCode.DuplicateKey:
+        return _CONTEXTS.get(error["code"], "")
+    if merge.when_matched == "fail" and set(error.get("keyPattern", ())) == set(merge.on):
+        return (
+            "$merge with whenMatched: fail found an existing document with the same values for the 'on' fields "
+            ":: caused by :: "
+        )
+    return "$merge failed due to a DuplicateKey error :: caused by :: "
+
+
 def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
     """Raise the first error in the reply to a write.
 
@@ -210,7 +221,7 @@ def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
         raise CommandError.from_reply(reply)
     for error in reply.get("writeErrors", ()):
         more = {name: value for name, value in error.items() if name not in ("index", "code", "errmsg")}
-        raise CommandError(error["code"], _CONTEXTS.get(error["code"], "") + error["errmsg"], extra=more)
+        raise CommandError(error["code"], _context_of(error, merge) + error["errmsg"], extra=more)
     if merge.when_not_matched == "fail" and reply.get("n", 0) < count:
         raise CommandError(
             _NO_MATCH,
