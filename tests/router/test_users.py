@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+import bson
 import pytest
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
 from tests.local_cluster import Client, RunningCluster
@@ -186,3 +188,33 @@ def test_nonces_differ(router: Client, plain: Client) -> None:
     # A mongod leaves leading zeros out.
     assert len(first["nonce"]) == 16 >= len(run(plain, {"getnonce": 1})["nonce"])
     assert first.keys() == second.keys() == {"nonce", "ok"}
+
+
+def repeated(*fields: Command) -> RawBSONDocument:
+    """A document with all these fields."""
+    elements = b"".join(bson.encode(each)[4:-1] for each in fields)
+    return RawBSONDocument((len(elements) + 5).to_bytes(4, "little") + elements + b"\0")
+
+
+USER: Final = repeated({"user": "x"}, {"db": DB}, {"user": "y"})
+ROLE: Final = repeated({"role": "read"}, {"db": DB}, {"db": "other"})
+RESTRICTIONS: Final = repeated({"clientSource": ["1.1.1.1"]}, {"clientSource": ["1.1.1.2"]})
+REPEATED: Final[list[Command]] = [
+    {"usersInfo": USER},
+    {"usersInfo": [{"user": "x", "db": DB}, USER]},
+    {"usersInfo": repeated({"zz": 1}, {"zz": 2})},
+    {"rolesInfo": repeated({"role": "x"}, {"role": "x"}, {"db": DB})},
+    {"createRole": "twice", "privileges": [], "roles": [ROLE]},
+    {"createRole": "twice", "privileges": [], "roles": [], "authenticationRestrictions": [RESTRICTIONS]},
+    {"createUser": "twice", "pwd": "x", "roles": [ROLE]},
+    {"createUser": "twice", "pwd": "x", "roles": [], "authenticationRestrictions": [RESTRICTIONS]},
+    {"grantRolesToUser": "nobody", "roles": [ROLE]},
+    {"revokeRolesFromRole": "nobody", "roles": [ROLE]},
+]
+
+
+@pytest.mark.parametrize("command", REPEATED, ids=lambda command: next(iter(command)))
+def test_repeated_fields(router: Client, plain: Client, command: Command) -> None:
+    refused = run(router, command)
+    assert refused["ok"] == 0.0
+    assert refused == run(plain, command)

@@ -4,7 +4,7 @@ Without a key file nobody has to log in, and users are only stored, as on a mong
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.router.commands.command_registry import CommandHandler, command
@@ -15,6 +15,9 @@ from shardwright.router.replies.reply_fields import answer_in
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import duplicate_field
+from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.request import Request
 
 _WRITES: Final = {
     "createUser": "Adds a user to the database.",
@@ -39,6 +42,9 @@ _READS: Final = {
 
 _NOT_PASSED_ON: Final = frozenset({"$db", "$clusterTime", "$readPreference", "lsid", "txnNumber", "writeConcern"})
 _NONCE_BYTES: Final = 8
+
+_NAMING: Final = {"usersInfo": "UserName", "rolesInfo": "RoleName"}
+"""Commands whose first argument names users or roles, with what MongoDB calls those."""
 
 
 def _writing(summary: str) -> CommandHandler:
@@ -90,13 +96,47 @@ async def _forget_users(operation: Operation) -> None:
         await send_to_siblings(context, "admin", {"invalidateUserCache": 1})
 
 
+def _refuse_repeated(request: Request) -> None:
+    """Refuse names and restrictions with a field that comes twice: only one of them would be passed on.
+
+    Raises:
+        CommandError: BadValue, 40413.
+    """
+    if request.name in _NAMING:
+        _refuse_repeated_in(request, request.name.encode(), _NAMING[request.name])
+    _refuse_repeated_in(request, b"roles", "RoleName")
+    _refuse_repeated_in(request, b"grantedRoles", "RoleName")
+    for _, name in _repeated_in(request, b"authenticationRestrictions"):
+        raise duplicate_field(f"{request.name}.authenticationRestrictions.{name}")
+
+
+def _refuse_repeated_in(request: Request, argument: bytes, kind: str) -> None:
+    for names, name in _repeated_in(request, argument):
+        if names <= {"user", "role", "db"}:
+            raise CommandError(ErrorCode.BadValue, f"{kind} has more than one field named: {name}")
+
+
+def _repeated_in(request: Request, argument: bytes) -> Iterator[tuple[set[str], str]]:
+    """All fields of each document of an argument, which has one or several, with a field twice; and that field."""
+    span = request.fields.get(argument)
+    if span is None or span[0] not in (OBJECT, ARRAY):
+        return
+    given = [span] if span[0] == OBJECT else [each for _, each in spans(request.body, span[2])]
+    for kind, _, start, _ in given:
+        names = [name.decode(errors="replace") for name, _ in spans(request.body, start)] if kind == OBJECT else []
+        repeated = next((name for position, name in enumerate(names) if name in names[:position]), None)
+        if repeated is not None:
+            yield set(names), repeated
+
+
 async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:
     """Run the request on the config servers' primary, for the same database.
 
     Raises:
-        CommandError: HostUnreachable, or the config server's error.
+        CommandError: BadValue, 40413; HostUnreachable, or the config server's error.
     """
     request = operation.request
+    _refuse_repeated(request)
     forwarded = {name: value for name, value in request.document.items() if name not in _NOT_PASSED_ON}
     reply = await operation.context.catalog.command({**forwarded, **added}, request.db, is_idempotent=is_idempotent)
     return answer_in(reply)
