@@ -11,6 +11,8 @@ from shardwright.deploy.errors import DeployError, reason
 
 ACTIONS: Final = ("status", "start", "stop")
 
+_VERBS: Final = {"moveChunk": "move", "moveRange": "move", "mergeChunks": "merge", "measureChunk": "measure"}
+
 
 def balancer(uri: str, log_in: Mapping[str, Any], action: str) -> dict[str, Any]:
     """Start or stop the balancer if asked to, and return ``mode``, ``inBalancerRound`` and ``numBalancerRounds``.
@@ -60,19 +62,25 @@ def explanation_text(explained: dict[str, Any]) -> str:
     lines += [_decision_text(each) for each in explained["decisions"]] or ["nothing to do"]
     for each in explained["skipped"]:
         about = ", ".join(str(each[name]) for name in ("ns", "shard", "zone", "rule") if name in each)
-        lines.append(f"  left alone: {about}: {each['reason']}")
+        chunk = f" {_bounds_text(each)}" if "min" in each else ""
+        lines.append(f"  left alone: {about}{chunk}: {each['reason']}")
     for each in explained["heldBack"]:
         lines.append(f"  held back: {each['ns']} from {bound_text(each['min'])}: {each['error']}")
     return "\n".join(lines)
 
 
 def _decision_text(decision: dict[str, Any]) -> str:
-    bounds = f"[{bound_text(decision['min'])}, {bound_text(decision['max']) if 'max' in decision else '...'})"
+    bounds = _bounds_text(decision)
     if decision["action"] == "split":
         points = ", ".join(map(bound_text, decision["splitKeys"]))
         return f"  split {decision['ns']} {bounds} on {decision['shard']} at {points}: {decision['rule']}"
-    shown = ("action", "ns", "from", "to", "min", "max", "rule")
-    numbers = ", ".join(f"{name} {value:,}" for name, value in decision.items() if name not in (*shown, "zone"))
+    shown = ("action", "ns", "shard", "from", "to", "min", "max", "rule", "zone")
+    numbers = ", ".join(f"{name} {value:,}" for name, value in decision.items() if name not in shown)
     zone = f", zone {decision['zone']}" if "zone" in decision else ""
-    route = f"{decision['from']} -> {decision['to']}"
-    return f"  move {decision['ns']} {bounds} {route}: {decision['rule']}{zone} ({numbers})"
+    where = f"on {decision['shard']}" if "shard" in decision else f"{decision['from']} -> {decision['to']}"
+    verb = _VERBS[decision["action"]]
+    return f"  {verb} {decision['ns']} {bounds} {where}: {decision['rule']}{zone} ({numbers})"
+
+
+def _bounds_text(document: dict[str, Any]) -> str:
+    return f"[{bound_text(document['min'])}, {bound_text(document['max']) if 'max' in document else '...'})"

@@ -183,6 +183,136 @@ def test_the_next_primary_continues_in_the_same_phase(world: World) -> None:
     assert world.received("dataSize") == 0
 
 
+def explained(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The decisions about the collection, and what is left alone."""
+    reply = world.run({"_configsvrBalancerExplain": NAMESPACE})
+    return reply["decisions"], reply["skipped"]
+
+
+def summary(decision: dict[str, Any]) -> tuple[Any, ...]:
+    names = ("action", "shard", "from", "to", "rule", "zone", "chunks", "bytes", "smallBelowBytes", "neighbours")
+    numbers = {name: decision[name] for name in names if name in decision}
+    return decision["min"]["x"], decision["max"]["x"], numbers
+
+
+def test_merges_and_measurements_are_explained(world: World) -> None:
+    """The balancer is off: nothing of it is done."""
+    sharded = world.collection(FRAGMENTS, KEYS)
+    world.configure(defragmentCollection=True)
+    (collection,) = world.run({"_configsvrBalancerExplain": NAMESPACE})["collections"]
+    assert collection["defragmentation"] == {"currentPhase": "none"}
+    decisions, skipped = explained(world)
+    rule = "mergeAndMeasureChunks"
+    measured = {"rule": rule, "smallBelowBytes": 10 * MB}
+    assert [summary(each) for each in decisions] == [
+        (MinKey(), 10, {"action": "mergeChunks", "shard": "a", "rule": rule, "chunks": 2}),
+        (MinKey(), 10, {"action": "measureChunk", "shard": "a", **measured}),
+        (10, 30, {"action": "mergeChunks", "shard": "b", "rule": rule, "chunks": 2}),
+        (10, 30, {"action": "measureChunk", "shard": "b", **measured}),
+        (30, 35, {"action": "measureChunk", "shard": "c", **measured}),
+        (35, MaxKey(), {"action": "mergeChunks", "shard": "a", "rule": rule, "chunks": 2}),
+        (35, MaxKey(), {"action": "measureChunk", "shard": "a", **measured}),
+    ]
+    assert skipped == [{"ns": NAMESPACE, "reason": "its chunks are being defragmented"}]
+    assert world.placement(sharded) == FRAGMENTS
+    world.catalog.config.collections.update_one({"_id": NAMESPACE}, {"$set": {"permitMigrations": False}})
+    decisions, skipped = explained(world)
+    assert decisions == []
+    assert skipped[1:] == [{"ns": NAMESPACE, "rule": rule, "reason": "migrations of the collection are not permitted"}]
+
+
+def in_phase(world: World, phase: str, bounds: Bounds, *sizes: int) -> Sharded:
+    """A collection whose defragmentation has got to a phase, with the sizes of its chunks in MB; from 10 on large."""
+    sharded = world.collection(bounds, [])
+    for (low, _, _), size in zip(bounds, sizes, strict=True):
+        recorded = Int64(size * MB if size < 10 else (1 << 63) - 1)
+        query = {"uuid": sharded.uuid, "min": {"x": low}}
+        world.catalog.config.chunks.update_one(query, {"$set": {"estimatedDataSizeBytes": recorded}})
+    state = {"defragmentCollection": True, "defragmentationPhase": phase}
+    world.catalog.config.collections.update_one({"_id": NAMESPACE}, {"$set": state})
+    return sharded
+
+
+def test_moves_to_neighbours_are_explained(world: World) -> None:
+    rule = "moveAndMergeChunks"
+    bounds: Bounds = [(MinKey(), 0, "a"), (0, 10, "b"), (10, 20, "c"), (20, MaxKey(), "a")]
+    sharded = in_phase(world, rule, bounds, 20, 3, 4, 2)
+    query = {"uuid": sharded.uuid, "min": {"x": 20}}
+    world.catalog.config.chunks.update_one(query, {"$set": {"shard": "nobody"}})
+    decisions, skipped = explained(world)
+    assert [summary(each) for each in decisions] == [
+        (
+            *(0, 10),
+            {
+                **{"action": "moveChunk", "from": "b", "to": "a", "rule": rule},
+                **{"bytes": 3 * MB, "smallBelowBytes": 10 * MB, "neighbours": 1},
+            },
+        ),
+        (MinKey(), 10, {"action": "mergeChunks", "shard": "a", "rule": rule, "chunks": 2}),
+    ]
+    assert skipped[1:] == [
+        {
+            **{"ns": NAMESPACE, "rule": rule, "shard": "c", "min": {"x": 10}, "max": {"x": 20}},
+            "reason": "what becomes of it is decided when its neighbour has been merged",
+        },
+        {
+            **{"ns": NAMESPACE, "rule": rule, "shard": "nobody", "min": {"x": 20}, "max": {"x": MaxKey()}},
+            "reason": "there is no such shard",
+        },
+    ]
+
+
+def test_chunks_without_a_neighbour_are_explained(world: World) -> None:
+    rule = "moveAndMergeChunks"
+    in_phase(world, rule, [(MinKey(), 0, "a"), (0, 10, "b"), (10, MaxKey(), "a")], 20, 3, 20)
+    world.catalog.config.shards.update_one({"_id": "a"}, {"$set": {"draining": True}})
+    _, skipped = explained(world)
+    assert [each["reason"] for each in skipped[1:]] == [
+        "no shard of its neighbours may receive it: it is draining, or not in the zone"
+    ]
+    world.run({"_configsvrAddShardToZone": "b", "zone": "z", "writeConcern": {"w": "majority"}})
+    zone = {"_configsvrUpdateZoneKeyRange": NAMESPACE, "min": {"x": 0}, "max": {"x": 10}, "zone": "z"}
+    world.run({**zone, "writeConcern": {"w": "majority"}})
+    _, skipped = explained(world)
+    assert [(each["zone"], each["reason"]) for each in skipped[1:]] == [("z", "it has no neighbour in its zone")]
+
+
+def test_last_merges_are_explained(world: World) -> None:
+    in_phase(world, "mergeChunks", [(MinKey(), 0, "a"), (0, 10, "a"), (10, MaxKey(), "b")], 3, 4, 20)
+    decisions, _ = explained(world)
+    (merge,) = map(summary, decisions)
+    numbers = {"action": "mergeChunks", "shard": "a", "rule": "mergeChunks", "chunks": 2, "bytes": 7 * MB}
+    assert merge == (MinKey(), 10, numbers)
+
+
+def test_long_explanations_are_cut(world: World) -> None:
+    bounds: Bounds = [(number, number + 1, "ab"[number % 2]) for number in range(130)]
+    bounds = [(MinKey(), 0, "b"), *bounds, (130, MaxKey(), "a")]
+    in_phase(world, "mergeAndMeasureChunks", bounds, *[20] * len(bounds))
+    world.catalog.config.chunks.update_many({}, {"$unset": {"estimatedDataSizeBytes": 1}})
+    decisions, skipped = explained(world)
+    assert len(decisions) == 100
+    assert skipped[-1]["reason"] == "only the first 100 decisions of the phase are shown"
+
+
+def test_decisions_are_logged(world: World, defragmenting_set: Set) -> None:
+    world.collection(FRAGMENTS, KEYS)
+    log = defragmenting_set.members[0].daemon.log
+    before = len(log.read_text())
+    world.configure(defragmentCollection=True)
+    world.run({"_configsvrBalancerStart": 1})
+    world.wait_finished()
+    lines = log.read_text()[before:].splitlines()
+
+    def logged(message: str) -> list[str]:
+        return [line for line in lines if message in line]
+
+    (move,) = logged("Moving a small chunk to its neighbour")
+    assert all(part in move for part in (NAMESPACE, "moveAndMergeChunks", str(MB), str(10 * MB)))
+    merges = logged("Merging chunks")
+    assert [sum(rule in each for each in merges) for rule in ("mergeAndMeasureChunks", "moveAndMergeChunks")] == [3, 1]
+
+
 def test_a_chunk_that_cannot_be_moved_stays(world: World) -> None:
     sharded = world.collection(FRAGMENTS, KEYS)
     for shard in world.shards.values():

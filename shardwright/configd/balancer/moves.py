@@ -56,6 +56,12 @@ class Moves:
         with self._primary.busy_shards.taking(decided.donor, decided.recipient) as is_free:
             if is_free:
                 await self._move(decided)
+            else:
+                logger.debug(
+                    "Left alone",
+                    why="one of its shards has begun another move meanwhile",
+                    **shown(decided.to_document()),
+                )
 
     async def _move(self, decided: Move) -> None:
         fields = shown(decided.to_document())

@@ -1,4 +1,5 @@
-"""The policy's decisions, each with its rule, the numbers that it was made upon, and what was left alone and why."""
+"""Decisions of the policy and of defragmentation, each with its rule, the numbers that it was made upon, and what was
+left alone and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,18 +8,25 @@ from typing import Any
 
 from shardwright.sharding.balancing.cluster_state import ForceJumbo
 from shardwright.sharding.balancing.questions import Candidate
+from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import raw_document
 
 
 class Rule(Enum):
-    """Why a chunk is split or moved; the values are MongoDB's where it reports them."""
+    """Why a chunk is split, moved, merged or measured; the values are MongoDB's where it reports them.
+
+    The last three are the phases of defragmentation.
+    """
 
     ZONE_BOUNDARY = "zoneBoundary"
     DRAINING = "draining"
     ZONE_VIOLATION = "zoneViolation"
     IMBALANCE = "chunksImbalance"
     HOT_END = "hotEnd"
+    MERGE_AND_MEASURE = "mergeAndMeasureChunks"
+    MOVE_AND_MERGE = "moveAndMergeChunks"
+    MERGE = "mergeChunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,66 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge chunks of one shard that follow each other.
+
+    Attributes:
+        namespace: the collection.
+        whole: what they become, on their shard.
+        rule: why.
+        zone: of their keys; empty if none.
+        numbers: how many there are, and what else the rule has compared.
+    """
+
+    namespace: Namespace
+    whole: Candidate
+    rule: Rule
+    zone: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        """The decision as commands and the log show it."""
+        return _in_place("mergeChunks", self.namespace, self.whole, self.rule, self.zone, self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Have a shard add up the size of a chunk, upon which it depends whether the chunk is moved.
+
+    Attributes:
+        namespace: the collection.
+        chunk: the chunk, on its shard.
+        rule: why.
+        zone: of its keys; empty if none.
+        numbers: what its size will be compared with.
+    """
+
+    namespace: Namespace
+    chunk: Candidate
+    rule: Rule
+    zone: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        """The decision as commands and the log show it."""
+        return _in_place("measureChunk", self.namespace, self.chunk, self.rule, self.zone, self.numbers)
+
+
+def _in_place(
+    action: str, namespace: Namespace, chunk: Candidate, rule: Rule, zone: str, numbers: Mapping[str, int]
+) -> dict[str, Any]:
+    return {
+        "action": action,
+        "ns": str(namespace),
+        "shard": chunk.shard,
+        **chunk.range.to_document(),
+        "rule": rule.value,
+        **({"zone": zone} if zone else {}),
+        **numbers,
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """Something that a rule would have done, had there not been a reason against it."""
 
@@ -94,6 +162,8 @@ class Skipped:
     rule: Rule | None = None
     shard: str = ""
     zone: str = ""
+    range: ChunkRange | None = None
+    """The one chunk that it is about."""
 
     def to_document(self) -> dict[str, Any]:
         """As commands and the log show it."""
@@ -102,6 +172,7 @@ class Skipped:
             **({"rule": self.rule.value} if self.rule is not None else {}),
             **({"shard": self.shard} if self.shard else {}),
             **({"zone": self.zone} if self.zone else {}),
+            **(self.range.to_document() if self.range is not None else {}),
             "reason": self.reason,
         }
 

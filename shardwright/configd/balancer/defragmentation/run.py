@@ -21,13 +21,22 @@ from shardwright.configd.balancer.defragmentation.situation import (
     step,
     wait_situation,
 )
+from shardwright.configd.balancer.defragmentation.small_chunks import decide_about_small
+from shardwright.configd.balancer.shown import shown
 from shardwright.configd.primary.primary import Primary
-from shardwright.sharding.balancing.defragmentation import MeasuredChunk, Phase, Union, choose_union, runs
+from shardwright.sharding.balancing.decisions import Move, Rule, Skipped
+from shardwright.sharding.balancing.defragmentation import MeasuredChunk, Phase, Union, runs
+from shardwright.sharding.balancing.defragmentation_decisions import (
+    UNKNOWN_SHARD,
+    measurement_of,
+    merge_of,
+    move_of,
+    stays,
+)
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document
 
 logger = get_logger("configd.balancer")
 
@@ -102,15 +111,16 @@ class Defragmentation:
             situation = await self._next_step()
             shard = situation.shards.get(run[0].shard)
             if shard is None:
+                _leave_alone(
+                    stays(situation.entry.namespace, run[0], situation.zones, Rule.MERGE_AND_MEASURE, UNKNOWN_SHARD)
+                )
                 continue
             whole = run[0]
             if len(run) > 1:
-                whole = await self._merge_run(situation, shard, run)
+                whole = await self._merge_run(situation, shard, run, Rule.MERGE_AND_MEASURE)
                 await self._throttle()
             if whole.size is None:
-                async with step(self._primary):
-                    await measure(self._primary, shard, situation.entry, whole, situation.threshold)
-                self._on_step("measured")
+                await self._measure(situation, shard, whole)
 
     async def _move_and_merge(self) -> None:
         """Deal with all small chunks in order, again and again until a pass changes nothing."""
@@ -128,11 +138,11 @@ class Defragmentation:
             if chunk is None:
                 return is_changed
             above = chunk.range.min
-            if chunk.shard not in situation.shards:
-                continue
             neighbours = await neighbours_of(catalog, entry, chunk)
-            union = choose_union(chunk, neighbours, situation.zones, situation.may_receive, situation.threshold)
-            if union is not None and await self._unite(situation, union):
+            chosen = decide_about_small(situation, chunk, neighbours)
+            if isinstance(chosen, Skipped):
+                _leave_alone(chosen)
+            elif await self._unite(situation, chosen):
                 is_changed = True
                 await self._throttle()
 
@@ -141,8 +151,10 @@ class Defragmentation:
             if len(run) > 1:
                 situation = await self._next_step()
                 shard = situation.shards.get(run[0].shard)
-                if shard is not None:
-                    await self._merge_run(situation, shard, run)
+                if shard is None:
+                    _leave_alone(stays(situation.entry.namespace, run[0], situation.zones, Rule.MERGE, UNKNOWN_SHARD))
+                else:
+                    await self._merge_run(situation, shard, run, Rule.MERGE)
                     await self._throttle()
 
     # Steps
@@ -172,11 +184,24 @@ class Defragmentation:
         if rest:
             yield rest
 
-    async def _merge_run(self, situation: Situation, shard: ShardEntry, run: list[MeasuredChunk]) -> MeasuredChunk:
+    async def _merge_run(
+        self, situation: Situation, shard: ShardEntry, run: list[MeasuredChunk], rule: Rule
+    ) -> MeasuredChunk:
+        entry, threshold = situation.entry, situation.threshold
+        decided = merge_of(entry.namespace, run, shard.id, situation.zones, threshold, rule)
         async with step(self._primary):
-            merged = await merge(self._primary, shard, situation.entry, run, situation.threshold)
+            logger.info("Merging chunks", **shown(decided.to_document()))
+            merged = await merge(self._primary, shard, entry, run, threshold)
         self._on_step("merged")
         return merged
+
+    async def _measure(self, situation: Situation, shard: ShardEntry, chunk: MeasuredChunk) -> None:
+        entry, threshold = situation.entry, situation.threshold
+        async with step(self._primary):
+            decided = measurement_of(entry.namespace, chunk, situation.zones, threshold)
+            logger.debug("Measuring a chunk", **shown(decided.to_document()))
+            await measure(self._primary, shard, entry, chunk, threshold)
+        self._on_step("measured")
 
     async def _unite(self, situation: Situation, union: Union) -> bool:
         """Move a small chunk to its neighbour and merge them; returns whether that was done.
@@ -185,37 +210,37 @@ class Defragmentation:
         """
         recipient = situation.shards[union.recipient]
         if union.is_move:
+            decided = move_of(situation.entry.namespace, union, situation.zones, situation.threshold)
             try:
-                await self._move(situation, union.chunk, recipient)
+                await self._move(situation, union.chunk, recipient, decided)
             except CommandError as error:
                 is_busy = error.code == ErrorCode.ConflictingOperationInProgress
                 (logger.info if is_busy else logger.warning)(
-                    "A small chunk could not be moved to its neighbour", namespace=self._namespace, error=str(error)
+                    "A small chunk could not be moved to its neighbour",
+                    error=str(error),
+                    **shown(decided.to_document()),
                 )
                 return False
-        await self._merge_run(situation, recipient, list(union.parts))
+        await self._merge_run(situation, recipient, list(union.parts), Rule.MOVE_AND_MERGE)
         return True
 
-    async def _move(self, situation: Situation, chunk: MeasuredChunk, recipient: ShardEntry) -> None:
+    async def _move(self, situation: Situation, chunk: MeasuredChunk, recipient: ShardEntry, decided: Move) -> None:
         donor, busy = situation.shards[chunk.shard], self._primary.busy_shards
         while True:
+            if donor.id in busy or recipient.id in busy:
+                reason = "one of its shards takes part in another move"
+                _leave_alone(stays(decided.namespace, chunk, situation.zones, decided.rule, reason))
             await busy.wait_free(donor.id, recipient.id)
             with busy.taking(donor.id, recipient.id) as is_free:
                 if is_free:
                     async with step(self._primary):
-                        await self._move_now(situation, donor, recipient, chunk)
+                        await self._move_now(situation, donor, recipient, chunk, decided)
                     return
 
     async def _move_now(
-        self, situation: Situation, donor: ShardEntry, recipient: ShardEntry, chunk: MeasuredChunk
+        self, situation: Situation, donor: ShardEntry, recipient: ShardEntry, chunk: MeasuredChunk, decided: Move
     ) -> None:
-        logger.info(
-            "Moving a small chunk to its neighbour",
-            namespace=self._namespace,
-            min=decode_document(chunk.range.min),
-            max=decode_document(chunk.range.max),
-            to_shard=recipient.id,
-        )
+        logger.info("Moving a small chunk to its neighbour", **shown(decided.to_document()))
         entry, configuration = situation.entry, situation.configuration
         await move(self._primary, donor, recipient, entry, chunk, configuration, situation.chunk_bytes_max)
         self._on_step("moved")
@@ -224,3 +249,7 @@ class Defragmentation:
         """The pause between merges and moves."""
         reply = await self._primary.catalog.mongod.command("admin", {"getParameter": 1, _THROTTLING: 1})
         await trio.sleep(int(reply[_THROTTLING]) / 1000)
+
+
+def _leave_alone(skipped: Skipped) -> None:
+    logger.debug("Left alone", **shown(skipped.to_document()))

@@ -92,7 +92,18 @@ async def wait_situation(primary: Primary, namespace: str) -> Situation:
             raise TurnedOffError
         configuration = await Configuration().reread(catalog)
         if configuration.is_valid and configuration.balancer.may_balance(datetime.now()) and entry.may_migrate:
-            tags = [TagEntry.from_document(each) for each in await catalog.find("tags", {"ns": namespace})]
-            zones = ZoneMap(entry.key, [tag.zone_range(entry.key) for tag in tags])
-            return Situation(entry, configuration, {shard.id: shard for shard in await catalog.shards()}, zones)
+            return await read_situation(primary, entry, configuration)
         await primary.balancer_rounds.wait_changed(OFF_SECONDS)
+
+
+async def read_situation(primary: Primary, entry: CollectionEntry, configuration: Configuration) -> Situation:
+    """The situation of a collection now, whether or not a step may be made.
+
+    Raises:
+        CommandError: the catalog could not be read, or the zones do not fit the shard key.
+        BackendError: the mongod does not answer.
+    """
+    catalog = primary.catalog
+    tags = [TagEntry.from_document(each) for each in await catalog.find("tags", {"ns": str(entry.namespace)})]
+    zones = ZoneMap(entry.key, [tag.zone_range(entry.key) for tag in tags])
+    return Situation(entry, configuration, {shard.id: shard for shard in await catalog.shards()}, zones)

@@ -1,0 +1,93 @@
+"""What the defragmentation of a collection would do next in its phase, and why: a dry run."""
+
+from collections.abc import AsyncIterator
+from typing import Final, TypeAlias
+
+from shardwright.configd.balancer.configuration import Configuration
+from shardwright.configd.balancer.defragmentation.chunks import chunks_in_order, neighbours_of, next_small_chunk
+from shardwright.configd.balancer.defragmentation.situation import Situation, read_situation
+from shardwright.configd.balancer.defragmentation.small_chunks import decide_about_small
+from shardwright.configd.primary.primary import Primary
+from shardwright.sharding.balancing.decisions import Measure, Merge, Move, Rule, Skipped
+from shardwright.sharding.balancing.defragmentation import MeasuredChunk, runs
+from shardwright.sharding.balancing.defragmentation_decisions import (
+    UNKNOWN_SHARD,
+    WAITS_FOR_NEIGHBOUR,
+    merge_of,
+    move_of,
+    stays,
+    steps_of_run,
+)
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.wire.errors import CommandError
+
+STEPS_MAX: Final = 100
+"""The explanation of a collection ends after this number of decisions, with a word about the rest."""
+
+_PHASES: Final = {each.value: each for each in (Rule.MERGE_AND_MEASURE, Rule.MOVE_AND_MERGE, Rule.MERGE)}
+
+Step: TypeAlias = Move | Merge | Measure | Skipped
+
+
+async def next_steps(primary: Primary, entry: CollectionEntry, configuration: Configuration) -> list[Step]:
+    """The decisions of the present phase about the chunks as they are, and what it leaves alone.
+
+    Raises:
+        CommandError: the catalog could not be read.
+        BackendError: the mongod does not answer.
+    """
+    rule = _PHASES.get(entry.defragmentation_phase or "", Rule.MERGE_AND_MEASURE)
+    if not entry.may_migrate:
+        return [Skipped(entry.namespace, "migrations of the collection are not permitted", rule)]
+    try:
+        situation = await read_situation(primary, entry, configuration)
+    except CommandError as error:
+        return [Skipped(entry.namespace, f"its zones do not fit its shard key: {error}", rule)]
+    steps: list[Step] = []
+    found = _small_chunks(primary, situation) if rule is Rule.MOVE_AND_MERGE else _runs(primary, situation, rule)
+    async for each in found:
+        if len(steps) >= STEPS_MAX:
+            steps.append(Skipped(entry.namespace, f"only the first {STEPS_MAX} decisions of the phase are shown", rule))
+            break
+        steps.append(each)
+    return steps
+
+
+async def _runs(primary: Primary, situation: Situation, rule: Rule) -> AsyncIterator[Step]:
+    rest: list[MeasuredChunk] = []
+    async for page in chunks_in_order(primary.catalog, situation.entry):
+        *complete, rest = runs([*rest, *page], situation.zones)
+        for run in complete:
+            for each in _steps(situation, run, rule):
+                yield each
+    for each in _steps(situation, rest, rule) if rest else ():
+        yield each
+
+
+def _steps(situation: Situation, run: list[MeasuredChunk], rule: Rule) -> list[Step]:
+    namespace, zones = situation.entry.namespace, situation.zones
+    steps = [each for each in steps_of_run(namespace, run, zones, situation.threshold, rule) if each is not None]
+    if steps and run[0].shard not in situation.shards:
+        return [stays(namespace, run[0], zones, rule, UNKNOWN_SHARD)]
+    return [*steps]
+
+
+async def _small_chunks(primary: Primary, situation: Situation) -> AsyncIterator[Step]:
+    """The decisions about all small chunks, as long as none depends on the result of one before."""
+    entry, zones, threshold = situation.entry, situation.zones, situation.threshold
+    above: bytes | None = None
+    changed_up_to = b""
+    while chunk := await next_small_chunk(primary.catalog, entry, threshold, above):
+        above = chunk.range.min
+        neighbours = await neighbours_of(primary.catalog, entry, chunk)
+        if any(each.range.min_key < changed_up_to for each in (*neighbours, chunk)):
+            yield stays(entry.namespace, chunk, zones, Rule.MOVE_AND_MERGE, WAITS_FOR_NEIGHBOUR)
+            continue
+        decided = decide_about_small(situation, chunk, neighbours)
+        if isinstance(decided, Skipped):
+            yield decided
+            continue
+        if decided.is_move:
+            yield move_of(entry.namespace, decided, zones, threshold)
+        yield merge_of(entry.namespace, decided.parts, decided.recipient, zones, threshold, Rule.MOVE_AND_MERGE)
+        changed_up_to = decided.parts[-1].range.max_key
