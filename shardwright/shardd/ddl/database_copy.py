@@ -35,6 +35,8 @@ FINISH_SECONDS_MAX: Final = 30.0
 
 _ROUNDS_MAX: Final = 50
 _BLOCK_SECONDS_MAX: Final = 300.0
+"""How long, once everything has been copied, writes and changes to collections may keep the move from its end."""
+
 
 Record = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], Awaitable[None]]
 """Persists which collections and views the recipient may have a copy of."""
@@ -83,12 +85,14 @@ class DatabaseCopy:
                 of either side.
             BackendError: the local mongod does not answer.
         """
-        deadline = trio.current_time() + _BLOCK_SECONDS_MAX
+        deadline: float | None = None
         backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
         while self._round <= _ROUNDS_MAX:
             await self._copy_missing(await self._source.listed())
             while not await self._recipient.is_steady():
                 pass
+            if deadline is None:
+                deadline = trio.current_time() + _BLOCK_SECONDS_MAX
             await self._context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION)
             if await self._section.try_block_writes():
                 moved_at = await self._finish()
@@ -96,12 +100,16 @@ class DatabaseCopy:
                     await self._context.fail_points.hang_while(MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION)
                     return moved_at
                 self._section.leave()
-                continue
-            if trio.current_time() > deadline:
-                raise CommandError(
-                    ErrorCode.LockBusy, f"writes under way kept the primary shard of {self._db} from being changed"
-                )
-            logger.info("Writes in progress are delaying a move of a database", db=self._db)
+                if trio.current_time() > deadline:
+                    break
+                logger.info("Changes to collections are delaying a move of a database", db=self._db)
+            else:
+                if trio.current_time() > deadline:
+                    raise CommandError(
+                        ErrorCode.LockBusy, f"writes under way kept the primary shard of {self._db} from being changed"
+                    )
+                logger.info("Writes in progress are delaying a move of a database", db=self._db)
+            # Changes that leave nothing to copy behind make no further round.
             await backoff.pause()
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress, f"the collections of {self._db} do not cease to change"

@@ -1,0 +1,130 @@
+"""When a copy of a database gives up: the clock is a mock, and so are both sides of the copy."""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import trio
+from bson.timestamp import Timestamp
+from trio.testing import MockClock
+
+from shardwright.shardd.ddl.database_copy import DatabaseCopy
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from shardwright.shardd.context.shard_context import ShardContext
+    from shardwright.shardd.ddl.moved_database import MovingDatabase
+
+LAST = Timestamp(7, 1)
+
+
+class World:
+    """Both sides of a copy.
+
+    Args:
+        changes: how often collections have changed when writes are blocked.
+        copy_seconds: how long the first copy takes.
+        busy: how often writes under way keep the section from being entered.
+    """
+
+    def __init__(self, changes: float = 0, copy_seconds: float = 0.5, busy: float = 0) -> None:
+        self.attempts = 0
+        self.is_on = False
+        self._changes = changes
+        self._copy_seconds = copy_seconds
+        self._busy = busy
+
+    @property
+    def has_changed(self) -> bool:
+        return self.attempts <= self._changes
+
+    async def listed(self) -> "MovingDatabase":
+        moved: Any = SimpleNamespace(collections={}, views={})
+        return cast("MovingDatabase", moved)
+
+    async def wait_followed(self, last: Timestamp) -> None:
+        assert last == LAST
+
+    async def present(self) -> dict[str, None]:
+        return {}
+
+    async def receive(self, *_: object) -> None:
+        pass
+
+    async def is_steady(self) -> bool:
+        await trio.sleep(self._copy_seconds)
+        self._copy_seconds = 0.5
+        return True
+
+    async def finish(self, _: int, after: Timestamp) -> Timestamp:
+        return after
+
+    async def try_block_writes(self) -> bool:
+        self.attempts += 1
+        self.is_on = self.attempts > self._busy
+        return self.is_on
+
+    async def last_write_time(self) -> Timestamp:
+        return LAST
+
+    def leave(self) -> None:
+        self.is_on = False
+
+    async def hang_while(self, _: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def copy(self) -> Timestamp:
+        async def record(*_: object) -> None:
+            pass
+
+        context = cast("ShardContext", SimpleNamespace(fail_points=self))
+        both: Any = self
+        return await DatabaseCopy(context, "db", both, both, both, record).run()
+
+
+def copied(world: World) -> tuple[Timestamp | CommandError, float]:
+    """What a copy ends with, and when."""
+
+    async def main() -> tuple[Timestamp | CommandError, float]:
+        result: Timestamp | CommandError
+        with trio.fail_after(2000):
+            try:
+                result = await world.copy()
+            except CommandError as error:
+                result = error
+        return result, trio.current_time()
+
+    return trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_collections_that_change_a_few_times_delay_the_copy() -> None:
+    world = World(changes=3)
+    result, seconds = copied(world)
+    assert result == LAST
+    assert seconds < 10
+    assert world.is_on
+
+
+@pytest.mark.parametrize(
+    ("world", "code"),
+    [
+        (World(changes=float("inf")), ErrorCode.ConflictingOperationInProgress),
+        (World(busy=float("inf")), ErrorCode.LockBusy),
+    ],
+    ids=["changes", "writes"],
+)
+def test_what_does_not_end_ends_the_copy(world: World, code: ErrorCode) -> None:
+    """For instance ``$out``, whose temporary collection is gone before it can be copied: there is no further round."""
+    result, seconds = copied(world)
+    assert isinstance(result, CommandError)
+    assert result.code == code
+    assert 300 <= seconds <= 320
+    assert not world.is_on
+    assert world.attempts < 50, "clients are not to be blocked all the time"
+
+
+@pytest.mark.parametrize("world", [World(changes=2, copy_seconds=1000), World(busy=2, copy_seconds=1000)])
+def test_a_long_copy_may_still_be_delayed(world: World) -> None:
+    """The time in which it has to come to its end begins when everything has been copied."""
+    assert copied(world)[0] == LAST
