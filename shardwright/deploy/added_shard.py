@@ -1,5 +1,8 @@
 """Adding a shard to a running local cluster."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pymongo.errors import OperationFailure, PyMongoError
@@ -8,9 +11,10 @@ from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import Layout
 from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.progress import progress_bar
 from shardwright.deploy.shard_parts import Client, listed_shards, only_in, router, stop_and_delete
 from shardwright.deploy.start import start_processes
-from shardwright.deploy.steps import Steps
+from shardwright.deploy.steps import BarSteps, Steps
 from shardwright.deploy.supervisor import STOP_ORDER, Supervisor
 from shardwright.deploy.topology import Topology
 
@@ -43,8 +47,9 @@ def add_shard(layout: Layout, state: ClusterState, members: int, steps: Steps, d
             whole, added = state, only_in(state.topology, state.topology.without_shard(unfinished))
         supervisor = Supervisor(layout, whole)
         try:
-            _start(layout, whole, added, supervisor, ports, steps, deadline)
-            _add(layout, whole, added, steps)
+            with _progress(added, steps) as shown:
+                _start(layout, whole, added, supervisor, ports, shown, deadline)
+                _add(layout, whole, added, shown)
         except BaseException as error:
             if unfinished is None and not isinstance(error, UnknownOutcomeError):
                 stop_and_delete(layout, supervisor, added)
@@ -53,6 +58,14 @@ def add_shard(layout: Layout, state: ClusterState, members: int, steps: Steps, d
     (shard,) = added.shards
     layout.save(replace(whole, added=whole.added | {shard["_id"]}))
     return shard["_id"]
+
+
+@contextmanager
+def _progress(added: Topology, steps: Steps) -> Iterator[Steps]:
+    """A bar of what there is to be done: processes that become ready, a primary, and the shard in the cluster."""
+    (shard,) = added.shards
+    with progress_bar(f"adding {shard['_id']}", len(added.processes) + 2) as bar:
+        yield BarSteps(steps, bar, is_alone=sys.stdout.isatty())
 
 
 def _start(
@@ -86,6 +99,7 @@ def _add(layout: Layout, whole: ClusterState, added: Topology, steps: Steps) -> 
     with steps.step(f"adding {shard['_id']}"), router(layout, whole) as client:
         try:
             client.admin.command("addShard", shard["host"], name=shard["_id"])
+            steps.advance()
         except (KeyboardInterrupt, PyMongoError) as error:
             if _is_refusal(client, shard["_id"], error):
                 raise

@@ -85,7 +85,9 @@ def start_processes(
             for port in plan.ports(workers):
                 ports.release(port)
             supervisor.start(plan)
-        supervisor.wait_ready(plans, deadline)
+        for plan in plans:
+            supervisor.wait_ready([plan], deadline)
+            steps.advance()
 
     with steps.step(counted("mongod", topology.of_role(Role.MONGOD))):
         start_all(Role.MONGOD)
@@ -94,6 +96,7 @@ def start_processes(
             initiate(replica_set, members, log_in)
         for replica_set, members in topology.replica_sets():
             wait_primary(replica_set, members, deadline, log_in)
+            steps.advance()
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
         daemons = topology.of_role(role)
         if not daemons:

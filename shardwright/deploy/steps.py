@@ -3,8 +3,10 @@
 import sys
 import time
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TextIO
+
+from shardwright.deploy.progress import ProgressBar
 
 
 class Steps:
@@ -30,6 +32,9 @@ class Steps:
             raise
         self._write(f"{time.monotonic() - started:6.2f} s\n")
 
+    def advance(self, count: int = 1) -> None:
+        """Record ``count`` more parts of the work as done, which is shown if there is a bar."""
+
     def say(self, text: str) -> None:
         """Print a line."""
         self._write(f"{text}\n")
@@ -41,6 +46,40 @@ class Steps:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+class BarSteps(Steps):
+    """Steps of work whose extent is known, shown by a bar; on a terminal, instead of by their lines.
+
+    Args:
+        steps: shows the rest.
+        bar: advances by each part that is done.
+        is_alone: whether the bar takes the place of the lines.
+    """
+
+    def __init__(self, steps: Steps, bar: ProgressBar, *, is_alone: bool) -> None:
+        super().__init__()
+        self._steps = steps
+        self._bar = bar
+        self._is_alone = is_alone
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Run the block, and print a line about it unless there is only the bar."""
+        with nullcontext() if self._is_alone else self._steps.step(text):
+            yield
+
+    def advance(self, count: int = 1) -> None:
+        """Advance the bar."""
+        self._bar.advance(count)
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._steps.say(text)
+
+    def total(self) -> float:
+        """Seconds since the work was begun."""
+        return self._steps.total()
 
 
 def counted(noun: str, things: Sized) -> str:

@@ -1,6 +1,9 @@
 import io
 
+import pytest
+
 from shardwright.deploy.progress import WIDTH, progress_bar
+from shardwright.deploy.steps import BarSteps, Steps
 
 
 def test_finished_bar_is_full_and_printed_once_without_a_terminal() -> None:
@@ -21,3 +24,18 @@ def test_bar_shows_the_progress_when_the_work_fails() -> None:
             raise ValueError
     except ValueError:
         assert "█" * (WIDTH // 4) + "░" * (WIDTH * 3 // 4) in stream.getvalue()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_steps_advance_a_bar_which_replaces_their_lines_on_a_terminal(*, is_alone: bool) -> None:
+    shown, lines = io.StringIO(), io.StringIO()
+    with progress_bar("adding shard1", 3, shown) as bar:
+        steps = BarSteps(Steps(lines), bar, is_alone=is_alone)
+        with steps.step("2 mongods"):
+            steps.advance()
+            steps.advance()
+        steps.say("a word")
+        with steps.step("adding"):
+            steps.advance()
+    assert "3/3" in shown.getvalue()
+    assert ("2 mongods" in lines.getvalue(), "a word" in lines.getvalue()) == (not is_alone, True)

@@ -16,6 +16,7 @@ from shardwright.deploy import added_shard, removed_shard
 from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import Layout
+from shardwright.deploy.progress import WIDTH
 from shardwright.deploy.shard_parts import router
 from tests.integration.waiting import eventually
 from tests.local_cluster import running_cluster, shardwright
@@ -88,7 +89,13 @@ def test_a_shard_comes_and_goes(tmp_path: Path) -> None:
     small = ("--shards", "1", "--orphan-cleanup-delay", "0")
     with running_cluster(tmp_path, *small) as cluster, cluster.client() as client:
         directory = ("--dir", str(tmp_path))
-        cluster.run("add-shard")
+        added = shardwright("add-shard", *directory)
+        assert added.returncode == 0, added.stderr
+        # A mongod, its primary, a daemon, and the shard in the cluster.
+        assert "adding shard1" in added.stdout
+        assert "█" * WIDTH in added.stdout
+        assert "4/4" in added.stdout
+        assert "1 mongod " in added.stderr
         assert [shard["_id"] for shard in cluster.status()["shards"]] == ["shard0", "shard1"]
         assert [shard["_id"] for shard in client.admin.command("listShards")["shards"]] == ["shard0", "shard1"]
         client.admin.command("enableSharding", "moving", primaryShard="shard0")
