@@ -7,7 +7,7 @@ set of one member. They are joined by the commands that a mongos would send.
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -66,15 +66,24 @@ class GenuineCluster:
 
 
 @contextmanager
-def genuine_cluster(mongod: str, directory: Path, *, routers: int = 2) -> Iterator[GenuineCluster]:
-    """Start a genuine cluster and routers of ours; every process is gone after the block."""
+def genuine_cluster(
+    mongod: str, directory: Path, *, routers: int = 2, config_options: Sequence[str] = ()
+) -> Iterator[GenuineCluster]:
+    """Start a genuine cluster and routers of ours; every process is gone after the block.
+
+    Args:
+        mongod: the binary.
+        directory: for data and logs.
+        routers: how many routers.
+        config_options: further options of the config server.
+    """
     with PortReservation() as ports, ExitStack() as processes:
         plans = {name: ProcessPlan(name, Role.MONGOD, ports.hold_free(), name) for name in (_CONFIG, *SHARDS)}
 
         def start(name: str) -> None:
             ports.release(plans[name].port)
-            role = "--configsvr" if name == _CONFIG else "--shardsvr"
-            processes.enter_context(primary_mongod(mongod, plans[name], directory / name, _CACHE_GB, role))
+            options = ("--configsvr", *config_options) if name == _CONFIG else ("--shardsvr",)
+            processes.enter_context(primary_mongod(mongod, plans[name], directory / name, _CACHE_GB, *options))
 
         with ThreadPoolExecutor() as starting:
             list(starting.map(start, plans))

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fail_points import fail_point
+from tests.genuine_cluster import genuine_cluster
 from tests.integration.waiting import eventually
 from tests.interop.comparison import assert_same
-from tests.interop.deployment import HIGH, LOW, Deployment, Document
+from tests.interop.deployment import HIGH, LOW, Deployment, Document, genuine_deployment
+from tests.server_parameters import server_parameter
 
 Both = tuple[Deployment, Deployment]
 
@@ -29,7 +33,7 @@ def collection(deployment: Deployment, namespace: str, *bounds: int) -> None:
 
 
 @contextmanager
-def zone(deployment: Deployment, shard: int, name: str, **ranges: tuple[int, int]) -> Iterator[None]:
+def zone(deployment: Deployment, shard: int, name: str, **ranges: tuple[object, int]) -> Iterator[None]:
     """A zone of one shard with a range of each of some collections."""
     member = {"_configsvrAddShardToZone": deployment.shard_ids[shard], "zone": name}
     assert deployment.on_config(member)["ok"]
@@ -43,7 +47,7 @@ def zone(deployment: Deployment, shard: int, name: str, **ranges: tuple[int, int
         deployment.on_config({"_configsvrRemoveShardFromZone": deployment.shard_ids[shard], "zone": name})
 
 
-def set_range(deployment: Deployment, name: str, low: int, high: int, zone_name: str | None) -> None:
+def set_range(deployment: Deployment, name: str, low: object, high: int, zone_name: str | None) -> None:
     command = {"_configsvrUpdateZoneKeyRange": f"bal.{name}", "min": {"x": low}, "max": {"x": high}}
     reply = deployment.on_config({**command, "zone": zone_name})
     assert reply["ok"], reply
@@ -54,10 +58,12 @@ def status(deployment: Deployment, name: str) -> Document:
 
 
 @pytest.fixture(autouse=True)
-def idle_balancers(both: Both) -> None:
-    """They do nothing but during `balance`; in a new cluster they would."""
+def idle_balancers(both: Both) -> Iterator[None]:
+    """They do nothing but during `balance`; in a new cluster they would. MongoDB's rounds follow each other quickly."""
     for deployment in both:
         run(deployment, {"_configsvrBalancerStop": 1})
+    with fail_point(both[0].config, "overrideBalanceRoundInterval", intervalMs=200):
+        yield
 
 
 def test_collection_status(both: Both) -> None:
@@ -156,6 +162,19 @@ def test_removing_a_shard(both: Both) -> None:
     assert_same(both, ask)
 
 
+def fill(deployment: Deployment, name: str, count: int) -> None:
+    """Documents of 100 kB with the keys from 0 on, on the first shard."""
+    version = deployment.shard_version(f"bal.{name}", 0)
+    for number in range(count):
+        documents = [{"_id": number, "x": number, "filler": "x" * 100_000}]
+        reply = deployment.on_shard(0, {"insert": name, "documents": documents, "shardVersion": version}, db="bal")
+        assert reply.get("n") == 1, reply
+
+
+def placement(deployment: Deployment, name: str) -> list[Any]:
+    return [(chunk["min"], chunk["shard"]) for chunk in deployment.chunks(f"bal.{name}")]
+
+
 def moves(deployment: Deployment, namespace: str) -> list[Any]:
     """The moves that a balancer has begun."""
     fields = ("min", "max", "from", "to")
@@ -177,14 +196,12 @@ def balance(deployment: Deployment, is_done: Callable[[], bool]) -> None:
     eventually(is_done_at_rest, within=SECONDS_MAX, what="the balancer is done at rest")
 
 
-@pytest.mark.exhaustive
 def test_decisions_about_zones(both: Both) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         collection(deployment, "bal.zoned", 3, 8)
         with zone(deployment, 1, "bdecided", zoned=(0, 5)):
             balance(deployment, lambda: bool(status(deployment, "zoned")["balancerCompliant"]))
-            placement = [(chunk["min"], chunk["shard"]) for chunk in deployment.chunks("bal.zoned")]
-            return [placement, moves(deployment, "bal.zoned")]
+            return [placement(deployment, "zoned"), moves(deployment, "bal.zoned")]
 
     assert_same(both, ask)
 
@@ -213,11 +230,7 @@ def test_decisions_about_uneven_data(both: Both) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         collection(deployment, "bal.uneven")
         run(deployment, {"_configsvrConfigureCollectionBalancing": "bal.uneven", "chunkSize": 1})
-        documents = [{"_id": number, "x": number, "filler": "x" * 100_000} for number in range(80)]
-        version = deployment.shard_version("bal.uneven", 0)
-        for each in documents:
-            reply = deployment.on_shard(0, {"insert": "uneven", "documents": [each], "shardVersion": version}, db="bal")
-            assert reply.get("n") == 1, reply
+        fill(deployment, "uneven", 80)
         before = status(deployment, "uneven")
         balance(deployment, lambda: bool(status(deployment, "uneven")["balancerCompliant"]))
         begun = moves(deployment, "bal.uneven")
@@ -247,8 +260,7 @@ def test_decisions_about_jumbo_chunks(both: Both) -> None:
         finally:
             config.shards.update_one({"_id": first}, {"$unset": {"draining": True}})
             config.chunks.update_many({"uuid": uuid}, {"$unset": {"jumbo": True}})
-        placement = [(chunk["min"], chunk["shard"]) for chunk in deployment.chunks("bal.jumbo")]
-        return [before, moves(deployment, "bal.jumbo"), after, placement]
+        return [before, moves(deployment, "bal.jumbo"), after, placement(deployment, "jumbo")]
 
     assert_same(both, ask)
 
@@ -265,8 +277,7 @@ def test_decisions_about_several_zones(both: Both) -> None:
         with zone(deployment, 0, "bfirst", zones=(2, 4)), zone(deployment, 1, "bsecond", zones=(4, 8)):
             before = status(deployment, "zones")
             balance(deployment, lambda: bool(status(deployment, "zones")["balancerCompliant"]))
-            placement = [(chunk["min"], chunk["shard"]) for chunk in deployment.chunks("bal.zones")]
-            return [before, placement, sorted(moves(deployment, "bal.zones")[1:], key=str)]
+            return [before, placement(deployment, "zones"), sorted(moves(deployment, "bal.zones")[1:], key=str)]
 
     assert_same(both, ask)
 
@@ -287,3 +298,125 @@ def test_collections_that_are_left_alone(both: Both) -> None:
             return [(status(deployment, name), moves(deployment, f"bal.{name}")) for name in names]
 
     assert_same(both, ask)
+
+
+@pytest.mark.exhaustive
+def test_decisions_about_a_draining_shard_with_a_zone(both: Both) -> None:
+    """What belongs to its zone alone has nowhere to go, and does not count as a violation; the rest leaves."""
+
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.zoned_drain", 0, 5, 8)
+        shards, first = deployment.config.config.shards, deployment.shard_ids[0]
+        query = {"uuid": deployment.entry("bal.zoned_drain")["uuid"], "shard": first, "min": {"$ne": {"x": 0}}}
+        chunks = deployment.config.config.chunks
+        with zone(deployment, 0, "bstays", zoned_drain=(0, 5)):
+            shards.update_one({"_id": first}, {"$set": {"draining": True}})
+            try:
+                eventually(lambda: not status(deployment, "zoned_drain")["balancerCompliant"], what="it is draining")
+                balance(deployment, lambda: chunks.count_documents(query) == 0)
+                after = status(deployment, "zoned_drain")
+            finally:
+                shards.update_one({"_id": first}, {"$unset": {"draining": True}})
+        return [moves(deployment, "bal.zoned_drain"), after, placement(deployment, "zoned_drain")]
+
+    assert_same(both, ask)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("attempts", [True, False])
+def test_decisions_about_chunks_that_are_too_large(both: Both, *, attempts: bool) -> None:
+    """A chunk of several chunk sizes that violates its zone moves as a whole if the setting says so."""
+    name = f"large_{attempts}".lower()
+
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, f"bal.{name}", 1000)
+        run(deployment, {"_configsvrConfigureCollectionBalancing": f"bal.{name}", "chunkSize": 1})
+        fill(deployment, name, 40)
+        settings = deployment.config.config.settings
+        setting = {"attemptToBalanceJumboChunks": attempts}
+        settings.update_one({"_id": "balancer"}, {"$set": setting}, upsert=True)
+        try:
+            with zone(deployment, 1, "blarge", **{name: (LOW, 1000)}):
+                balance(deployment, lambda: bool(status(deployment, name)["balancerCompliant"]))
+                bounds = [each[:2] for each in moves(deployment, f"bal.{name}")]
+                assert len(bounds) == 1 or not attempts
+                return [
+                    bounds if attempts else "several",
+                    sorted({shard for _, shard in placement(deployment, name)[:-1]}),
+                ]
+        finally:
+            settings.update_one({"_id": "balancer"}, {"$unset": {"attemptToBalanceJumboChunks": 1}})
+
+    assert_same(both, ask)
+
+
+@pytest.mark.exhaustive
+def test_defragmentation(both: Both) -> None:
+    """Small chunks go to a neighbour, and what belongs together is merged, within zones.
+
+    Of two small neighbours on different shards, which are left out, MongoDB moves that of the shard with more data,
+    ours the lower one.
+    """
+
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.fragments", 0, 5, 10, 20, 30, 40)
+        run(deployment, {"_configsvrConfigureCollectionBalancing": "bal.fragments", "chunkSize": 4})
+        fill(deployment, "fragments", 55)
+        for low, high in ((5, 10), (20, 30)):
+            bounds = {"min": {"x": low}, "max": {"x": high}}
+            moved = deployment.move("bal.fragments", 1, **bounds, waitForDelete=True)
+            assert moved["ok"], moved
+        before = len(moves(deployment, "bal.fragments"))
+        with (
+            server_parameter(deployment.config, "chunkDefragmentationThrottlingMS", 0),
+            zone(deployment, 0, "bfragments", fragments=(10, 20)),
+        ):
+            command = {"_configsvrConfigureCollectionBalancing": "bal.fragments", "defragmentCollection": True}
+            begun = [run(deployment, command), status(deployment, "fragments")]
+            balance(deployment, lambda: "defragmentCollection" not in deployment.entry("bal.fragments"))
+        return [
+            *begun,
+            placement(deployment, "fragments"),
+            moves(deployment, "bal.fragments")[before:],
+            status(deployment, "fragments"),
+        ]
+
+    assert_same(both, ask)
+
+
+@pytest.fixture
+def both_by_count(mongod_binary: str, tmp_path: Path, own_inside: Deployment) -> Iterator[Both]:
+    """Balancers that even out numbers of chunks: MongoDB's does so without the feature that made it go by size."""
+    by_count = ("--setParameter", "featureFlagBalanceAccordingToDataSize=false")
+    settings = own_inside.config.config.settings
+    with (
+        genuine_cluster(mongod_binary, tmp_path, routers=0, config_options=by_count) as cluster,
+        genuine_deployment(cluster) as genuine,
+        fail_point(genuine.config, "overrideBalanceRoundInterval", intervalMs=200),
+    ):
+        run(genuine, {"_configsvrBalancerStop": 1})
+        settings.update_one({"_id": "balancer"}, {"$set": {"balancerPolicy": "chunkCount"}}, upsert=True)
+        try:
+            yield genuine, own_inside
+        finally:
+            settings.update_one({"_id": "balancer"}, {"$unset": {"balancerPolicy": 1}})
+
+
+@pytest.mark.exhaustive
+def test_decisions_by_the_number_of_chunks(both_by_count: Both) -> None:
+    """Whole chunks move, the first ones first; then a zone takes a chunk of one shard, and has one on the other.
+
+    If it took two, ours would even out the rest, for which MongoDB's ideal number is that of all chunks.
+    """
+
+    def ask(deployment: Deployment) -> list[Any]:
+        collection(deployment, "bal.counted", 0, 5, 10, 15, 20, 25, 30)
+        before = status(deployment, "counted")
+        balance(deployment, lambda: bool(status(deployment, "counted")["balancerCompliant"]))
+        begun = moves(deployment, "bal.counted")
+        with zone(deployment, 1, "bcounted", counted=(10, 20)):
+            violated = status(deployment, "counted")
+            balance(deployment, lambda: bool(status(deployment, "counted")["balancerCompliant"]))
+            return [before, begun, violated, moves(deployment, "bal.counted"), placement(deployment, "counted")]
+
+    assert_same(both_by_count, ask)
