@@ -17,6 +17,7 @@ from bson.binary import UUID_SUBTYPE, Binary
 from bench.plan import request
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.access_control import AccessControl
+from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.login import Login
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
@@ -46,7 +47,7 @@ def measure_access() -> dict[str, float]:
 async def _measure() -> dict[str, float]:
     auth = ClusterAuth()
     auth.use(None, ("a" * 60,))
-    access = AccessControl(cast("Any", _Catalog()), auth, lambda: _CACHE_SECONDS)
+    access = AccessControl(cast("Any", _Catalog()), auth, lambda: _CACHE_SECONDS, AnybodySeen())
     await access.users.read(_USER)
     client = cast("Any", SimpleNamespace(login=Login(user=_USER)))
     lsid = {"id": Binary(os.urandom(16), UUID_SUBTYPE)}

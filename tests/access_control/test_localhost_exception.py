@@ -18,16 +18,18 @@ from shardwright.deploy.topology import ProcessPlan, Role
 from tests.access_control.users import PASSWORD, LogIn
 from tests.credentials import NOBODY
 from tests.integration.raw_client import RawClient, raw_client
-from tests.integration.routers import router_of
+from tests.integration.routers import connect_to_all, router_of
 from tests.local_cluster import RunningCluster, running_cluster, set_credentials
 from tests.wire.raw_connection import RawConnection
 
 Command = dict[str, Any]
 
 UNAUTHORIZED: Final = 13
+_CONNECTIONS: Final = 12
 AT_ONCE: Final = 8
 ROOT: Final = {"role": "root", "db": "admin"}
 FIRST: Final = {"createUser": "first", "pwd": PASSWORD, "roles": ["root"]}
+MISSING_SHARD: Final = {"addShard": "missing/127.0.0.1:1"}
 RESTRICTION: Final = {"clientSource": ["127.0.0.1"]}
 
 REFUSED: Final[list[tuple[str, Command]]] = [
@@ -59,18 +61,45 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
 
 
 @pytest.fixture
-def router(keyed: RunningCluster, tmp_path: Path) -> Iterator[str]:
-    """The address of a new router of the cluster, which has no user."""
-    system = keyed.credentials(is_router=False)
+def without_users(keyed: RunningCluster) -> RunningCluster:
+    """The cluster, which has no user."""
     with keyed.direct("config.0.configd") as config:
         for db in ("admin", "$external"):
             config[db].command("dropAllUsersFromDatabase", 1)
             config[db].command("dropAllRolesFromDatabase", 1)
-    options = (*keyed.daemon_options, "--bind-ip", "0.0.0.0", "--unix-socket-directory", str(tmp_path))
-    config_servers = f"config/{keyed.address('config.0.configd')}"
-    with router_of(config_servers, *options, register=lambda address: set_credentials(address, system)) as (address, _):
+    return keyed
+
+
+@contextmanager
+def new_router(cluster: RunningCluster, *options: str) -> Iterator[str]:
+    """The address of a new router, where connections do not log in."""
+    system = cluster.credentials(is_router=False)
+    config_servers = f"config/{cluster.address('config.0.configd')}"
+    with router_of(
+        config_servers, *cluster.daemon_options, *options, register=lambda address: set_credentials(address, system)
+    ) as (address, _):
         set_credentials(address, NOBODY)
         yield address
+
+
+@pytest.fixture
+def router(without_users: RunningCluster, tmp_path: Path) -> Iterator[str]:
+    """The address of a new router of the cluster, which has no user."""
+    with new_router(without_users, "--bind-ip", "0.0.0.0", "--unix-socket-directory", str(tmp_path)) as address:
+        yield address
+
+
+@pytest.fixture
+def at_both_workers(without_users: RunningCluster) -> Iterator[list[RawClient]]:
+    """Connections to both processes of another new router, which have not logged in."""
+    with new_router(without_users, "--workers", "2") as address:
+        set_credentials(address, without_users.credentials(is_router=False))
+        connections = connect_to_all(address, 2, _CONNECTIONS)
+        for raw in connections:
+            assert raw.command({"logout": 1}, db="local")["ok"]
+        yield connections
+        for raw in connections:
+            raw.socket.close()
 
 
 @pytest.fixture
@@ -102,13 +131,13 @@ def test_what_a_mongod_lets_strangers_do(router: str, mongod: str) -> None:
         for command in STRICTER:
             assert verdict(ours, command, "admin")[0] == UNAUTHORIZED
             assert verdict(theirs, command, "admin")[0] != UNAUTHORIZED
-        assert verdict(ours, {"addShard": "missing/127.0.0.1:1"}, "admin")[0] not in (0, UNAUTHORIZED)
+        assert verdict(ours, MISSING_SHARD, "admin")[0] not in (0, UNAUTHORIZED)
         assert verdict(ours, FIRST, "admin") == verdict(theirs, FIRST, "admin") == (0, "")
         again = {**FIRST, "createUser": "second"}
         expected = verdict(theirs, again, "admin")
         assert expected[0] == UNAUTHORIZED
         assert verdict(ours, again, "admin") == expected
-        assert verdict(ours, {"addShard": "missing/127.0.0.1:1"}, "admin")[0] == UNAUTHORIZED
+        assert verdict(ours, MISSING_SHARD, "admin")[0] == UNAUTHORIZED
     with raw_client(router) as raw:
         LogIn(raw, "first").complete()
         assert raw.command({"usersInfo": 1})["users"][0]["roles"] == [ROOT]
@@ -121,6 +150,37 @@ def test_it_is_over_for_good(router: str, keyed: RunningCluster) -> None:
         with keyed.direct("config.0.configd") as config:
             config.admin.command("dropUser", "first")
         assert raw.command(FIRST)["code"] == UNAUTHORIZED
+
+
+def test_it_is_over_at_every_router(router: str, at_both_workers: list[RawClient]) -> None:
+    def who_may_be_the_first() -> set[bool]:
+        """Those who may are told what they may not do, and the others that they have to log in."""
+        told = {verdict(raw, {"usersInfo": 1}, "admin")[1] for raw in at_both_workers}
+        return {text != "command usersInfo requires authentication" for text in told}
+
+    assert who_may_be_the_first() == {True}
+    with raw_client(router) as raw:
+        assert raw.command(FIRST)["ok"]
+    assert who_may_be_the_first() == {False}
+    assert {raw.command(FIRST)["code"] for raw in at_both_workers} == {UNAUTHORIZED}
+
+
+def test_it_is_over_for_good_at_every_process_of_a_router(
+    at_both_workers: list[RawClient], keyed: RunningCluster
+) -> None:
+    assert at_both_workers[0].command(FIRST)["ok"]
+    with keyed.direct("config.0.configd") as config:
+        config.admin.command("dropUser", "first")
+    assert {raw.command(FIRST).get("code", 0) for raw in at_both_workers} == {UNAUTHORIZED}
+
+
+def test_a_log_in_ends_it_for_good(router: str, keyed: RunningCluster) -> None:
+    with keyed.direct("config.0.configd") as config, raw_client(router) as raw:
+        config.admin.command("createUser", "first", pwd=PASSWORD, roles=["root"])
+        LogIn(raw, "first").complete()
+        config.admin.command("dropUser", "first")
+        with raw_client(router) as stranger:
+            assert stranger.command(FIRST)["code"] == UNAUTHORIZED
 
 
 def test_a_role_ends_it_too(router: str, keyed: RunningCluster) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.privileges import CLUSTER, Privileges
 from shardwright.daemon.user_names import UserName, with_owner_of_session
+from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.authorized_user import AuthorizedUser
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
@@ -51,14 +52,19 @@ class AccessControl:
         catalog: the config servers.
         auth: how the parts of the cluster recognise each other.
         cache_seconds: returns how old a user's description may be.
+        seen: whether there has ever been a user.
 
     Attributes:
         users: the users.
+        seen: see above.
         scram: log-ins.
     """
 
-    def __init__(self, catalog: CatalogClient, auth: ClusterAuth, cache_seconds: Callable[[], float]) -> None:
-        self.users = UserCache(catalog, cache_seconds)
+    def __init__(
+        self, catalog: CatalogClient, auth: ClusterAuth, cache_seconds: Callable[[], float], seen: AnybodySeen
+    ) -> None:
+        self.users = UserCache(catalog, cache_seconds, seen)
+        self.seen = seen
         self.scram = ScramLogin(self.users, auth)
         self._localhost = LocalhostException(self.users)
 

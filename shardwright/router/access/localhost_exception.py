@@ -17,7 +17,7 @@ _EXTERNAL: Final = "$external"
 
 
 class LocalhostException:
-    """Ends for good with the first user or role that is seen.
+    """Ends for good with the first user or role that the router sees, in whichever way.
 
     Args:
         users: of the cluster.
@@ -25,7 +25,6 @@ class LocalhostException:
 
     def __init__(self, users: UserCache) -> None:
         self._users = users
-        self._is_over = False
         self._creating: tuple[ClientConnection, object] | None = None
 
     async def is_in_force(self, client: ClientConnection, request: Request) -> bool:
@@ -36,12 +35,11 @@ class LocalhostException:
         Raises:
             CommandError: the config servers cannot be read.
         """
-        if self._is_over or self._is_being_used() or not _is_from_this_machine(client.peer):
+        if self._is_being_used() or not _is_from_this_machine(client.peer):
             return False
         if request.name == "createUser" and is_granted(request):
             self._creating = client, client.state  # before the question: another answer to it would be too old
-        self._is_over = await self._users.is_anybody_known()
-        return not self._is_over
+        return not await self._users.was_there_ever_anybody()
 
     def _is_being_used(self) -> bool:
         """Whether the operation that was let in last still runs."""

@@ -11,6 +11,7 @@ from time import monotonic
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.account import Account
+from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -24,11 +25,13 @@ class UserCache:
     Args:
         catalog: the config servers.
         seconds_max: returns how old a description may be.
+        seen: is told when there is anybody.
     """
 
-    def __init__(self, catalog: CatalogClient, seconds_max: Callable[[], float]) -> None:
+    def __init__(self, catalog: CatalogClient, seconds_max: Callable[[], float], seen: AnybodySeen) -> None:
         self._catalog = catalog
         self._seconds_max = seconds_max
+        self._seen = seen
         self._users: dict[UserName, tuple[AuthorizedUser, float]] = {}
         self._generation = 0
 
@@ -72,6 +75,7 @@ class UserCache:
         self._users.pop(name, None)
         if not documents:
             return None
+        self._seen.note()
         user = AuthorizedUser.from_document(documents[0])
         if generation == self._generation:  # else it may be as it was before a change
             self._users[name] = (user, began)
@@ -84,14 +88,22 @@ class UserCache:
             CommandError: the config servers cannot be read.
         """
         question = {"usersInfo": [name.to_document()], "showCredentials": True}
-        return Account.from_documents(name, (await self._catalog.command(question))["users"])
+        documents = (await self._catalog.command(question))["users"]
+        if documents:
+            self._seen.note()
+        return Account.from_documents(name, documents)
 
-    async def is_anybody_known(self) -> bool:
-        """Whether the cluster has any user or role.
+    async def was_there_ever_anybody(self) -> bool:
+        """Whether this router has seen a user or a role before, or the cluster has one now.
 
         Raises:
             CommandError: the config servers cannot be read.
         """
+        if not self._seen.is_true and await self._is_there_anybody():
+            self._seen.note()
+        return self._seen.is_true
+
+    async def _is_there_anybody(self) -> bool:
         if (await self._catalog.command({"usersInfo": {"forAllDBs": True}}))["users"]:
             return True
         return bool((await self._catalog.command({"rolesInfo": 1}))["roles"])

@@ -40,6 +40,9 @@ _READS: Final = {
     "rolesInfo": "The roles of the database.",
 }
 
+_CREATING: Final = frozenset({"createUser", "createRole"})
+"""After which there is somebody."""
+
 _NOT_PASSED_ON: Final = frozenset({"$db", "$clusterTime", "$readPreference", "lsid", "txnNumber", "writeConcern"})
 _NONCE_BYTES: Final = 8
 
@@ -49,8 +52,12 @@ _NAMING: Final = {"usersInfo": "UserName", "rolesInfo": "RoleName"}
 
 def _writing(summary: str) -> CommandHandler:
     async def change(operation: Operation) -> Reply:
+        access = operation.context.access
         try:
-            return await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
+            done = await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
+            if access is not None and operation.request.name in _CREATING:
+                access.seen.note()
+            return done
         finally:
             await _forget_users(operation)  # also after an error, since the change may have been made nevertheless
 

@@ -11,6 +11,7 @@ from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.access.access_control import AccessControl
+from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.context.client_times import ClientTimes
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.fail_point_names import FAIL_POINT_NAMES
@@ -89,14 +90,18 @@ class RouterContext:
         sockets = options.worker_sockets
         self.default_concerns = DefaultConcerns()
         self.slow_operations = SlowOperations(options.slow_ms)
-        self.shared_counts = SharedCounts(Path(sockets[0]).parent if sockets else None)
+        shared_directory = Path(sockets[0]).parent if sockets else None
+        self.shared_counts = SharedCounts(shared_directory)
         self.fail_points = FailPoints(FAIL_POINT_NAMES, self.shared_counts.counter)
         self.pools = ConnectionPools(_handshake, options.pool)
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.log_ins = AccessControl(
-            self.catalog, CLUSTER_AUTH, lambda: float(self.parameters["userCacheInvalidationIntervalSecs"])
+            self.catalog,
+            CLUSTER_AUTH,
+            lambda: float(self.parameters["userCacheInvalidationIntervalSecs"]),
+            AnybodySeen(shared_directory),
         )
         self.access = self.log_ins if CLUSTER_AUTH.is_on else None
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
