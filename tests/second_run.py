@@ -3,7 +3,7 @@
 Clients of routers are the first user, whose role is root; those of other processes log in as a part of the cluster. So
 what is tried is that everything also works for users, and that processes that authenticate still find each other, also
 while some of them die. All of ``tests/integration`` takes part but `NOT_CLOSED`, and `FURTHER` of what is elsewhere. A
-quick run takes some of the files, without `UNTRIED`, and the turn of each comes within `DAYS` days.
+quick run takes some of the files, and the turn of each comes within `DAYS` days.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,20 +12,16 @@ from typing import Final
 
 import pytest
 
-DAYS: Final = 5
+DAYS: Final = 10
 
 FURTHER: Final = (
-    "tests/integration/test_failover.py::test_a_change_stream_goes_on",
-    "tests/integration/test_failover.py::test_step_down_during_writes",
-    "tests/integration/test_move_primary.py::test_no_acknowledged_write_is_lost_or_doubled",
-    "tests/integration/test_owner_changes.py::test_in_a_transaction_after_other_statements",
     "tests/migration/test_failover.py::test_step_down",
     "tests/migration/test_many_moves.py::test_many_moves_in_a_row_under_writes",
     "tests/resharding/test_reshard_collection.py::test_writers_lose_nothing",
     "tests/resharding/test_elections.py::test_election",
     "tests/router/test_slow_log.py",
 )
-"""Tests of other folders and of files that do not take part as a whole: how their identifiers begin.
+"""Tests of other folders: how their identifiers begin.
 
 Most of ``router/`` compares a router with a mongod, to which no user of the cluster can log in; ``access_control/`` has
 such comparisons with the same users on both.
@@ -55,6 +51,9 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
     "tests/integration/test_local_operations.py::test_operations_are_killed_by_the_key_of_their_client": (
         "`_killOperations` is for the cluster alone"
     ),
+    "tests/integration/test_owner_changes.py::test_what_a_client_may_bypass": (
+        "the first user has the privilege bypassWriteBlockingMode, and cannot ask for it in a field"
+    ),
     "tests/integration/test_session_fields.py::test_wrong_session_fields": (
         "compares with a mongod, to which only a part of the cluster can log in, and that may name users in `lsid`"
     ),
@@ -66,50 +65,6 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
     "tests/mongosh/test_scripts.py::test_session[sharding.js]": "opens a connection by its address alone",
 }
 """Tests and files that have to be open, and why."""
-
-UNTRIED: Final = frozenset(
-    f"tests/integration/test_{name}.py"
-    for name in (
-        "audited_changes",
-        "balancing",
-        "commit_faults",
-        "ddl_conflicts",
-        "defragmentation",
-        "failover",
-        "faults",
-        "frozen_shards",
-        "join_argument_errors",
-        "join_matrix",
-        "large_joins",
-        "log_rotation",
-        "many_changes",
-        "merge_faults",
-        "merged_bytes",
-        "metadata_consistency",
-        "move_primary",
-        "options_of_legs",
-        "out_faults",
-        "owner_changes",
-        "paused_owner_changes",
-        "random_ddl",
-        "readers_beside_moves",
-        "redacted_logs",
-        "reshaped_under_load",
-        "restarts",
-        "retried_batches",
-        "retries_after_faults",
-        "retry_storm",
-        "shard_key_rules",
-        "slow_clients",
-        "stale_pipelines",
-        "start_orders",
-        "ten_thousand_chunks",
-        "ttl",
-        "writes_by_id_during_moves",
-        "written_joins",
-    )
-)
-"""Files that no quick run takes, because they have not been run on closed clusters so far; ``--all --closed`` does."""
 
 
 def files() -> tuple[str, ...]:
@@ -125,8 +80,8 @@ def chosen(items: Iterable[pytest.Item], seed: int | None) -> tuple[list[pytest.
         items: all tests that were collected.
         seed: whose turn it is; None if all of them are run.
     """
-    tried = (*(f"{name}::" for name in files() if name not in UNTRIED), *FURTHER)
-    turns = (*tried, *UNTRIED) if seed is None else tried[seed % DAYS :: DAYS]
+    every = (*(f"{name}::" for name in files()), *FURTHER)
+    turns = every if seed is None else every[seed % DAYS :: DAYS]
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:

@@ -36,6 +36,16 @@ AS_ON_MONGOD: Final[list[dict[str, Any]]] = [
 ]
 
 
+_NO_NAMES: Final[tuple[Any, ...]] = (3, None, [])
+NOT_NAMED: Final[list[dict[str, Any]]] = [
+    *({"$out": {"db": db, "coll": "x"}} for db in _NO_NAMES),
+    *({"$out": {"db": db, "coll": 3}} for db in ("shop", 3)),
+    *({"$out": out} for out in ({"coll": "x"}, {"db": "shop", "coll": "x", "other": 1}, {})),
+    *({"$merge": {"into": {"db": db, "coll": "x"}}} for db in _NO_NAMES if db is not None),
+]
+"""Collections to write to whose database, or whose name, is none."""
+
+
 def test_repeated_fields_are_judged_as_by_mongod(closed: RunningCluster, plain: PlainMongod) -> None:
     with raw_user(closed, "writer") as ours, raw_client(plain.address) as theirs:
         LogIn(theirs, "writer").complete()
@@ -44,6 +54,17 @@ def test_repeated_fields_are_judged_as_by_mongod(closed: RunningCluster, plain: 
             seen = ours.command(command, db="shop")
             assert expected["ok"] == 0
             assert (seen.get("code"), seen.get("errmsg")) == (expected["code"], expected["errmsg"])
+
+
+def test_a_target_without_a_name_is_refused_as_by_mongod(closed: RunningCluster, plain: PlainMongod) -> None:
+    with raw_user(closed, "writer") as ours, raw_client(plain.address) as theirs:
+        LogIn(theirs, "writer").complete()
+        for stage in NOT_NAMED:
+            for command in (aggregate(stage), {"explain": aggregate({"$limit": 1}, stage)}):
+                expected = theirs.command(command, db="shop")
+                seen = ours.command(command, db="shop")
+                assert expected["ok"] == 0
+                assert (seen.get("code"), seen.get("errmsg")) == (expected["code"], expected["errmsg"]), command
 
 
 # A mongod that gets these from a user who may read "plain" ends with a failed invariant.

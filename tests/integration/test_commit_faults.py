@@ -17,6 +17,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
 from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from shardwright.daemon.user_names import UserName
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
@@ -351,8 +352,11 @@ def recovery(tokens: Tokens) -> Document:
 
 def lose_transaction(cluster: FaultCluster, tokens: Tokens) -> None:
     """Abort the participant's part of the transaction on its mongod, behind everybody's back."""
+    application = credentials_for(cluster.router_addresses[0])
+    owner = {"uid": UserName(application.user, application.database).digest} if application.user else {}
+    fields = {**tokens.fields, "lsid": {**tokens.fields["lsid"], **owner}}
     with raw_client(cluster.running.address(f"{PARTICIPANT}.mongod")) as mongod:
-        reply = mongod.command({"abortTransaction": 1, **tokens.fields, "autocommit": False})
+        reply = mongod.command({"abortTransaction": 1, **fields, "autocommit": False})
     assert reply["ok"], reply
 
 

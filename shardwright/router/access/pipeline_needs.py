@@ -25,6 +25,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import duplicate_field
 from shardwright.wire.rawbson import WholeDocument, decode_whole, is_string
 from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name_of
 
 _UNKNOWN_STAGE: Final = 40324
 _INTERNAL: Final = "$_internal"
@@ -157,10 +158,10 @@ def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
         _refuse_repeated(name, argument)
         into = argument.get("into")
     if isinstance(into, Mapping):
-        if name == "$out" and isinstance(into, WholeDocument) and into.repeated:
-            raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
+        if name == "$out":
+            _refuse_unless_named(into)
         _refuse_repeated("into", into)
-        target = Resource(named_database(into.get("db"), db), str(into.get("coll", "")))
+        target = Resource(_target_database(into.get("db"), db), str(into.get("coll", "")))
     else:
         target = Resource(db, str(into))
     actions = ["insert", "remove"] if name == "$out" else ["insert", "update"]
@@ -171,6 +172,31 @@ def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
         if argument.get("whenNotMatched") == "discard":
             actions.remove("insert")
     yield from (Need(action, target) for action in actions)
+
+
+def _target_database(given: object, default: str) -> str:
+    """The database that the target of a ``$merge`` names.
+
+    Raises:
+        CommandError: TypeMismatch, as a mongod has it before it asks who sends it.
+    """
+    if given is not None and not isinstance(given, str):
+        text = f"BSON field 'into.db' is the wrong type '{type_name_of(given)}', expected type 'string'"
+        raise CommandError(ErrorCode.TypeMismatch, text)
+    return default if given is None else given
+
+
+def _refuse_unless_named(out: Mapping[str, Any]) -> None:
+    """Refuse what a mongod takes for no collection, before it asks who sends it.
+
+    Raises:
+        CommandError: 16994, it has other fields; 13111, one of them is no string.
+    """
+    if len(out) != 2 or not {"db", "coll"} <= out.keys() or (isinstance(out, WholeDocument) and out.repeated):
+        raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
+    for name in ("coll", "db"):
+        if not isinstance(out[name], str):
+            raise CommandError(13111, f"wrong type for field ({name}) {type_name_of(out[name])} != string")
 
 
 def _refuse_repeated(path: str, document: Mapping[str, Any]) -> None:
