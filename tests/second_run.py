@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-DAYS: Final = 10
+DAYS: Final = 7
 
 FURTHER: Final = (
     "tests/migration/test_failover.py::test_step_down",
