@@ -52,11 +52,10 @@ _NAMING: Final = {"usersInfo": "UserName", "rolesInfo": "RoleName"}
 
 def _writing(summary: str) -> CommandHandler:
     async def change(operation: Operation) -> Reply:
-        access = operation.context.access
         try:
             done = await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
-            if access is not None and operation.request.name in _CREATING:
-                access.seen.note()
+            if operation.request.name in _CREATING:
+                operation.context.log_ins.seen.note()
             return done
         finally:
             await _forget_users(operation)  # also after an error, since the change may have been made nevertheless
