@@ -73,4 +73,4 @@ def test_a_database_that_is_no_name_is_refused(db: object) -> None:
     merge = {"$merge": {"into": {"db": db, "coll": "target"}}}
     with pytest.raises(CommandError) as refused:
         needs({"aggregate": "goods", "pipeline": [merge]})
-    assert refused.value.code == ErrorCode.Unauthorized
+    assert refused.value.code == ErrorCode.TypeMismatch
