@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from shardwright.wire.field_errors import duplicate_field
-from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.rawbson import OBJECT, spans, spans_at_any_depth
 
 _JOINS: Final = frozenset({b"$graphLookup", b"$lookup"})
 _ANY_JOIN: Final = re.compile(rb"\$(?:graphLookup|lookup)\0")
@@ -22,13 +22,9 @@ def refuse_repeated_join_fields(document: bytes) -> None:
     """
     if _ANY_JOIN.search(document) is None:
         return
-    pending = [0]
-    while pending:
-        for name, (kind, _, value_start, _) in spans(document, pending.pop()):
-            if kind in (OBJECT, ARRAY):
-                pending.append(value_start)
-            if kind == OBJECT and name in _JOINS:
-                refuse_repeated_fields(document, value_start, name.decode())
+    for name, (kind, _, value_start, _) in spans_at_any_depth(document):
+        if kind == OBJECT and name in _JOINS:
+            refuse_repeated_fields(document, value_start, name.decode())
 
 
 def refuse_repeated_fields(document: bytes, start: int, path: str) -> None:

@@ -287,3 +287,10 @@ def test_find_returns_the_first_of_two_and_reads_no_further() -> None:
     assert rawbson.find(document, b"a") == (rawbson.NULL, 4, 7, 7)
     with pytest.raises(InvalidBSONError):
         rawbson.find(document, b"b")
+
+
+def test_spans_at_any_depth() -> None:
+    nested = rawbson.encode_elements({"a": {"b": [{"c": 1}]}}) + rawbson.encode_elements({"a": 2})
+    found = list(rawbson.spans_at_any_depth(rawbson.from_elements(nested)))
+    assert sorted(name for name, _ in found) == [b"0", b"a", b"a", b"b", b"c"]
+    assert [span[0] for name, span in found if name == b"c"] == [rawbson.INT32]

@@ -7,7 +7,7 @@ know some of the commands. Test commands are enabled on it for `prepareTransacti
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.rawbson import spans_at_any_depth
 from shardwright.wire.repeated_fields import refuse_repeated_join_fields
 from shardwright.wire.request import Request
 
@@ -77,7 +77,7 @@ def is_internal(request: Request) -> bool:
         return False
     frame = request.message.frame
     return any(mark in frame for mark in _MARKS) and any(
-        _is_internal_name(field) for document in _documents(request) for field in _names(document)
+        _is_internal_name(field) for document in _documents(request) for field, _ in spans_at_any_depth(document)
     )
 
 
@@ -111,19 +111,3 @@ def _documents(request: Request) -> Iterator[bytes]:
 
 def _is_internal_name(name: bytes) -> bool:
     return name in _NAMES or name.startswith(_PREFIX)
-
-
-def _names(document: bytes) -> Iterator[bytes]:
-    """The names of all fields, at whatever depth: stages are also in stages and expressions.
-
-    Fields are not decoded, which would lose those whose names come again.
-
-    Raises:
-        InvalidBSONError: it is not well-formed.
-    """
-    pending = [0]
-    while pending:
-        for name, (kind, _, value_start, _) in spans(document, pending.pop()):
-            yield name
-            if kind in (OBJECT, ARRAY):
-                pending.append(value_start)

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.rawbson import spans_at_any_depth
 from shardwright.wire.repeated_fields import refuse_repeated_join_fields
 from shardwright.wire.request import Request
 from shardwright.wire.update_pipelines import update_pipelines
@@ -54,7 +54,7 @@ def check_update_stages(request: Request) -> None:
 
 def _check(document: bytes) -> None:
     if _SUSPICIOUS.search(document) is not None:
-        _check_names(_names(document))
+        _check_names(name for name, _ in spans_at_any_depth(document))
     refuse_repeated_join_fields(document)
 
 
@@ -64,10 +64,3 @@ def _check_names(names: Iterator[bytes]) -> None:
             raise CommandError(NOT_IN_USER_REQUESTS, f"{name.decode()} is not allowed in user requests")
         if name in _OF_SERVERS:
             raise CommandError(NOT_IN_USER_REQUESTS, f"{name.decode()}' is not allowed in user requests")  # as mongod
-
-
-def _names(document: bytes, start: int = 0) -> Iterator[bytes]:
-    for name, (kind, _, value_start, _) in spans(document, start):
-        yield name
-        if kind in (OBJECT, ARRAY):
-            yield from _names(document, value_start)

@@ -32,6 +32,7 @@ from shardwright.wire.rawbson.spans import (
     find,
     index,
     spans,
+    spans_at_any_depth,
 )
 from shardwright.wire.rawbson.types import (
     ARRAY,
@@ -117,6 +118,7 @@ __all__ = [
     "is_string",
     "raw_document",
     "spans",
+    "spans_at_any_depth",
     "string_value",
     "with_value",
     "without",

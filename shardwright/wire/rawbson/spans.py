@@ -218,3 +218,18 @@ def _variable_size(document: bytes, kind: int, way: int, value_start: int, end: 
     if length < 0:
         raise InvalidBSONError("a negative length")
     return length + (5 if way == _BINARY else 16)
+
+
+def spans_at_any_depth(document: bytes) -> Iterator[tuple[bytes, Span]]:
+    """The names and spans of all elements, also of nested documents and arrays, and of those whose name comes again.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    pending = [0]
+    while pending:
+        for each in spans(document, pending.pop()):
+            yield each
+            kind, _, value_start, _ = each[1]
+            if kind in (OBJECT, ARRAY):
+                pending.append(value_start)
