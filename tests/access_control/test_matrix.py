@@ -199,6 +199,7 @@ AS_ON_MONGOD: Final[list[tuple[str, Command]]] = [
     ("admin", {"listDatabases": 1}),
     ("admin", {"listDatabases": 1, "authorizedDatabases": True}),
     ("admin", {"listDatabases": 1, "authorizedDatabases": False}),
+    ("admin", {"listDatabases": 1, "authorizedDatabases": None}),
     ("shop", {"listCollections": 1}),
     ("shop", {"listCollections": 1, "nameOnly": True, "authorizedCollections": True}),
     ("other", {"listCollections": 1, "nameOnly": True, "authorizedCollections": True}),

@@ -1,9 +1,11 @@
 """Replies in which a router differs easily: explain, null queries, dropped collections, indexes, counters."""
 
+import re
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
@@ -119,6 +121,56 @@ def test_results_of_merge_that_exist(router: Client, plain: Client, matched: str
     stage = {"$merge": {"into": target, "on": on, "whenMatched": matched}}
     command = {"aggregate": "results", "pipeline": [stage], "cursor": {}}
     ours, theirs = (run(client, command, DB) for client in (router, plain))
+    assert ours == theirs
+
+
+NO_BOOLEANS: Final[list[Any]] = ["x", 5, 0, None, {}, Decimal128("1")]
+AGGREGATIONS: Final[list[Command]] = [
+    *({"aggregate": "sharded", "pipeline": [], "explain": wrong} for wrong in NO_BOOLEANS),
+    *({"aggregate": number, "pipeline": [], "cursor": {}} for number in (Decimal128("1"), Decimal128("1.0"), 1.0)),
+    *({"aggregate": number, "pipeline": [{"$documents": []}]} for number in (Decimal128("2"), Decimal128("NaN"), 1.5)),
+    {"aggregate": Decimal128("1"), "pipeline": [{"$documents": []}]},
+    {"aggregate": "sharded", "pipeline": [{"$match": {"_id": "none"}}], "explain": False},
+]
+
+
+@pytest.mark.parametrize("command", AGGREGATIONS, ids=str)
+@pytest.mark.parametrize("cursor", [{"cursor": {}}, {}], ids=str)
+def test_arguments_of_aggregate(router: Client, plain: Client, command: Command, cursor: Command) -> None:
+    ours, theirs = (run(client, {**command, **cursor}, DB) for client in (router, plain))
+    for reply in (ours, theirs):
+        reply.pop("cursor", None)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("stage", [{"$project": {"_id": 0}}, {"$set": {"_id": {"a": "x"}}}], ids=str)
+def test_events_without_their_tokens(router: Client, plain: Client, stage: Command) -> None:
+    def refused(client: Client) -> Command:
+        stream = run(client, {"aggregate": "watched", "pipeline": [{"$changeStream": {}}, stage], "cursor": {}}, DB)
+        client[DB].watched.insert_one({})
+        more = {"getMore": Int64(stream["cursor"]["id"]), "collection": "watched", "maxTimeMS": 1000}
+        reply = eventually(lambda: next((each for each in [run(client, more, DB)] if not each["ok"]), None))
+        # A mongos has no executor of its own.
+        text = reply["errmsg"].removeprefix("Executor error during getMore :: caused by :: ")
+        return {**reply, "errmsg": re.sub('"[0-9A-F]+"', "TOKEN", text)}
+
+    for client in (router, plain):
+        client[DB].watched.insert_one({})
+    assert refused(router) == refused(plain)
+
+
+@pytest.mark.parametrize("read", [{"find": "sharded"}, {"aggregate": "sharded", "pipeline": [], "cursor": {}}], ids=str)
+def test_snapshot_at_a_time_and_after_one(router: Client, plain: Client, read: Command) -> None:
+    time = Timestamp(5, 1)
+    concern = {"level": "snapshot", "atClusterTime": time, "afterClusterTime": time}
+    refused = run(router, {**read, "readConcern": concern}, DB)
+    assert refused["code"] == 72
+    assert refused == run(plain, {**read, "readConcern": concern}, DB)
+
+
+@pytest.mark.parametrize("root", ["", "fs"])
+def test_md5_of_a_file_that_does_not_exist(router: Client, plain: Client, root: str) -> None:
+    ours, theirs = (run(client, {"filemd5": "none", "root": root}, DB) for client in (router, plain))
     assert ours == theirs
 
 

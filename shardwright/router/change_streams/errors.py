@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import from_elements
 
 RESUMABLE: Final = "ResumableChangeStreamError"
 NON_RESUMABLE: Final = "NonResumableChangeStreamError"
@@ -50,13 +52,18 @@ def token_not_found(token: ResumeToken) -> CommandError:
     )
 
 
-def id_modified(expected: ResumeToken, found: str) -> CommandError:
-    """The error when the client's stages have changed or removed an event's ``_id``."""
+def id_modified(expected: ResumeToken, found: bytes) -> CommandError:
+    """The error when the client's stages have changed or removed an event's ``_id``.
+
+    Args:
+        expected: what it was.
+        found: the raw element that it has become; empty if it is gone.
+    """
     return CommandError(
         ErrorCode.ChangeStreamFatalError,
         "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. "
         "Modifying the _id field of an event makes it impossible to resume the stream from that point. Only "
         "transformations that retain the unmodified _id field are allowed. Expected: "
-        f'{{_id: {{_data: "{expected.data}"}}}} but found: {found}',
+        f'{{ _id: {{ _data: "{expected.data}" }} }} but found: {document_text(from_elements(found))}',
         labels=(NON_RESUMABLE,),
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import bson
 import trio
 
 from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS, operation_type
@@ -16,6 +15,7 @@ from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.replies.document_size import check_size
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import find
 
 _LOOKUPS_AT_ONCE_MAX = 8
 
@@ -111,4 +111,5 @@ def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> 
     for token in tokens:
         if token.raw == raw:
             return token
-    raise id_modified(first, str({"_id": bson.decode(result).get("_id")}))
+    left = find(result, b"_id")
+    raise id_modified(first, b"" if left is None else result[left[1] : left[3]])

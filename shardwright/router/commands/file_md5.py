@@ -31,7 +31,8 @@ async def file_md5(operation: Operation) -> Reply:
     if not is_string(root):
         raise CommandError(ErrorCode.InvalidNamespace, "'root' must be of type String")
     namespace = Namespace(request.db, f"{root}.chunks")
-    namespace.check_readable()
+    if root:  # a mongod reads a collection ".chunks", which there cannot be
+        namespace.check_readable()
 
     async def attempt(routing: CollectionRouting) -> Reply:
         key = _shard_key(routing)

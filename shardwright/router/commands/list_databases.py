@@ -47,7 +47,7 @@ def _visible(operation: Operation) -> Callable[[str], bool]:
     privileges = access.privileges_of(operation.client)
     sees_all = _SEES_ALL.is_met(privileges)
     arguments = Arguments.of(operation.request)
-    is_filtered = arguments.boolean(b"authorizedDatabases") if arguments.has(b"authorizedDatabases") else not sees_all
+    is_filtered = arguments.boolean(b"authorizedDatabases", default=not sees_all)
     if not is_filtered and not sees_all:
         raise CommandError(ErrorCode.Unauthorized, "Insufficient permissions to list all databases")
     return partial(may_see_database, privileges) if is_filtered else lambda _: True

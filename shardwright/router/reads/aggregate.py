@@ -29,11 +29,14 @@ _NOT_EXPLAINED: Final = frozenset(
 
 
 def check_fields(request: Request) -> None:
-    """Refuse fields that only routers may send to shards.
+    """Refuse fields that only routers may send to shards, and what is no answer to whether to explain.
 
     Raises:
-        CommandError: 51089, 51028, 51143.
+        CommandError: 51089, 51028, 51143; TypeMismatch.
     """
+    explain = request.fields.get(b"explain")
+    if explain is not None and explain[0] != BOOL:
+        raise CommandError(ErrorCode.TypeMismatch, "explain must be a boolean")
     for name, code in _INTERNAL_FIELDS.items():
         if name in request.fields:
             raise CommandError(
@@ -46,10 +49,12 @@ def batch_size(request: Request) -> int | None:
     """``cursor.batchSize``, None if it is not given.
 
     Raises:
-        CommandError: FailedToParse without ``cursor``, TypeMismatch, 51024 for a negative number.
+        CommandError: FailedToParse with neither ``cursor`` nor ``explain``, TypeMismatch, 51024 for a negative number.
     """
     span = request.fields.get(b"cursor")
     if span is None:
+        if b"explain" in request.fields:
+            return None
         raise CommandError(
             ErrorCode.FailedToParse, "The 'cursor' option is required, except for aggregate with the explain argument"
         )

@@ -1,5 +1,7 @@
 """What an ``aggregate`` is run on if that is not a collection."""
 
+from bson.decimal128 import Decimal128
+
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -17,7 +19,8 @@ def check_collectionless(request: Request, pipeline: Pipeline) -> None:
     kind = next(iter(request.fields.values()))[0]
     if kind not in (INT32, INT64, DOUBLE, DECIMAL128):
         raise CommandError(ErrorCode.TypeMismatch, f"collection name has invalid type: {type_name(kind)}")
-    if request.get(b"aggregate") != 1:
+    number = request.get(b"aggregate")
+    if (number.to_decimal() if isinstance(number, Decimal128) else number) != 1:
         raise CommandError(
             ErrorCode.FailedToParse,
             "Invalid command format: the 'aggregate' field must specify a collection name or 1",

@@ -10,11 +10,14 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.snapshot_concern import concern_at, demanded_time
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import append, decode_document, decode_value, encode_elements, without
 from shardwright.wire.request import Request
 
 READ_CONCERN: Final = b"readConcern"
 _TIMES_OF_CLIENTS: Final = (b"atClusterTime", b"afterClusterTime")
+_BOTH_TIMES: Final = {each.decode() for each in _TIMES_OF_CLIENTS}
 
 
 def is_snapshot(request: Request) -> bool:
@@ -33,12 +36,21 @@ def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> T
         request: the client's command.
         table: of the collection, None if it is not sharded.
         clock: the newest cluster time known, packed; 0 if there is none.
+
+    Raises:
+        CommandError: InvalidOptions, it names a time to read at and one to read after.
     """
     if table is None or READ_CONCERN not in request.fields:
         return None
     concern = _snapshot_concern(request)
     if concern is None:
         return None
+    if concern.keys() >= _BOTH_TIMES:
+        raise CommandError(
+            ErrorCode.InvalidOptions,
+            "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed. See "
+            "https://docs.mongodb.com/manual/core/read-isolation-consistency-recency/#causal-consistency",
+        )
     return demanded_time(concern, unpack_timestamp(max(clock, table.newest_valid_after)))
 
 

@@ -12,6 +12,8 @@ from shardwright.router.reads.read_concern import at_time, is_snapshot, snapshot
 from shardwright.sharding.chunks import ChunkHistory
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
 from tests.sharding.chunk_worlds import table_of, whole
 
@@ -46,7 +48,6 @@ def sent(
         {"level": "majority"},
         {"afterClusterTime": Timestamp(5, 1)},
         {"level": "snapshot", "atClusterTime": "now"},
-        {"level": "snapshot", "atClusterTime": Timestamp(5, 1), "afterClusterTime": Timestamp(5, 1)},
         {"level": "snapshot", "afterClusterTime": 5},
     ],
 )
@@ -55,6 +56,12 @@ def test_another_level_and_what_is_wrong_are_passed_on_as_they_are(concern: dict
     assert time is None
     assert body.get("readConcern") == concern
     assert "$clusterTime" not in body
+
+
+def test_a_time_and_one_before_it_are_refused() -> None:
+    with pytest.raises(CommandError) as refused:
+        sent({"level": "snapshot", "atClusterTime": Timestamp(5, 1), "afterClusterTime": Timestamp(5, 1)})
+    assert refused.value.code == ErrorCode.InvalidOptions
 
 
 @pytest.mark.parametrize(
