@@ -3,7 +3,7 @@
 Chunks do not move while a collection is resharded, so both follow from the document alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shardwright.sharding.routing_table import RoutingTable
 
@@ -50,4 +50,8 @@ class Ownership:
         Raises:
             CommandError: ShardKeyNotFound, one of them has an array in its new shard key.
         """
-        return [each for each in documents if self.donor_of(each) == donor and self.recipient_of(each) == recipient]
+        owned: Iterable[bytes] = documents
+        if self._source.shards != {donor}:  # otherwise there are no orphans, whatever the keys
+            owned = (each for each in documents if self.donor_of(each) == donor)
+        key_of, shard_for_key = self._target.key_pattern.key_bytes_of_document, self._target.shard_for_key
+        return [each for each in owned if shard_for_key(key_of(each)) == recipient]

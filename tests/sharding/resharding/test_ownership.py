@@ -30,6 +30,15 @@ def table(field: str) -> RoutingTable:
     return RoutingTable.build(collection, [first, second])
 
 
+def one_owner(field: str, shard: str) -> RoutingTable:
+    """All values on one shard, in two chunks."""
+    pattern = ShardKeyPattern.from_mapping({field: 1})
+    collection = ShardedCollection(Namespace("db", "c"), uuid4(), ObjectId(), Timestamp(5, 1), pattern)
+    low, middle, high = (bson.encode({field: bound}) for bound in (MinKey(), 0, MaxKey()))
+    chunks = [ChunkPlacement(low, middle, shard, 1 << 32, ()), ChunkPlacement(middle, high, shard, (1 << 32) + 1, ())]
+    return RoutingTable.build(collection, chunks)
+
+
 OWNERSHIP = Ownership(table("a"), table("b"))
 documents = st.builds(lambda a, b: bson.encode({"_id": 0, "a": a, "b": b}), st.integers(-9, 9), st.integers(-9, 9))
 
@@ -38,6 +47,15 @@ documents = st.builds(lambda a, b: bson.encode({"_id": 0, "a": a, "b": b}), st.i
 def test_each_document_goes_from_one_donor_to_one_recipient(found: list[bytes]) -> None:
     parts = [OWNERSHIP.handed_over(found, donor, recipient) for donor in SHARDS for recipient in SHARDS]
     assert sorted(document for part in parts for document in part) == sorted(found)
+
+
+@given(st.lists(documents))
+def test_the_only_donor_hands_over_all_that_a_recipient_will_own(found: list[bytes]) -> None:
+    """Where no other shard has chunks, owners before are not looked up."""
+    ownership = Ownership(one_owner("a", "s1"), table("b"))
+    parts = {recipient: ownership.handed_over(found, "s1", recipient) for recipient in SHARDS}
+    assert parts == {each: [one for one in found if ownership.recipient_of(one) == each] for each in SHARDS}
+    assert ownership.handed_over(found, "s0", "s0") == []
 
 
 def test_orphans_are_not_handed_over() -> None:
