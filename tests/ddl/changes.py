@@ -108,6 +108,63 @@ class ShardNewCollection(Change):
         self._check_filled(router, "fresh")
 
 
+class ShardSeries(Change):
+    """A time-series collection with measurements, which is sharded by way of its buckets."""
+
+    name = "shardCollection (time series)"
+    places = (*coordinator_at("createCollection_V2", "commit", END), COMMIT)
+
+    def prepare(self, router: Client) -> None:
+        router[self.db].command("create", "series", timeseries={"timeField": "at", "metaField": "sensor"})
+        router[self.db].series.create_index("sensor")
+        self._measure(router, 0)
+
+    def request(self) -> tuple[str, Document]:
+        options = {"timeField": "at", "metaField": "sensor"}
+        return "admin", {"shardCollection": self._namespace("series"), "key": {"sensor": 1}, "timeseries": options}
+
+    def check(self, router: Client) -> None:
+        buckets = self._namespace("system.buckets.series")
+        entry = catalog_entry(router, buckets)
+        assert entry is not None
+        assert entry["key"] == {"meta": 1}
+        assert entry["timeseriesFields"]["timeField"] == "at"
+        assert placement(router, buckets) == [LOWER]
+        self._measure(router, 24)
+        router.admin.command("split", buckets, middle={"meta": 2})
+        router.admin.command("moveChunk", buckets, find={"meta": 2}, to=UPPER)
+        series = router[self.db].series
+        assert sorted(each["hour"] for each in series.find()) == list(range(48))
+        assert series.count_documents({"sensor": 3}) == 12
+
+    def _measure(self, router: Client, first: int) -> None:
+        """Insert the measurements of 24 hours by four sensors in turn."""
+        midnight, hours = datetime(2024, 1, 1), range(first, first + 24)
+        measurements = [{"at": midnight + timedelta(hours=hour), "sensor": hour % 4, "hour": hour} for hour in hours]
+        router[self.db].series.insert_many(measurements)
+
+
+class ShardNewSeries(Change):
+    """A time-series collection that does not exist yet."""
+
+    name = "shardCollection (new time series)"
+    places = (*coordinator_at("createCollection_V2", "commit", END), COMMIT)
+
+    def request(self) -> tuple[str, Document]:
+        options = {"timeField": "at", "metaField": "sensor", "granularity": "minutes"}
+        key = {"sensor": "hashed"}
+        return "admin", {"shardCollection": self._namespace("series"), "key": key, "timeseries": options}
+
+    def check(self, router: Client) -> None:
+        entry = catalog_entry(router, self._namespace("system.buckets.series"))
+        assert entry is not None
+        assert (entry["key"], entry["timeseriesFields"]["granularity"]) == ({"meta": "hashed"}, "minutes")
+        assert set(placement(router, self._namespace("system.buckets.series"))) == {LOWER, UPPER}
+        at = datetime(2024, 1, 1)
+        router[self.db].series.insert_many([{"at": at, "sensor": sensor} for sensor in range(20)])
+        assert sorted(each["sensor"] for each in router[self.db].series.find()) == list(range(20))
+
+
 class DropSharded(Change):
     """A sharded collection."""
 
@@ -272,6 +329,40 @@ class RenameUnsharded(Change):
         assert router[self.db].other.count_documents({}) == 0
 
 
+class RenameToOtherDatabase(Change):
+    """An unsharded collection over one of another database, to which its mongod copies it."""
+
+    name = "renameCollection (other database)"
+    places = (*coordinator_at("renameCollection", BEGIN), mongod_at(LOWER, "renameCollection"))
+    done = frozenset({ErrorCode.NamespaceNotFound})
+
+    @property
+    def _other_db(self) -> str:
+        return f"{self.db}_away"
+
+    def prepare(self, router: Client) -> None:
+        router.admin.command("enableSharding", self._other_db, primaryShard=LOWER)
+        self._fill(router, "other")
+        router[self.db].other.create_index("key")
+        router[self._other_db].target.insert_many([{"_id": n} for n in range(7)])
+
+    def request(self) -> tuple[str, Document]:
+        target = f"{self._other_db}.target"
+        return "admin", {"renameCollection": self._namespace("other"), "to": target, "dropTarget": True}
+
+    def check(self, router: Client) -> None:
+        target = router[self._other_db].target
+        assert sorted(each["_id"] for each in target.find()) == list(range(10))
+        assert "key_1" in target.index_information()
+        assert router[self._other_db].list_collection_names() == ["target"], "no temporary collection is left"
+        assert "other" not in router[self.db].list_collection_names()
+        found = router[self._other_db].command("checkMetadataConsistency", 1, checkIndexes=True)
+        assert found["cursor"]["firstBatch"] == []
+
+    def undo(self, router: Client) -> None:
+        router.drop_database(self._other_db)
+
+
 class Refine(Change):
     """The key of the collection that clients write to."""
 
@@ -406,8 +497,9 @@ class Reshard(Change):
 
 
 CHANGES: Final[tuple[type[Change], ...]] = (
-    *(ShardCollection, ShardNewCollection, DropSharded, DropUnsharded, DropDatabase, Modify, Granularity),
-    *(Rename, RenameUnsharded, Refine, ForbidMigrations, Create, CreateIndexes, DropIndexes, MovePrimary, Reshard),
+    *(ShardCollection, ShardNewCollection, ShardSeries, ShardNewSeries, DropSharded, DropUnsharded, DropDatabase),
+    *(Modify, Granularity, Rename, RenameUnsharded, RenameToOtherDatabase, Refine, ForbidMigrations),
+    *(Create, CreateIndexes, DropIndexes, MovePrimary, Reshard),
 )
 
 STOPS: Final[dict[str, tuple[type[Change], Place]]] = {
