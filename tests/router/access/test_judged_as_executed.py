@@ -70,7 +70,12 @@ def test_a_database_that_is_null_is_that_of_the_command() -> None:
 
 @pytest.mark.parametrize("db", [5, Decimal128("1"), ["shop"]], ids=str)
 def test_a_database_that_is_no_name_is_refused(db: object) -> None:
-    merge = {"$merge": {"into": {"db": db, "coll": "target"}}}
-    with pytest.raises(CommandError) as refused:
-        needs({"aggregate": "goods", "pipeline": [merge]})
-    assert refused.value.code == ErrorCode.TypeMismatch
+    target = {"db": db, "coll": "target"}
+    for stage, code in (
+        ({"$merge": {"into": target}}, ErrorCode.TypeMismatch),
+        ({"$out": target}, 13111),
+        ({"$lookup": {"from": target, "pipeline": [], "as": "x"}}, ErrorCode.Unauthorized),
+    ):
+        with pytest.raises(CommandError) as refused:
+            needs({"aggregate": "goods", "pipeline": [stage]})
+        assert refused.value.code == code
