@@ -1,7 +1,9 @@
 """What access control and TLS cost a whole cluster: point finds and log-ins on an open, a closed and a secured one.
 
-A closed loop on one connection, which takes turns between the clusters. Every reply is checked. What the router alone
-needs is in `bench.access` and `bench.tls`.
+A closed loop on one connection, which takes turns between the clusters, a quarter of a second each, so that other work
+on the machine, which comes and goes within seconds, is the same for all. What is printed are medians over the turns,
+and how each cluster did beside the open one in the same turn. Every reply is checked. What the router alone needs is in
+`bench.access` and `bench.tls`.
 """
 
 import base64
@@ -10,11 +12,11 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, BinaryIO, Final, Self
 
 from bson.binary import Binary
@@ -34,7 +36,8 @@ SECURED: Final = "closed, with TLS"
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {OPEN: (), CLOSED: ("--auth",), SECURED: ("--auth", "--tls")}
 _COLLECTION: Final = "points"
 _DOCUMENTS: Final = 1_000
-_WARM_UP_SHARE: Final = 0.25
+_SLICE_SECONDS: Final = 0.25
+_WARM_UP_SHARE: Final = 0.2
 _TIMEOUT_SECONDS: Final = 60.0
 _FIND: Final = "point find"
 _FIND_IN_SESSION: Final = "point find in a session"
@@ -42,21 +45,72 @@ _LOG_IN: Final = "log-in"
 
 
 @dataclass(frozen=True)
+class Slice:
+    """What one cluster did during its part of a turn; CPU time is for each repetition, by process.
+
+    Attributes:
+        per_second: how often it was repeated.
+        p50_us: the median of the latencies, in microseconds.
+        cpu_us: in microseconds.
+    """
+
+    per_second: float
+    p50_us: float
+    cpu_us: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Cost:
-    """One measurement.
+    """One measurement: medians over all turns.
 
     Attributes:
         what: what was repeated.
-        per_second: how often.
-        p50_us: the median of the latencies, in microseconds.
-        cpu_us: CPU time for each, by process, in microseconds.
+        of_open: the rate beside that of the open cluster in the same turn: the quartiles of that ratio.
+        more_cpu_us: CPU time beyond that of the open cluster in the same turn.
     """
 
     cluster: str
     what: str
+    turns: int
     per_second: float
     p50_us: float
     cpu_us: dict[str, float]
+    of_open: list[float]
+    more_cpu_us: dict[str, float]
+
+    @classmethod
+    def of(cls, cluster: str, what: str, slices: Sequence[Slice], beside: Sequence[Slice]) -> Self:
+        """The measurement of a cluster.
+
+        Args:
+            cluster: its name.
+            what: what was repeated.
+            slices: its own, one for each turn.
+            beside: those of the open cluster; empty if it has none.
+        """
+        pairs = list(zip(slices, beside, strict=True)) if beside else []
+        roles = slices[0].cpu_us
+        return cls(
+            cluster,
+            what,
+            len(slices),
+            median(each.per_second for each in slices),
+            median(each.p50_us for each in slices),
+            {role: median(each.cpu_us[role] for each in slices) for role in roles},
+            quantiles((own.per_second / other.per_second for own, other in pairs), n=4) if len(pairs) > 1 else [],
+            {role: median(own.cpu_us[role] - other.cpu_us[role] for own, other in pairs) for role in roles}
+            if pairs
+            else {},
+        )
+
+    def __str__(self) -> str:
+        used = ", ".join(
+            f"{role} {each:,.0f}" + (f" ({self.more_cpu_us[role]:+,.0f})" if self.more_cpu_us else "")
+            for role, each in self.cpu_us.items()
+        )
+        ratio = f"   of open {' / '.join(f'{each:.2f}' for each in self.of_open)}" if self.of_open else ""
+        rate = f"{self.per_second:8,.1f}/s   p50 {self.p50_us:6,.0f} us"
+        return f"{self.what:24} {self.cluster:18} {rate}   CPU us: {used}{ratio}"
 
 
 def measure_closed(
@@ -74,19 +128,38 @@ def measure_closed(
             name: running.enter_context(_client(mongod, directory / f"closed{number}", cache_gb, options))
             for number, (name, options) in enumerate(_OPTIONS.items())
         }
-        for _ in range(rounds):
-            for what in (_FIND, _FIND_IN_SESSION, _LOG_IN):
-                for name, client in clients.items():
-                    if what == _LOG_IN and client.user is None:
-                        continue
-                    cost = _measure(name, client, what, seconds)
-                    results.append(cost)
-                    cpu = ", ".join(f"{role} {each:,.0f}" for role, each in cost.cpu_us.items())
-                    print(
-                        f"  {what:24} {name:18} {cost.per_second:8,.1f}/s   p50 {cost.p50_us:6,.0f} us   CPU us: {cpu}",
-                        flush=True,
-                    )
+        for what in (_FIND, _FIND_IN_SESSION, _LOG_IN):
+            measured = {name: each for name, each in clients.items() if what != _LOG_IN or each.user is not None}
+            slices = _take_turns(measured, what, rounds * seconds)
+            for name in measured:
+                beside = [] if name == OPEN else slices.get(OPEN, [])
+                cost = Cost.of(name, what, slices[name], beside)
+                results.append(cost)
+                print(f"  {cost}", flush=True)
+            print(f"  load of the machine: {os.getloadavg()[0]:.1f}", flush=True)
     return [asdict(result) for result in results]
+
+
+def _take_turns(clients: Mapping[str, "_Client"], what: str, seconds: float) -> dict[str, list[Slice]]:
+    """Measure several clusters so closely one after the other that the rest of the machine does the same to all.
+
+    Args:
+        clients: of the clusters, by name.
+        what: to repeat.
+        seconds: for each cluster.
+    """
+    steps = {
+        name: client.log_in_again if what == _LOG_IN else client.finding(in_session=what == _FIND_IN_SESSION)
+        for name, client in clients.items()
+    }
+    order = list(clients)
+    slices: dict[str, list[Slice]] = {name: [] for name in order}
+    for _ in range(max(2, round(seconds / _SLICE_SECONDS))):
+        for name in order:
+            _repeat(steps[name], _SLICE_SECONDS * _WARM_UP_SHARE)
+            slices[name].append(_measure(clients[name], steps[name]))
+        order.reverse()  # what comes after a turn's first may find the caches colder, or the machine busier
+    return slices
 
 
 @contextmanager
@@ -102,14 +175,12 @@ def _client(mongod: str, directory: Path, cache_gb: float, options: Sequence[str
         yield client
 
 
-def _measure(name: str, client: "_Client", what: str, seconds: float) -> Cost:
-    step = client.log_in_again if what == _LOG_IN else client.finding(in_session=what == _FIND_IN_SESSION)
-    _repeat(step, seconds * _WARM_UP_SHARE)
+def _measure(client: "_Client", step: Callable[[], None]) -> Slice:
     before, began = client.target.cpu_seconds(), time.perf_counter()
-    latencies = _repeat(step, seconds)
+    latencies = _repeat(step, _SLICE_SECONDS)
     took, after = time.perf_counter() - began, client.target.cpu_seconds()
     cpu_us = {role: (after[role] - before[role]) / len(latencies) * 1e6 for role in after}
-    return Cost(name, what, len(latencies) / took, median(latencies) * 1e6, cpu_us)
+    return Slice(len(latencies) / took, median(latencies) * 1e6, cpu_us)
 
 
 def _repeat(step: Callable[[], None], seconds: float) -> list[float]:
