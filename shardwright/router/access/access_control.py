@@ -5,13 +5,14 @@ the privileges.
 """
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.privileges import CLUSTER, Privileges
 from shardwright.daemon.user_names import UserName, with_owner_of_session
 from shardwright.router.access.anybody_seen import AnybodySeen
-from shardwright.router.access.authorized_user import AuthorizedUser
+from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
 from shardwright.router.access.localhost_exception import LocalhostException, is_granted
@@ -91,7 +92,9 @@ class AccessControl:
             if has_internal_fields(request) and not (login.user is not None and login.user.is_internal):
                 raise refusal_of_internal_fields(request) or not_authorized(request)
             return request if login.user is None else with_owner_of_session(request, login.user)
-        user = None if login.user is None else self.users.fresh(login.user)
+        user = login.admitted
+        if user is None or monotonic() >= user.good_until:
+            user = None if login.user is None else self.users.fresh(login.user)
         if user is None or user is not login.admitted:  # not yet known, or described again
             await in_own_task()
             user = await self.user_of(login)
@@ -102,7 +105,7 @@ class AccessControl:
                     raise not_authorized(request)
                 return request
         login.admitted = user
-        if user.name.is_internal:
+        if user is SYSTEM_USER:
             return with_owner_of_session(request, user.name)
         if not user.may(name, request) and not _may_run(user, name, request):
             raise not_authorized(request)

@@ -1,5 +1,6 @@
 """A user as the config servers describe it: roles and privileges, inherited ones included. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -13,7 +14,7 @@ from shardwright.wire.request import Request
 _REMEMBERED_MAX: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class AuthorizedUser:
     """What the operations of a user need to know of it.
 
@@ -25,6 +26,8 @@ class AuthorizedUser:
         restrictions: from where the user may connect.
         write_block_element: see `internal_fields.write_block_element`.
         user_id: tells the user from a later one of the same name.
+        good_until: when the cache of users has to be asked again whether this is what is known of the user, by
+            `time.monotonic`. The cache alone sets it.
     """
 
     name: UserName
@@ -34,7 +37,8 @@ class AuthorizedUser:
     restrictions: Restrictions
     write_block_element: bytes
     user_id: bytes = b""
-    _admitted: set[tuple[str, str, bytes]] = field(default_factory=set, compare=False)
+    good_until: float = 0.0
+    _admitted: set[tuple[str, str, bytes]] = field(default_factory=set)
 
     def may(self, name: str, request: Request) -> bool:
         """Whether a command on the same collection was remembered."""
@@ -74,6 +78,12 @@ def _collection(request: Request) -> bytes:
 _EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]
 
 SYSTEM_USER = AuthorizedUser(
-    SYSTEM, [], _EVERYTHING, Privileges.from_documents(_EVERYTHING), Restrictions.from_document({}), b""
+    SYSTEM,
+    [],
+    _EVERYTHING,
+    Privileges.from_documents(_EVERYTHING),
+    Restrictions.from_document({}),
+    b"",
+    good_until=math.inf,
 )
 """A part of the cluster."""

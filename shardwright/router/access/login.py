@@ -50,7 +50,7 @@ class Login:
         user_id: as in `Conversation`.
         addresses: from where and to which the user has connected.
         conversation: see above.
-        admitted: as whom the last request was admitted, with the privileges of that moment.
+        admitted: as whom the last request since the log-in was admitted, with the privileges of that moment.
         attempt: who has begun to log in, and by which mechanism, for the audit log.
         previous: who has logged out, for the audit log.
     """
@@ -88,12 +88,13 @@ class Login:
                 f"Each client connection may only be authenticated once. Previously authenticated as: {shown}",
             )
         self.user, self.user_id, self.addresses = user, user_id, addresses
+        self.admitted = None
         if self.changed is not None:
             self.changed(is_logged_in=True)
 
     def end(self) -> None:
         """The user has logged out, or is no longer one."""
-        self.previous, self.user = self.user, None
+        self.previous, self.user, self.admitted = self.user, None, None
         if self.changed is not None:
             self.changed(is_logged_in=False)
 

@@ -7,6 +7,7 @@ be locked out by an election.
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import SYSTEM, UserName
@@ -17,6 +18,9 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("router.access")
+
+_GOOD_SECONDS: Final = 1.0
+"""How long a description is used without a question to the cache; so long may a shorter `seconds_max` go unnoticed."""
 
 
 class UserCache:
@@ -40,7 +44,11 @@ class UserCache:
         if name == SYSTEM:
             return SYSTEM_USER
         user, read_at = self._users.get(name, (None, 0.0))
-        return user if user is not None and monotonic() - read_at < self._seconds_max() else None
+        now, too_old_at = monotonic(), read_at + self._seconds_max()
+        if user is None or now >= too_old_at:
+            return None
+        user.good_until = min(now + _GOOD_SECONDS, too_old_at)
+        return user
 
     async def find(self, name: UserName) -> AuthorizedUser | None:
         """A user whose description is not too old; None if there is no such user.
@@ -72,7 +80,9 @@ class UserCache:
             "showAuthenticationRestrictions": True,
         }
         documents = (await self._catalog.command(question))["users"]
-        self._users.pop(name, None)
+        former, _ = self._users.pop(name, (None, 0.0))
+        if former is not None:
+            former.good_until = 0.0
         if not documents:
             return None
         self._seen.note()
@@ -111,4 +121,6 @@ class UserCache:
     def forget(self) -> None:
         """Read everything again when it is next needed, because a user or a role was changed."""
         self._generation += 1
+        for user, _ in self._users.values():
+            user.good_until = 0.0
         self._users.clear()
