@@ -22,6 +22,12 @@ _USUAL_BEGINNING: Final = b"\x1e\0\0\0\5id\0\x10\0\0\0\4"
 _USUAL_BYTES: Final = 30
 """Drivers send ``lsid: {id: <UUID>}``, which need not be searched for other fields."""
 
+_OWNED_BEGINNING: Final = b"\x48\0\0\0\5id\0\x10\0\0\0\4"
+_OWNED_UID: Final = b"\5uid\0\x20\0\0\0\0"
+_OWNED_UID_AT: Final = 29
+_OWNED_BYTES: Final = 72
+"""Routers send ``lsid: {id: <UUID>, uid: <digest>}``, likewise."""
+
 _USERS_MAX: Final = 1024
 
 
@@ -71,6 +77,13 @@ def with_owner_of_session(request: Request, user: UserName, elements: bytes = b"
     if span is None or span[0] != OBJECT:
         return _with_elements(request, elements)
     body, at, end = request.body, span[2], span[3]
+    if (
+        end - at == _OWNED_BYTES
+        and user.is_internal
+        and body.startswith(_OWNED_BEGINNING, at)
+        and body.startswith(_OWNED_UID, at + _OWNED_UID_AT)
+    ):
+        return _with_elements(request, elements)
     is_usual = end - at == _USUAL_BYTES and body.startswith(_USUAL_BEGINNING, at)
     if not is_usual:
         refuse_repeated_fields(body, at, "OperationSessionInfo.lsid")
