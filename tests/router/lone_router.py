@@ -7,6 +7,7 @@ import bson
 import trio
 
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.access.login import Login
 from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
@@ -56,6 +57,7 @@ def run_lone(
             async with trio.open_nursery() as nursery:
                 metrics = Metrics("router", [command.name for command in COMMANDS.values()])
                 client = ClientConnection(FrameStream(near), "127.0.0.1:5")
+                client.login = Login(client.log_in_changed)
                 if app_name:
                     client.metadata = {"application": {"name": app_name}}
                 router = LoneRouter(RouterContext(options, metrics, nursery), client)

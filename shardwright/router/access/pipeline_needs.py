@@ -180,7 +180,7 @@ def _target_database(given: object, default: str) -> str:
     Raises:
         CommandError: TypeMismatch, as a mongod has it before it asks who sends it.
     """
-    if given is not None and not isinstance(given, str):
+    if given is not None and not is_string(given):
         text = f"BSON field 'into.db' is the wrong type '{type_name_of(given)}', expected type 'string'"
         raise CommandError(ErrorCode.TypeMismatch, text)
     return default if given is None else given
@@ -195,7 +195,7 @@ def _refuse_unless_named(out: Mapping[str, Any]) -> None:
     if len(out) != 2 or not {"db", "coll"} <= out.keys() or (isinstance(out, WholeDocument) and out.repeated):
         raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
     for name in ("coll", "db"):
-        if not isinstance(out[name], str):
+        if not is_string(out[name]):
             raise CommandError(13111, f"wrong type for field ({name}) {type_name_of(out[name])} != string")
 
 
