@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from pymongo.errors import AutoReconnect
+
 from tests.integration.sharded import UPPER
+from tests.integration.waiting import eventually
 from tests.migration.conftest import SPLITS
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
@@ -43,6 +46,30 @@ def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, na
         assert reply is not None
         assert reply["ok"] == 1, reply
         writers.wait_for_progress(60, within=20)
+    writers.retry_kept()
+    placement = check_collection(cluster, namespace, writers.model)
+    assert placement.owner({"key": SPLITS[0]}) == UPPER
+
+
+def test_recipient_whose_mongod_stops_while_it_is_released(cluster: FaultCluster, namespace: str) -> None:
+    """Its daemon is that of a secondary for a while, and then of a primary in the same term."""
+
+    def is_primary() -> bool:
+        try:
+            return bool(cluster.client(f"{RECIPIENT}.shardd").admin.command("hello")["isWritablePrimary"])
+        except AutoReconnect:
+            return False
+
+    with writing(namespace, cluster.router_addresses) as writers:
+        writers.wait_for_progress(60)
+        with stopped_at(cluster, namespace, BEFORE_COMMIT) as (point, move):
+            with cluster.paused(f"{RECIPIENT}.mongod"):
+                point.turn_off()
+                eventually(lambda: not is_primary(), within=60, what="the mongod is missed")
+            reply = move.wait()
+        assert reply is not None
+        assert reply["ok"] == 1, reply
+        writers.wait_for_progress(60, within=60)
     writers.retry_kept()
     placement = check_collection(cluster, namespace, writers.model)
     assert placement.owner({"key": SPLITS[0]}) == UPPER
