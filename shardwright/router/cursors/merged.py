@@ -166,11 +166,13 @@ class MergedCursor:
         """The id to return: 0 once everything has been returned."""
         return 0 if self.is_exhausted else get_more.cursor_id
 
+    @may_run_in_reactor
     async def _ask_ahead(self, get_more: GetMore, number: int, batch_size: int | None) -> None:
         """Make a shard prepare a batch that will be needed soon; errors are raised when it is read."""
         remote = self._remotes[number]
         if not remote.may_ask_ahead():
             return
+        await in_own_task()
         with suppress(CommandError):
             elements = raw_elements(get_more.request, self._passed_on)
             await remote.ask_ahead(remote.get_more_frame(batch_size, elements))
