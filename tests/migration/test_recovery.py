@@ -13,7 +13,7 @@ from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.places import DONOR, RECIPIENT, Place
 from tests.migration.stopped import stopped_at
-from tests.migration.writers import writing
+from tests.migration.writers import Writers, writing
 
 SLOW_MILLISECONDS: Final = 1500
 BEFORE_COMMIT: Final = Place(f"{DONOR}.shardd", "moveChunkHangAtStep5")
@@ -31,6 +31,13 @@ def slow_reads(cluster: FaultCluster, mongod: str, namespace: str) -> Iterator[N
         admin.command("configureFailPoint", "failCommand", mode="off")
 
 
+def check_moved(cluster: FaultCluster, namespace: str, writers: Writers) -> None:
+    """The middle chunk has moved, and nothing that was written is lost."""
+    writers.retry_kept()
+    placement = check_collection(cluster, namespace, writers.model)
+    assert placement.owner({"key": SPLITS[0]}) == UPPER
+
+
 def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, namespace: str) -> None:
     """The donor commits before the recipient's daemon has read that it is in its critical section."""
     with writing(namespace, cluster.router_addresses) as writers:
@@ -46,9 +53,7 @@ def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, na
         assert reply is not None
         assert reply["ok"] == 1, reply
         writers.wait_for_progress(60, within=20)
-    writers.retry_kept()
-    placement = check_collection(cluster, namespace, writers.model)
-    assert placement.owner({"key": SPLITS[0]}) == UPPER
+    check_moved(cluster, namespace, writers)
 
 
 def test_recipient_whose_mongod_stops_while_it_is_released(cluster: FaultCluster, namespace: str) -> None:
@@ -70,9 +75,7 @@ def test_recipient_whose_mongod_stops_while_it_is_released(cluster: FaultCluster
         assert reply is not None
         assert reply["ok"] == 1, reply
         writers.wait_for_progress(60, within=60)
-    writers.retry_kept()
-    placement = check_collection(cluster, namespace, writers.model)
-    assert placement.owner({"key": SPLITS[0]}) == UPPER
+    check_moved(cluster, namespace, writers)
 
 
 def test_donor_is_slow_to_recover(cluster: FaultCluster, namespace: str) -> None:

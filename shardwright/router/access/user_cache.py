@@ -29,7 +29,7 @@ class UserCache:
     Args:
         catalog: the config servers.
         seconds_max: returns how old a description may be.
-        seen: is told when there is anybody.
+        seen: notes when there is anybody.
     """
 
     def __init__(self, catalog: CatalogClient, seconds_max: Callable[[], float], seen: AnybodySeen) -> None:

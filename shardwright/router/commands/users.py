@@ -15,8 +15,8 @@ from shardwright.router.replies.reply_fields import answer_in
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import duplicate_field
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
+from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.request import Request
 
 _WRITES: Final = {
@@ -112,27 +112,26 @@ def _refuse_repeated(request: Request) -> None:
         _refuse_repeated_in(request, request.name.encode(), _NAMING[request.name])
     _refuse_repeated_in(request, b"roles", "RoleName")
     _refuse_repeated_in(request, b"grantedRoles", "RoleName")
-    for _, name in _repeated_in(request, b"authenticationRestrictions"):
-        raise duplicate_field(f"{request.name}.authenticationRestrictions.{name}")
+    for start in _documents_in(request, b"authenticationRestrictions"):
+        refuse_repeated_fields(request.body, start, f"{request.name}.authenticationRestrictions")
 
 
 def _refuse_repeated_in(request: Request, argument: bytes, kind: str) -> None:
-    for names, name in _repeated_in(request, argument):
-        if names <= {"user", "role", "db"}:
-            raise CommandError(ErrorCode.BadValue, f"{kind} has more than one field named: {name}")
+    for start in _documents_in(request, argument):
+        names = [name.decode(errors="replace") for name, _ in spans(request.body, start)]
+        repeated = next((name for position, name in enumerate(names) if name in names[:position]), None)
+        if repeated is not None and set(names) <= {"user", "role", "db"}:
+            raise CommandError(ErrorCode.BadValue, f"{kind} has more than one field named: {repeated}")
 
 
-def _repeated_in(request: Request, argument: bytes) -> Iterator[tuple[set[str], str]]:
-    """All fields of each document of an argument, which has one or several, with a field twice; and that field."""
+def _documents_in(request: Request, argument: bytes) -> Iterator[int]:
+    """Where the documents of an argument begin, which is one or has several."""
     span = request.fields.get(argument)
     if span is None or span[0] not in (OBJECT, ARRAY):
         return
-    given = [span] if span[0] == OBJECT else [each for _, each in spans(request.body, span[2])]
-    for kind, _, start, _ in given:
-        names = [name.decode(errors="replace") for name, _ in spans(request.body, start)] if kind == OBJECT else []
-        repeated = next((name for position, name in enumerate(names) if name in names[:position]), None)
-        if repeated is not None:
-            yield set(names), repeated
+    for kind, _, start, _ in [span] if span[0] == OBJECT else [each for _, each in spans(request.body, span[2])]:
+        if kind == OBJECT:
+            yield start
 
 
 async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:

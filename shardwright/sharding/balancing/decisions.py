@@ -4,7 +4,7 @@ left alone and why."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from shardwright.sharding.balancing.cluster_state import ForceJumbo
 from shardwright.sharding.balancing.questions import Candidate
@@ -94,38 +94,16 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """Merge chunks of one shard that follow each other.
-
-    Attributes:
-        namespace: the collection.
-        whole: what they become, on their shard.
-        rule: why.
-        zone: of their keys; empty if none.
-        numbers: how many there are, and what else the rule has compared.
-    """
-
-    namespace: Namespace
-    whole: Candidate
-    rule: Rule
-    zone: str = ""
-    numbers: Mapping[str, int] = field(default_factory=dict)
-
-    def to_document(self) -> dict[str, Any]:
-        """The decision as commands and the log show it."""
-        return _in_place("mergeChunks", self.namespace, self.whole, self.rule, self.zone, self.numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Have a shard add up the size of a chunk, upon which it depends whether the chunk is moved.
+class _InPlace:
+    """A step of defragmentation on one shard.
 
     Attributes:
         namespace: the collection.
         chunk: the chunk, on its shard.
         rule: why.
         zone: of its keys; empty if none.
-        numbers: what its size will be compared with.
+        numbers: what the rule compared.
+        action: the name of the step.
     """
 
     namespace: Namespace
@@ -134,23 +112,33 @@ class Measure:
     zone: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
 
+    action: ClassVar[str]
+
     def to_document(self) -> dict[str, Any]:
         """The decision as commands and the log show it."""
-        return _in_place("measureChunk", self.namespace, self.chunk, self.rule, self.zone, self.numbers)
+        return {
+            "action": self.action,
+            "ns": str(self.namespace),
+            "shard": self.chunk.shard,
+            **self.chunk.range.to_document(),
+            "rule": self.rule.value,
+            **({"zone": self.zone} if self.zone else {}),
+            **self.numbers,
+        }
 
 
-def _in_place(
-    action: str, namespace: Namespace, chunk: Candidate, rule: Rule, zone: str, numbers: Mapping[str, int]
-) -> dict[str, Any]:
-    return {
-        "action": action,
-        "ns": str(namespace),
-        "shard": chunk.shard,
-        **chunk.range.to_document(),
-        "rule": rule.value,
-        **({"zone": zone} if zone else {}),
-        **numbers,
-    }
+class Merge(_InPlace):
+    """Merge chunks of one shard that follow each other; ``chunk`` is what they become."""
+
+    __slots__ = ()
+    action: ClassVar[str] = "mergeChunks"
+
+
+class Measure(_InPlace):
+    """Have a shard add up the size of a chunk, upon which it depends whether the chunk is moved."""
+
+    __slots__ = ()
+    action: ClassVar[str] = "measureChunk"
 
 
 @dataclass(frozen=True, slots=True)

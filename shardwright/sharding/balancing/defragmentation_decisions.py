@@ -44,7 +44,7 @@ def steps_of_run(
     merge = merge_of(namespace, run, run[0].shard, zones, threshold, rule) if len(run) > 1 else None
     if rule is not Rule.MERGE_AND_MEASURE or merged_size(run, threshold) is not None:
         return merge, None
-    whole = MeasuredChunk(run[0].range if merge is None else merge.whole.range, run[0].shard)
+    whole = MeasuredChunk(run[0].range if merge is None else merge.chunk.range, run[0].shard)
     return merge, measurement_of(namespace, whole, zones, threshold)
 
 
