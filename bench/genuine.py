@@ -92,7 +92,7 @@ def genuine_servers(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
         }
         pids = {}
         for role, plan in plans.items():
-            ports.release(plan.port)
+            ports.release(*plan.ports())
             option = "--configsvr" if role == "config" else "--shardsvr"
             pids[role] = processes.enter_context(primary_mongod(mongod, plan, directory / role, cache_gb, option))
         with connect(plans["config"].address, _COMMAND_SECONDS) as config:

@@ -30,7 +30,7 @@ def direct_mongod(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[
     """
     with PortReservation() as ports:
         plan = ProcessPlan("direct", Role.MONGOD, ports.hold_free(), "direct")
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         with primary_mongod(mongod, plan, directory, cache_gb) as pid:
             with connect(plan.address, _COMMAND_SECONDS) as client:
                 create_indexes(client)
@@ -52,8 +52,8 @@ def primary_mongod(mongod: str, plan: ProcessPlan, directory: Path, cache_gb: fl
     try:
         with connect(plan.address, timeout=_START_SECONDS) as client:
             client.admin.command("ping")
-        initiate(str(plan.replica_set), [plan])
-        wait_primary(str(plan.replica_set), [plan], time.monotonic() + _START_SECONDS)
+        initiate(str(plan.replica_set), [plan], lambda plan: plan.address)
+        wait_primary(str(plan.replica_set), [plan.address], time.monotonic() + _START_SECONDS)
         yield process.pid
     except PyMongoError as error:
         raise BenchError(f"{plan.name} does not start: {error}") from error

@@ -81,7 +81,7 @@ def genuine_cluster(
         plans = {name: ProcessPlan(name, Role.MONGOD, ports.hold_free(), name) for name in (_CONFIG, *SHARDS)}
 
         def start(name: str) -> None:
-            ports.release(plans[name].port)
+            ports.release(*plans[name].ports())
             options = ("--configsvr", *config_options) if name == _CONFIG else ("--shardsvr",)
             processes.enter_context(primary_mongod(mongod, plans[name], directory / name, _CACHE_GB, *options))
 

@@ -15,6 +15,7 @@ from io import StringIO
 from pathlib import Path
 from signal import Signals
 from typing import Any, Final
+from urllib.parse import quote
 
 from pymongo import MongoClient
 
@@ -125,7 +126,7 @@ class RunningCluster:
         return self.credentials(is_router=name is None or name.startswith("router")).uri(hosts, **options)
 
     def address(self, name: str) -> str:
-        """``host:port`` of a process, for example ``router.0`` or ``shard0.0.mongod``."""
+        """Where a process listens, ``host:port`` or a UNIX socket, for example ``router.0`` or ``shard0.0.mongod``."""
         return str(self._process(name)["address"])
 
     def direct(self, name: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
@@ -136,7 +137,8 @@ class RunningCluster:
         """
         credentials = self.credentials(is_router=name.startswith("router"))
         given = credentials.tls_options if "username" in options else credentials.options
-        return MongoClient(f"mongodb://{self.address(name)}/", **{"directConnection": True, **given, **options})
+        uri = f"mongodb://{quote(self.address(name), safe=':')}/"
+        return MongoClient(uri, **{"directConnection": True, **given, **options})
 
     def pid(self, name: str) -> int:
         """The pid of a process now.

@@ -85,7 +85,7 @@ def _start(
         for port in plan.ports(whole.workers):
             ports.ensure_held(port)
     layout.create(whole)
-    start_processes(added, whole.workers, supervisor, ports, steps, deadline, layout.log_in(whole))
+    start_processes(added, whole, supervisor, ports, steps, deadline, layout.log_in(whole))
 
 
 def _add(layout: Layout, whole: ClusterState, added: Topology, steps: Steps) -> None:

@@ -189,7 +189,7 @@ class LocalCluster:
             return {
                 "name": plan.name,
                 "role": plan.role.value,
-                "address": plan.address,
+                "address": state.address(plan),
                 "pid": None if identity is None else identity.pid,
                 "log": str(self._layout.log(plan.name)),
             }

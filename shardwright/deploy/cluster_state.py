@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from shardwright.deploy.daemon_options import DaemonOptions
 from shardwright.deploy.modes import KEY_FILE
-from shardwright.deploy.topology import Role, Topology
+from shardwright.deploy.topology import ProcessPlan, Role, Topology
 
 FORMAT: Final = 1
 """The number of the file's format."""
@@ -55,6 +55,14 @@ class ClusterState:
     def sockets_of(self, name: str) -> Path:
         """The directory in which the daemon ``name`` looks for UNIX sockets."""
         return self.sockets / name if self.separate_sockets else self.sockets
+
+    def address(self, plan: ProcessPlan) -> str:
+        """Where a client on this machine reaches a process: ``host:port``, or the path of a mongod's UNIX socket."""
+        return str(self.mongod_socket(plan)) if plan.port is None else plan.address
+
+    def mongod_socket(self, plan: ProcessPlan) -> Path:
+        """The UNIX socket on which a mongod listens."""
+        return self.sockets / plan.socket_name
 
     def to_document(self) -> dict[str, Any]:
         """The contents of the file but for what depends on where it is: the directory, and sockets outside of it."""

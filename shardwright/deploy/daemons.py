@@ -7,7 +7,6 @@ from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.daemon_options import option_words
 from shardwright.deploy.layout import Layout
 from shardwright.deploy.modes import daemon_words
-from shardwright.deploy.mongod import mongod_socket
 from shardwright.deploy.parameters import parameters_of_daemon, parameters_of_router
 from shardwright.deploy.topology import ProcessPlan, Role
 
@@ -35,7 +34,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
     parameters = parameters_of_daemon(state.parameters) if plan.role is Role.SHARDD else {}
     return [
         *common,
-        *("--mongod-socket", str(mongod_socket(state.sockets, mongod))),
+        *("--mongod-socket", str(state.mongod_socket(mongod))),
         *("--mongod-address", mongod.address),
         *(("--mongod-tls",) if state.has_tls else ()),
         *_parameter_words(parameters),

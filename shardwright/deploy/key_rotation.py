@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -131,7 +130,7 @@ def _write_keys(access: Access, stage: Stage) -> None:
 def _in_order(layout: Layout, state: ClusterState) -> Iterator[ProcessPlan]:
     """The processes: of each replica set the primary last, so that it is elected anew once; then the daemons."""
     for _, members in state.topology.replica_sets():
-        yield from sorted(members, key=partial(_is_primary, layout.connection(state)))
+        yield from sorted(members, key=lambda member: _is_primary(layout.connection(state), state.address(member)))
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
         yield from state.topology.of_role(role)
 
@@ -145,10 +144,10 @@ def _restart(layout: Layout, state: ClusterState, supervisor: Supervisor, plan: 
     supervisor.restart(plan, deadline)
     topology, connection = state.topology, layout.connection(state)
     if plan.role is Role.MONGOD:
-        members = dict(topology.replica_sets())[str(plan.replica_set)]
-        wait_primary(str(plan.replica_set), members, deadline, connection)
-        for member in members:
-            _wait_member(connection, member, deadline)
+        addresses = list(map(state.address, dict(topology.replica_sets())[str(plan.replica_set)]))
+        wait_primary(str(plan.replica_set), addresses, deadline, connection)
+        for address in addresses:
+            _wait_member(connection, address, deadline)
         sidecars = topology.of_role(Role.CONFIGD, Role.SHARDD)
         supervisor.wait_ready([each for each in sidecars if topology.mongod_behind(each) == plan], deadline)
     elif plan.role is not Role.ROUTER:
@@ -156,23 +155,23 @@ def _restart(layout: Layout, state: ClusterState, supervisor: Supervisor, plan: 
         wait_members_known(addresses, deadline, connection)
 
 
-def _wait_member(connection: Mapping[str, Any], member: ProcessPlan, deadline: float) -> None:
+def _wait_member(connection: Mapping[str, Any], address: str, deadline: float) -> None:
     """Wait until a mongod is primary or secondary.
 
     Raises:
         DeployError: it is neither in time.
     """
-    with connect(member.address, log_in=connection) as client:
+    with connect(address, log_in=connection) as client:
         while not {"isWritablePrimary", "secondary"} & {
             name for name, value in _hello(client).items() if value is True
         }:
             if time.monotonic() > deadline:
-                raise DeployError(f"{member.name} did not join its replica set in time")
+                raise DeployError(f"the mongod at {address} did not join its replica set in time")
             time.sleep(POLL_INTERVAL)
 
 
-def _is_primary(connection: Mapping[str, Any], member: ProcessPlan) -> bool:
-    with connect(member.address, log_in=connection) as client:
+def _is_primary(connection: Mapping[str, Any], address: str) -> bool:
+    with connect(address, log_in=connection) as client:
         return bool(_hello(client).get("isWritablePrimary"))
 
 

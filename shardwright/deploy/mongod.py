@@ -6,9 +6,10 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
@@ -23,6 +24,8 @@ MAJOR_VERSION_MIN = 6
 # Less than MongoDB's 10 s: members on one machine can detect a failure sooner than members across a network, and the
 # first election of a new set waits this long too.
 ELECTION_TIMEOUT_MS = 3000
+
+_ALREADY_INITIALIZED: Final = 23
 
 # Seconds between polls of a mongod that is starting or electing; there is no event to wait for before it listens.
 POLL_INTERVAL = 0.02
@@ -71,7 +74,7 @@ def mongod_arguments(
         plan: the member.
         dbpath: its data.
         log: its log file.
-        sockets: the directory of its UNIX socket.
+        sockets: the directory of its UNIX socket, in which a mongod without a port has to be started.
         cache_gb: its cache.
         parameters: added to those that all members have.
         log_rotate: what a rotation does with the log file.
@@ -93,8 +96,7 @@ def mongod_arguments(
     return [
         mongod,
         *("--replSet", plan.replica_set),
-        *("--bind_ip", LOOPBACK, "--port", str(plan.port)),
-        *("--unixSocketPrefix", str(sockets)),
+        *_listening(plan, sockets),
         *("--dbpath", str(dbpath)),
         *("--logpath", str(log), "--logappend", "--logRotate", log_rotate),
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
@@ -104,22 +106,17 @@ def mongod_arguments(
     ]
 
 
-def mongod_socket(sockets: Path, mongod: ProcessPlan) -> Path:
-    """The UNIX socket that a mongod creates in its ``--unixSocketPrefix``."""
-    return sockets / f"mongodb-{mongod.port}.sock"
-
-
 def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_LOG_IN) -> MongoClient[dict[str, Any]]:
     """A direct client of the server at ``address``, which need not be running yet.
 
     Args:
-        address: ``host:port``.
+        address: ``host:port``, or the path of a UNIX socket.
         timeout: seconds.
         log_in: see `Access.log_in`.
     """
     milliseconds = int(timeout * 1000)
     return MongoClient(
-        f"mongodb://{address}/",
+        f"mongodb://{quote(address, safe=':[]')}/",
         directConnection=True,
         serverSelectionTimeoutMS=milliseconds,
         connectTimeoutMS=milliseconds,
@@ -128,10 +125,21 @@ def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_L
     )
 
 
-def initiate(replica_set: str, members: list[ProcessPlan], log_in: Mapping[str, Any] = NO_LOG_IN) -> None:
+def initiate(
+    replica_set: str,
+    members: list[ProcessPlan],
+    address: Callable[[ProcessPlan], str],
+    log_in: Mapping[str, Any] = NO_LOG_IN,
+) -> None:
     """Initiate a replica set of ``members`` unless they are one already.
 
     Members know each other by the mongods' own addresses; only clients of the daemons see the daemons' addresses.
+
+    Args:
+        replica_set: its name.
+        members: its mongods.
+        address: see `ClusterState.address`.
+        log_in: see `Access.log_in`.
 
     Raises:
         DeployError: the first member refused.
@@ -141,25 +149,27 @@ def initiate(replica_set: str, members: list[ProcessPlan], log_in: Mapping[str, 
         "settings": {"electionTimeoutMillis": ELECTION_TIMEOUT_MS},
         "members": [{"_id": index, "host": member.address} for index, member in enumerate(members)],
     }
-    with connect(members[0].address, log_in=log_in) as client:
+    with connect(address(members[0]), log_in=log_in) as client:
         try:
             hello = client.admin.command("hello")
-            # Only a member that has never belonged to a set reports this.
+            # Only a member without a configuration reports this: a new one, or one that has not yet found itself in it.
             if hello.get("isreplicaset"):
                 client.admin.command("replSetInitiate", configuration)
         except PyMongoError as error:
+            if isinstance(error, OperationFailure) and error.code == _ALREADY_INITIALIZED:
+                return
             raise DeployError(f"cannot initiate the replica set {replica_set}: {reason(error)}") from error
 
 
 def wait_primary(
-    replica_set: str, members: list[ProcessPlan], deadline: float, log_in: Mapping[str, Any] = NO_LOG_IN
+    replica_set: str, addresses: Iterable[str], deadline: float, log_in: Mapping[str, Any] = NO_LOG_IN
 ) -> None:
-    """Wait until one of ``members`` is primary.
+    """Wait until one of the mongods at these addresses is primary.
 
     Raises:
         DeployError: there is none when ``time.monotonic()`` reaches ``deadline``.
     """
-    clients = [connect(member.address, log_in=log_in) for member in members]
+    clients = [connect(address, log_in=log_in) for address in addresses]
     try:
         while not any(map(_is_primary, clients)):
             if time.monotonic() > deadline:
@@ -185,6 +195,13 @@ def wait_members_known(addresses: list[str], deadline: float, log_in: Mapping[st
                 if time.monotonic() > deadline:
                     raise DeployError(f"{address} did not learn of all of {', '.join(addresses)} in time")
                 time.sleep(POLL_INTERVAL)
+
+
+def _listening(plan: ProcessPlan, sockets: Path) -> list[str]:
+    if plan.port is None:
+        # To the others it is this relative path, with which it has to recognise itself.
+        return ["--bind_ip", plan.address, "--nounixsocket"]
+    return ["--bind_ip", LOOPBACK, "--port", str(plan.port), "--unixSocketPrefix", str(sockets)]
 
 
 def _is_primary(client: MongoClient[dict[str, Any]]) -> bool:

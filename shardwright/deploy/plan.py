@@ -66,7 +66,14 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
     if wanted:
         ports.hold(wanted)
     workers = options.workers or DEFAULT_WORKERS
-    topology = Topology.plan(size, router_port=router_port, free_ports=ports.hold_free_run, workers=workers)
+    topology = Topology.plan(
+        size,
+        router_port=router_port,
+        free_ports=ports.hold_free_run,
+        workers=workers,
+        # Test commands of a mongod need no log-in. With TLS a client needs a certificate to reach the port.
+        mongods_have_ports=options.tls or not options.auth,
+    )
     return ClusterState(
         topology,
         mongod,

@@ -111,9 +111,10 @@ class PortReservation:
                 held.close()
         raise DeployError(f"no {count} ports in a row are free from {ports.start} to {ports.stop - 1}")
 
-    def release(self, port: int) -> None:
-        """Release ``port`` for the process that is about to listen on it."""
-        self._held.pop(port).close()
+    def release(self, *ports: int) -> None:
+        """Release these ports for the process that is about to listen on them."""
+        for port in ports:
+            self._held.pop(port).close()
 
     def _hold_chosen(self, ports: Mapping[int, socket.socket]) -> None:
         self._held |= ports

@@ -82,6 +82,7 @@ def spawn(
     output: Path,
     environment: Mapping[str, str] | None = None,
     *,
+    directory: Path | None = None,
     held_back: Iterable[signal.Signals] = (),
 ) -> ProcessIdentity:
     """Start a program in its own session.
@@ -90,12 +91,16 @@ def spawn(
         arguments: its command line.
         output: the file to which its standard output and error are appended.
         environment: variables to add to those of this process.
+        directory: where it runs; ``None`` for the directory of this process.
         held_back: signals that are blocked until the program unblocks them.
 
     Raises:
         OSError: the program cannot be started.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    if directory is not None:
+        # posix_spawn cannot do it, and to change the directory of this process would change it for all its threads.
+        arguments = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(directory), *arguments]
     pid = os.posix_spawn(
         arguments[0],
         arguments,

@@ -42,7 +42,7 @@ def start_cluster(
         DeployError: something did not start in time. Processes already started are left running.
     """
     topology, log_in = state.topology, layout.log_in(state)
-    start_processes(topology, state.workers, supervisor, ports, steps, deadline, log_in)
+    start_processes(topology, state, supervisor, ports, steps, deadline, log_in)
     with MongoClient[dict[str, Any]](
         topology.uri,
         serverSelectionTimeoutMS=_milliseconds_left(deadline),
@@ -60,7 +60,7 @@ def start_cluster(
 
 def start_processes(
     topology: Topology,
-    workers: int,
+    state: ClusterState,
     supervisor: Supervisor,
     ports: PortReservation,
     steps: Steps,
@@ -71,7 +71,7 @@ def start_processes(
 
     Args:
         topology: what to start, perhaps a part of the cluster.
-        workers: processes per router.
+        state: the whole cluster.
         supervisor: starts its processes.
         ports: holds the ports of the processes until they are started.
         steps: prints progress.
@@ -82,8 +82,7 @@ def start_processes(
     def start_all(role: Role) -> None:
         plans = topology.of_role(role)
         for plan in plans:
-            for port in plan.ports(workers):
-                ports.release(port)
+            ports.release(*plan.ports(state.workers))
             supervisor.start(plan)
         for plan in plans:
             supervisor.wait_ready([plan], deadline)
@@ -93,9 +92,9 @@ def start_processes(
         start_all(Role.MONGOD)
     with steps.step("replica sets"):
         for replica_set, members in topology.replica_sets():
-            initiate(replica_set, members, log_in)
+            initiate(replica_set, members, state.address, log_in)
         for replica_set, members in topology.replica_sets():
-            wait_primary(replica_set, members, deadline, log_in)
+            wait_primary(replica_set, map(state.address, members), deadline, log_in)
             steps.advance()
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
         daemons = topology.of_role(role)

@@ -91,6 +91,7 @@ class Supervisor:
                 arguments,
                 self._output(plan),
                 mark(self._directory, plan.name),
+                directory=self._state.sockets if plan.role is Role.MONGOD else None,
                 held_back=() if plan.role is Role.MONGOD else LOG_SIGNALS,
             )
         except OSError as error:
@@ -106,7 +107,7 @@ class Supervisor:
             DeployError: one has ended, or is not ready when ``time.monotonic()`` reaches ``deadline``.
         """
         for plan in plans:
-            while not is_ready(plan):
+            while not is_ready(plan, self._state.address(plan)):
                 self._check_still_starting(plan, deadline)
                 time.sleep(POLL_INTERVAL)
             # The answer might have come from an unrelated process on the same port.

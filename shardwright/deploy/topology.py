@@ -30,6 +30,7 @@ class ProcessPlan:
     """One process of the cluster, running or not.
 
     Attributes:
+        port: where it listens; ``None`` for a mongod that listens on a UNIX socket alone.
         replica_set: the set it belongs to, a shard's id or ``config``; ``None`` for routers.
         metrics_port: the port of a daemon's ``/metrics`` and ``/readyz``; ``None`` for mongods. Further workers of a
             router have the following ports.
@@ -37,25 +38,34 @@ class ProcessPlan:
 
     name: str
     role: Role
-    port: int
+    port: int | None
     replica_set: str | None = None
     metrics_port: int | None = None
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients."""
-        return f"{LOOPBACK}:{self.port}"
+        """``host:port``; for a process without a port its socket, relative to the directory of the sockets.
+
+        Members of a replica set know each other by this address, and the directory may be moved.
+        """
+        return f"./{self.socket_name}" if self.port is None else f"{LOOPBACK}:{self.port}"
+
+    @property
+    def socket_name(self) -> str:
+        """The file name of a mongod's UNIX socket, without a port our own, else the one that a mongod gives it."""
+        return f"{self.name}.sock" if self.port is None else f"mongodb-{self.port}.sock"
 
     @property
     def metrics_address(self) -> str | None:
         """``host:port`` of its metrics endpoint."""
         return None if self.metrics_port is None else f"{LOOPBACK}:{self.metrics_port}"
 
-    def ports(self, workers: int) -> list[int]:
+    def ports(self, workers: int = 1) -> list[int]:
         """All ports it listens on, given the number of workers per router."""
+        own = [] if self.port is None else [self.port]
         if self.metrics_port is None:
-            return [self.port]
-        return [self.port, *(self.metrics_port + index for index in range(workers if self.role is Role.ROUTER else 1))]
+            return own
+        return [*own, *(self.metrics_port + index for index in range(workers if self.role is Role.ROUTER else 1))]
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,13 @@ class Topology:
 
     @classmethod
     def plan(
-        cls, size: Size, *, router_port: Callable[[int], int], free_ports: Callable[[int], int], workers: int = 1
+        cls,
+        size: Size,
+        *,
+        router_port: Callable[[int], int],
+        free_ports: Callable[[int], int],
+        workers: int = 1,
+        mongods_have_ports: bool = True,
     ) -> Self:
         """Lay out a new cluster.
 
@@ -102,9 +118,10 @@ class Topology:
             router_port: returns the port of the router with a given index.
             free_ports: returns the first of a given number of consecutive free ports, different ones on every call.
             workers: processes per router.
+            mongods_have_ports: whether mongods listen on more than a UNIX socket.
         """
         sets = {CONFIG_SET: size.config_members} | {f"shard{i}": size.members for i in range(size.shards)}
-        mongods, sidecars = _plan_sets(sets, free_ports)
+        mongods, sidecars = _plan_sets(sets, free_ports, mongods_have_ports=mongods_have_ports)
         routers = [
             ProcessPlan(f"router.{index}", Role.ROUTER, router_port(index), metrics_port=free_ports(workers))
             for index in range(size.routers)
@@ -120,7 +137,8 @@ class Topology:
         """
         used = {plan.replica_set for plan in self.processes}
         name = next(name for name in map("shard{}".format, count()) if name not in used)
-        mongods, sidecars = _plan_sets({name: members}, free_ports)
+        have_ports = all(mongod.port is not None for mongod in self.of_role(Role.MONGOD))
+        mongods, sidecars = _plan_sets({name: members}, free_ports, mongods_have_ports=have_ports)
         return self._with_processes([*self.processes, *mongods, *sidecars])
 
     def without_shard(self, shard: str) -> Self:
@@ -214,12 +232,14 @@ class Topology:
 
 
 def _plan_sets(
-    members_of: Mapping[str, int], free_ports: Callable[[int], int]
+    members_of: Mapping[str, int], free_ports: Callable[[int], int], *, mongods_have_ports: bool
 ) -> tuple[list[ProcessPlan], list[ProcessPlan]]:
     """The mongods of some replica sets, and the daemons in front of them."""
     positions = [(name, index) for name, members in members_of.items() for index in range(members)]
     mongods = [
-        ProcessPlan(f"{replica_set}.{index}.mongod", Role.MONGOD, free_ports(1), replica_set)
+        ProcessPlan(
+            f"{replica_set}.{index}.mongod", Role.MONGOD, free_ports(1) if mongods_have_ports else None, replica_set
+        )
         for replica_set, index in positions
     ]
     sidecars = [

@@ -114,7 +114,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, mongod_binary: str) -> Itera
     directory = tmp_path_factory.mktemp("plain")
     with PortReservation() as ports:
         plan = ProcessPlan(_SET, Role.MONGOD, ports.hold_free(), _SET)
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         key = directory / "key"
         key.write_text(base64.b64encode(os.urandom(60)).decode())
         key.chmod(0o600)

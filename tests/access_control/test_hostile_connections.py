@@ -1,10 +1,12 @@
 """What strangers try on a connection: log-ins, cluster times, frames, and many connections at once."""
 
+import os
 import resource
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from stat import S_IMODE
 from typing import Any, Final
 
@@ -294,6 +296,32 @@ def test_sockets_are_private_and_no_way_around_the_log_in(closed: RunningCluster
                 assert connection.command(command)["code"] == 13, path.name
         finally:
             connection.close()
+
+
+def test_a_mongod_has_no_port(closed: RunningCluster) -> None:
+    """Some of its test commands need no log-in."""
+    mongods = [each for each in closed.document["processes"] if each["role"] == "mongod"]
+    assert mongods
+    for each in mongods:
+        assert Path(each["address"]).is_socket()
+        assert not listening_ports(each["pid"])
+    (router,) = (each for each in closed.document["processes"] if each["name"] == "router.0")
+    assert int(router["address"].rpartition(":")[2]) in listening_ports(router["pid"])
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The TCP ports on which a process listens (proc(5): ``/proc/PID/net/tcp`` has those of all, by inode)."""
+    own = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == LISTEN and f"socket:[{columns[9]}]" in own:
+                found.add(int(columns[1].rpartition(":")[2], 16))
+    return found
+
+
+LISTEN: Final = "0A"
 
 
 def test_nobody_but_the_owner_reads_the_files(closed: RunningCluster) -> None:

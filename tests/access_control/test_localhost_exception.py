@@ -111,7 +111,7 @@ def mongod(tmp_path_factory: pytest.TempPathFactory, mongod_binary: str) -> Iter
     key.chmod(0o600)
     with PortReservation() as ports:
         plan = ProcessPlan("first", Role.MONGOD, ports.hold_free(), "first")
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         with primary_mongod(mongod_binary, plan, directory / "data", 0.25, "--keyFile", str(key)):
             yield plan.address
 

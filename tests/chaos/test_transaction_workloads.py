@@ -70,7 +70,7 @@ def mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneMongod]:
     """
     with PortReservation() as ports:
         plan = ProcessPlan("plain", Role.MONGOD, ports.hold_free(), "plain")
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         directory = tmp_path_factory.mktemp("plain") / "mongod"
         parameters = ("--setParameter", "enableTestCommands=1", "--setParameter", "transactionLifetimeLimitSeconds=2")
         with (

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.mongod import ENVIRONMENT_VARIABLE, find_mongod, mongod_arguments, mongod_socket
+from shardwright.deploy.mongod import ENVIRONMENT_VARIABLE, find_mongod, mongod_arguments
 from shardwright.deploy.topology import ProcessPlan, Role
 
 
@@ -61,4 +61,14 @@ def test_arguments_name_set_socket_and_test_commands() -> None:
     text = " ".join(arguments)
     assert text.startswith("/bin/mongod --replSet shard0 --bind_ip 127.0.0.1 --port 20001 --unixSocketPrefix /run/s ")
     assert "--setParameter enableTestCommands=1" in text
-    assert mongod_socket(sockets, plan) == Path("/run/s/mongodb-20001.sock")
+    assert sockets / plan.socket_name == Path("/run/s/mongodb-20001.sock")
+
+
+def test_a_mongod_without_a_port_is_known_by_a_path_that_does_not_change_when_the_directory_moves() -> None:
+    plan = ProcessPlan("shard0.0.mongod", Role.MONGOD, None, "shard0")
+    sockets = Path("/run/s")
+    arguments = mongod_arguments("/bin/mongod", plan, dbpath=Path("/d"), log=Path("/l"), sockets=sockets, cache_gb=0.5)
+    text = " ".join(arguments)
+    assert text.startswith("/bin/mongod --replSet shard0 --bind_ip ./shard0.0.mongod.sock --nounixsocket --dbpath")
+    assert "--port" not in text
+    assert plan.address == "./shard0.0.mongod.sock"

@@ -77,6 +77,21 @@ def test_size_must_be_positive() -> None:
         Size(config_members=0)
 
 
+def test_the_mongods_of_an_added_shard_listen_as_the_others_do() -> None:
+    ports = count(1000)
+    for has_ports in (True, False):
+        topology = Topology.plan(
+            Size(shards=1),
+            router_port=lambda _: next(ports),
+            free_ports=lambda _: next(ports),
+            mongods_have_ports=has_ports,
+        )
+        larger = topology.with_shard(2, lambda _: next(ports))
+        assert {mongod.port is not None for mongod in larger.of_role(Role.MONGOD)} == {has_ports}
+        assert Topology.from_document(larger.to_document()) == larger
+    assert larger.named("shard1.1.mongod").ports() == []
+
+
 def test_a_shard_is_added_under_a_new_name_and_removed_again() -> None:
     ports = count(1000)
     topology = Topology.plan(Size(shards=2), router_port=lambda _: next(ports), free_ports=lambda _: next(ports))

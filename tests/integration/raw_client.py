@@ -1,4 +1,4 @@
-"""A TCP connection over which any bytes can be sent, and which can be closed at any moment.
+"""A connection over which any bytes can be sent, and which can be closed at any moment.
 
 On the clusters of `tests.second_run` it is secured and logs in.
 """
@@ -27,10 +27,10 @@ class RawClient:
     """
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
+        host = address.rpartition(":")[0]
         credentials = credentials_for(address)
         self.opened = datetime.now(UTC)
-        self.socket = credentials.secured(socket.create_connection((host, int(port)), SECONDS_MAX), host)
+        self.socket = credentials.secured(_connected(address), host)
         if credentials.user:
             self._log_in(credentials)
 
@@ -90,9 +90,19 @@ class RawClient:
         return received
 
 
+def _connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        return socket.create_connection((host, int(port)), SECONDS_MAX)
+    local = socket.socket(socket.AF_UNIX)
+    local.settimeout(SECONDS_MAX)
+    local.connect(address)
+    return local
+
+
 @contextmanager
 def raw_client(address: str) -> Iterator[RawClient]:
-    """A connection to ``host:port``, closed after the block."""
+    """A connection to ``host:port`` or to the path of a UNIX socket, closed after the block."""
     client = RawClient(address)
     try:
         yield client

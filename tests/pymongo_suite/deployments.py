@@ -56,7 +56,7 @@ def replica_set(directory: Path, *options: str) -> Iterator[str]:
     """A plain replica set of one member, with further options of mongod; yields its address."""
     with PortReservation() as ports:
         plan = ProcessPlan(_SET, Role.MONGOD, ports.hold_free(), _SET)
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         with primary_mongod(find_mongod(), plan, directory, _CACHE_GB, *options):
             yield plan.address
 

@@ -10,7 +10,7 @@ import trio
 
 from bench.mongods import primary_mongod
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.deploy.mongod import find_mongod, mongod_socket
+from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from shardwright.wire.transport.client import handshake_document
@@ -59,6 +59,6 @@ def lone_mongod(directory: Path) -> Iterator[LoneMongod]:
     """Run one until the end of the block."""
     with PortReservation() as ports:
         plan = ProcessPlan("lone", Role.MONGOD, ports.hold_free(), "lone")
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         with primary_mongod(find_mongod(), plan, directory / "lone", CACHE_GB):
-            yield LoneMongod(plan.address, str(mongod_socket(directory / "lone", plan)))
+            yield LoneMongod(plan.address, str(directory / "lone" / plan.socket_name))

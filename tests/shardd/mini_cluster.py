@@ -24,7 +24,6 @@ from shardwright.deploy.mongod import (
     find_mongod,
     initiate,
     mongod_arguments,
-    mongod_socket,
     wait_members_known,
     wait_primary,
 )
@@ -245,8 +244,8 @@ def _start_set(
     for plan in plans:
         with connect(plan.address, START_SECONDS) as client:
             client.admin.command("ping")  # a set is initiated only once all its members are up
-    initiate(name, plans)
-    wait_primary(name, plans, time.monotonic() + START_SECONDS)
+    initiate(name, plans, lambda plan: plan.address)
+    wait_primary(name, [plan.address for plan in plans], time.monotonic() + START_SECONDS)
     for member in members:
         member.daemon.start()
         stack.callback(member.daemon.stop, signal.SIGKILL)
@@ -282,7 +281,7 @@ def _plan_member(directory: Path, name: str, daemon: str, index: int, parameters
     )
     arguments = [
         *(sys.executable, "-m", f"shardwright.{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
-        *("--mongod-socket", str(mongod_socket(directory, plan)), "--mongod-address", plan.address),
+        *("--mongod-socket", str(directory / plan.socket_name), "--mongod-address", plan.address),
     ]
     return Member(
         plan,

@@ -1,5 +1,6 @@
 """The mongod behind a sidecar, and the daemon's own commands to it."""
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.pool import Pool
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -31,7 +33,7 @@ class LocalMongod:
 
     Attributes:
         socket_path: its UNIX socket.
-        address: its ``host:port`` in its replica set's configuration.
+        address: its address in its replica set's configuration (`SidecarOptions.mongod_address`).
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
         fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
         unanswered: commands of terms that mongod may still execute.
@@ -48,10 +50,22 @@ class LocalMongod:
         self.socket_path = socket_path
         self.address = address
         self.pool = pools[socket_path]
+        self._pools = pools
         self._present_term = present_term
         self.fence: TermFence | None = None
         self.unanswered = UnansweredCommands(self.pool)
         self.global_lock = GlobalLock()
+
+    def pool_of_member(self, address: str) -> Pool:
+        """The daemon's own connections to the mongod of a member of the set.
+
+        Args:
+            address: in the set's configuration. The members' sockets may be in it as paths, relative to the directory
+                in which they all are.
+        """
+        if address == self.address:
+            return self.pool
+        return self._pools[os.path.join(os.path.dirname(self.socket_path), address) if "/" in address else address]
 
     def number_writes_by(self, fence: TermFence) -> None:
         """Number the writes of a term by a fence from now on, so that mongod refuses them in any later term."""

@@ -22,7 +22,6 @@ from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import OBJECT, TIMESTAMP, decode_value, element, index
 from shardwright.wire.request import Request
-from shardwright.wire.transport.pools import ConnectionPools
 
 logger = get_logger("daemon.sidecar.noop_writer")
 
@@ -48,13 +47,11 @@ class NoopWriter:
     Args:
         mongod: the local mongod.
         mirror: knows which member is primary.
-        pools: connections to the primary mongod.
     """
 
-    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror) -> None:
         self._mongod = mongod
         self._mirror = mirror
-        self._pools = pools
         self._reached = _BEGINNING
         self._writing = trio.Lock()
 
@@ -99,7 +96,7 @@ class NoopWriter:
         primary = hello and hello.get("primary")
         if primary is None:
             return
-        pool = self._mongod.pool if primary == self._mongod.address else self._pools[primary]
+        pool = self._mongod.pool_of_member(primary)
         note: dict[str, Any] = {"noop write for afterClusterTime read concern": 1}
         command: dict[str, Any] = {"appendOplogNote": 1, "maxClusterTime": awaited, "data": note}
         if cluster_time is not None:

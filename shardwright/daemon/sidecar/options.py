@@ -21,7 +21,7 @@ class SidecarOptions:
     Attributes:
         address: ``host:port`` at which clients reach the daemon.
         mongod_socket: path of the UNIX socket of its mongod.
-        mongod_address: ``host:port`` of its mongod in the replica set's configuration.
+        mongod_address: its mongod in the replica set's configuration: ``host:port``, or the path of a UNIX socket.
         slow_ms: operations that take longer are logged.
         audit: the audit log; None if nothing is audited.
         logs: the logs of this process.
@@ -38,7 +38,7 @@ class SidecarOptions:
     def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "SidecarOptions":
         """The options from the parsed command line, and the audit log that it asks for."""
         logs = DaemonLogs(None if audit is None else audit.file)
-        return cls(known_address(parsed), parsed.mongod_socket, str(parsed.mongod_address), parsed.slow_ms, audit, logs)
+        return cls(known_address(parsed), parsed.mongod_socket, parsed.mongod_address, parsed.slow_ms, audit, logs)
 
 
 def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +59,8 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mongod-address",
         required=True,
-        type=argument(parse_host_and_port),
-        metavar="HOST:PORT",
+        type=argument(_parse_member),
+        metavar="HOST:PORT|SOCKET",
         help="the mongod's address in the configuration of its replica set",
     )
 
@@ -82,6 +82,15 @@ def opened_sidecar_audit_log(parser: argparse.ArgumentParser, parsed: argparse.N
             "cannot tell users from routers; routers have an audit log of their own"
         )
     return opened_audit_log(parser, parsed)
+
+
+def _parse_member(text: str) -> str:
+    """The address of a member as a mongod writes it: what has a slash is the path of a UNIX socket.
+
+    Raises:
+        ValueError: it is neither such a path nor ``host:port``.
+    """
+    return text if "/" in text else str(parse_host_and_port(text))
 
 
 def _parse_socket_path(text: str) -> str:

@@ -12,7 +12,6 @@ from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.pools import ConnectionPools
 
 logger = get_logger("daemon.sidecar.registration")
 
@@ -30,14 +29,12 @@ class Registration:
     Args:
         mongod: the local mongod.
         mirror: receives the addresses, and knows which member is primary.
-        pools: connections to the primary mongod.
         address: this daemon's address for clients.
     """
 
-    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools, address: str) -> None:
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, address: str) -> None:
         self._mongod = mongod
         self._mirror = mirror
-        self._pools = pools
         self._address = address
 
     async def run(self) -> None:
@@ -74,8 +71,8 @@ class Registration:
         primary = hello and hello.get("primary")
         if primary is None:
             return
-        pool = self._mongod.pool if primary == self._mongod.address else self._pools[primary]
         update = {"q": {"_id": self._mongod.address}, "u": {"$set": {"sidecar": self._address}}, "upsert": True}
+        pool = self._mongod.pool_of_member(primary)
         reply = await pool.command("config", {"update": COLLECTION, "updates": [update]})
         for failure in reply.get("writeErrors", ()):
             raise CommandError.from_reply(failure)

@@ -39,7 +39,7 @@ class Sidecar:
     Args:
         pools: the daemon's connection pools, which its owner runs.
         mongod_socket: path of the mongod's UNIX socket.
-        mongod_address: ``host:port`` of the mongod in its set's configuration.
+        mongod_address: the mongod in its set's configuration: ``host:port``, or the path of a UNIX socket.
         address: ``host:port`` at which clients reach this daemon.
         handshake: builds the hello for the handshake of the daemon's own connections.
         on_mongod_lost: called when the mongod is gone; must close the clients, as the mongod would have done.
@@ -61,8 +61,8 @@ class Sidecar:
         self.certainty = RoleCertainty(self.mirror, self._ask_hello)
         self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_term)
         self.address = address
-        self._registration = Registration(self.mongod, self.mirror, pools, address)
-        self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)
+        self._registration = Registration(self.mongod, self.mirror, address)
+        self._noop_writer = NoopWriter(self.mongod, self.mirror)
         self._handshake = handshake
         self._on_mongod_lost = on_mongod_lost
         self._was_refused = False

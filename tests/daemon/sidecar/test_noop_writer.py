@@ -15,20 +15,21 @@ from shardwright.wire.request import Request
 if TYPE_CHECKING:
     from shardwright.daemon.sidecar.hello_mirror import HelloMirror
     from shardwright.daemon.sidecar.mongod import LocalMongod
-    from shardwright.wire.transport.pools import ConnectionPools
 
 HERE = "host:1"
 
 
 class FakeMongod:
-    """A primary whose oplog advances by one tick with each no-op, and which is also its own pool."""
+    """A primary whose oplog advances by one tick with each no-op, and which is also the pool of every member."""
 
     def __init__(self) -> None:
-        self.address = HERE
-        self.pool = self
         self.hello = {"primary": HERE}
         self.newest = Timestamp(10, 1)
         self.noops = 0
+
+    def pool_of_member(self, address: str) -> "FakeMongod":
+        assert address == HERE
+        return self
 
     async def command(self, _: str, command: Mapping[str, Any]) -> dict[str, Any]:
         told = command.get("$clusterTime", {}).get("clusterTime", self.newest)
@@ -45,7 +46,7 @@ def find_after(time: Timestamp, cluster_time: Timestamp) -> Request:
 
 def test_a_time_in_the_future_does_not_prevent_reaching_later_ones() -> None:
     mongod = FakeMongod()
-    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod), cast("ConnectionPools", {}))
+    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod))
     trio.run(writer.reach, find_after(Timestamp(1_000_000, 1), Timestamp(10, 1)))
     assert mongod.noops == 1
     trio.run(writer.reach, find_after(Timestamp(20, 5), Timestamp(20, 5)))
@@ -57,7 +58,7 @@ def test_a_time_in_the_future_does_not_prevent_reaching_later_ones() -> None:
 
 def test_the_times_of_writes_that_were_passed_on_need_no_noop() -> None:
     mongod = FakeMongod()
-    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod), cast("ConnectionPools", {}))
+    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod))
     time, later = Timestamp(20, 5), Timestamp(20, 6)
     writer.note_reply(op_msg(bson.encode({"n": 1, "ok": 1.0, "operationTime": time}), request_id=1))
     writer.note_reply(op_msg(bson.encode({"n": 1, "ok": 1.0, "operationTime": Timestamp(19, 9)}), request_id=1))

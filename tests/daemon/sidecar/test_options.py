@@ -22,6 +22,14 @@ def test_a_relative_socket_path_is_relative_to_the_working_directory() -> None:
     assert parsed("/run/../tmp/mongod.sock").mongod_socket == "/tmp/mongod.sock"
 
 
+def test_a_member_is_known_by_host_and_port_or_by_its_socket() -> None:
+    assert parsed("mongod.sock").mongod_address == "a:1"
+    parser = argparse.ArgumentParser()
+    add_sidecar_options(parser)
+    words = ["--mongod-socket", "/s/m.sock", "--mongod-address", "./m.sock"]
+    assert parser.parse_args(words).mongod_address == "./m.sock"
+
+
 @pytest.mark.parametrize("path", ["", "/" + 107 * "a"])
 def test_an_impossible_socket_path_is_refused(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

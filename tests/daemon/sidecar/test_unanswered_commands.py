@@ -13,7 +13,7 @@ import trio.testing
 from bench.mongods import primary_mongod
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.term_scope import working_for
-from shardwright.deploy.mongod import find_mongod, mongod_socket
+from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from shardwright.wire.error_codes import ErrorCode
@@ -52,9 +52,9 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoppableMongod]:
     directory: Path = tmp_path_factory.mktemp("unanswered") / "lone"
     with PortReservation() as ports:
         plan = ProcessPlan("lone", Role.MONGOD, ports.hold_free(), "lone")
-        ports.release(plan.port)
+        ports.release(*plan.ports())
         with primary_mongod(find_mongod(), plan, directory, 0.25) as pid:
-            mongod = StoppableMongod(plan.address, str(mongod_socket(directory, plan)))
+            mongod = StoppableMongod(plan.address, str(directory / plan.socket_name))
             object.__setattr__(mongod, "pid", pid)
             yield mongod
 

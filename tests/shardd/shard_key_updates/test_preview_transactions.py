@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.deploy.mongod import mongod_socket
 from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransactions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.transport.client import decode_reply
@@ -34,7 +33,7 @@ def member(mini: MiniCluster) -> Member:
 def lone(member: Member) -> LoneMongod:
     """The mongod of a shard, without its daemon."""
     plan = member.mongod_plan
-    return LoneMongod(plan.address, str(mongod_socket(member.daemon.log.parent, plan)))
+    return LoneMongod(plan.address, str(member.daemon.log.parent / plan.socket_name))
 
 
 def aborted_transactions(mongod: Client) -> int:
