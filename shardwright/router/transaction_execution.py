@@ -22,6 +22,7 @@ from shardwright.router.transactions.session_errors import (
     unknown_transaction,
 )
 from shardwright.router.transactions.session_fields import TransactionFields
+from shardwright.router.transactions.strict_statements import check_read_strictly, check_write_strictly
 from shardwright.router.transactions.transaction_rules import ENDING, check_allowed
 from shardwright.router.transactions.transaction_table import ClientDescription, RouterSession
 from shardwright.wire.error_codes import ErrorCode, code_name
@@ -52,6 +53,8 @@ async def _run(operation: Operation, entry: Command, handler: CommandHandler) ->
         CommandError: it may not be run in a transaction, or in this one; or it failed, and the transaction was aborted.
     """
     check_allowed(entry.name, operation.request)
+    if operation.request.get(b"apiStrict"):
+        check_write_strictly(operation.request)
     fields = TransactionFields.of(operation.request)
     session = await operation.context.transactions.check_out(fields.session)
     try:
@@ -83,6 +86,9 @@ async def _run_statement(operation: Operation, transaction: RouterTransaction, h
     operation.enter(transaction)
     statistics = operation.context.transactions.statistics
     try:
+        if operation.request.get(b"apiStrict"):
+            await in_own_task()
+            await check_read_strictly(operation)
         with statistics.statement(transaction):
             reply, failure = with_recovery_token(await handler(operation), transaction.recovery_shard)
     except CommandError as error:

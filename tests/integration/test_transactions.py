@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from bson import Int64
 from bson.binary import Binary
 from pymongo.client_session import ClientSession
+from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError, OperationFailure
 from pymongo.read_concern import ReadConcern
+from pymongo.server_api import ServerApi
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
@@ -411,6 +413,50 @@ def test_the_admin_database_has_transactions_of_its_own(
     assert own.count_documents({}) == 2
     assert filled.count_documents({}) == 20
     own.delete_many({})  # nobody may drop it
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        {"find": "c", "showRecordId": True},
+        {"find": "c", "min": {"_id": 0}, "hint": {"_id": 1}},
+        {"find": "c", "filter": {"key": 1}},
+        {
+            "aggregate": "c",
+            "pipeline": [{"$unionWith": {"coll": "d", "pipeline": [{"$indexStats": {}}]}}],
+            "cursor": {},
+        },
+        {"aggregate": "c", "pipeline": [{"$match": {"key": 1}}], "cursor": {}},
+        {"insert": "c", "documents": [{"key": 1}], "collectionUUID": Binary.from_uuid(UUID(int=1))},
+        {"update": "c", "updates": [{"q": {"key": 1}, "u": {"$set": {"a": 1}}, "hint": {"key": 1}}]},
+        {"count": "c"},
+    ],
+    ids=lambda statement: "-".join(statement),
+)
+def test_the_strict_api_applies_to_the_arguments_of_statements(
+    cluster: RunningCluster, filled: Documents, statement: Document
+) -> None:
+    """As on a mongod, and the same becomes of the transaction."""
+    named = dict([(next(iter(statement)), filled.name), *list(statement.items())[1:]])
+    strict = ServerApi("1", strict=True)
+    outcomes = []
+    for server in ("router.0", "shard0.0.mongod"):
+        with cluster.direct(server, server_api=strict) as client, client.start_session() as session:
+            run = partial(outcome_of, client[filled.database.name], session)
+            session.start_transaction()
+            outcomes.append(
+                [run({"find": filled.name, "limit": 1}), run(named), run({"find": filled.name, "limit": 1})]
+            )
+            session.abort_transaction()
+    assert outcomes[0] == outcomes[1]
+
+
+def outcome_of(database: Database[Document], session: ClientSession, command: Document) -> object:
+    try:
+        database.command(command, session=session)
+    except OperationFailure as error:
+        return error.code, error.details and error.details["errmsg"], error.has_error_label("TransientTransactionError")
+    return "done"
 
 
 STABLE: Document = {"apiVersion": "1"}
