@@ -8,6 +8,7 @@ from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.cursors.get_more import API_PARAMETERS
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.strict_statements import check_read_strictly, check_write_strictly
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.recovery_token import with_recovery_token
@@ -22,7 +23,6 @@ from shardwright.router.transactions.session_errors import (
     unknown_transaction,
 )
 from shardwright.router.transactions.session_fields import TransactionFields
-from shardwright.router.transactions.strict_statements import check_read_strictly, check_write_strictly
 from shardwright.router.transactions.transaction_rules import ENDING, check_allowed
 from shardwright.router.transactions.transaction_table import ClientDescription, RouterSession
 from shardwright.wire.error_codes import ErrorCode, code_name

@@ -20,6 +20,8 @@ from shardwright.sharding.timestamps import unpack_timestamp
 _COUNTED: Final = {"query": "find", "getmore": "getMore"}
 """The commands that have an operation counter of their own, beside writes, whose statements are counted."""
 
+_HEDGING: Final = ("numTotalOperations", "numTotalHedgedOperations", "numAdvantageouslyHedgedOperations")
+
 _UNINITIALIZED_TERM: Final = -1
 """In the place of a term: a router knows of the config servers' time alone."""
 
@@ -33,8 +35,10 @@ async def server_status(operation: Operation) -> Reply:
         "connections": _connections(context),
         **({"defaultRWConcern": context.default_concerns.report} if context.default_concerns.report else {}),
         "extra_info": _resources(),
+        # Reads are not sent to a second member to see which one is faster.
+        "hedgingMetrics": dict.fromkeys(_HEDGING, Int64(0)),
         "logicalSessionRecordCache": context.session_jobs.document(len(context.sessions)),
-        "network": {"numRequests": Int64(sum(each.count for each in context.metrics.operations.statistics().values()))},
+        "network": _network(context),
         "opcounters": _opcounters(context),
         "sharding": _sharding(context),
         "shardingStatistics": _sharding_statistics(context),
@@ -84,6 +88,15 @@ def _connections(context: RouterContext) -> dict[str, Any]:
         "exhaustHello": connections.streamed_hellos,
         "awaitingTopologyChanges": context.quiesce.waiting,
     }
+
+
+def _network(context: RouterContext) -> dict[str, Int64]:
+    """The bytes are those of TCP connections, as they were on the wire."""
+    connections = context.clients.statistics()
+    received, sent = (0, 0) if connections is None else connections.traffic
+    requests = sum(each.count for each in context.metrics.operations.statistics().values())
+    shown = {"bytesIn": received, "bytesOut": sent, "physicalBytesIn": received, "physicalBytesOut": sent}
+    return {name: Int64(count) for name, count in {**shown, "numRequests": requests}.items()}
 
 
 def _opcounters(context: RouterContext) -> dict[str, Int64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
+from shardwright.wire.transport.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class ConnectionStatistics:
     Attributes:
         streamed_hellos: those that get exhaust replies to ``hello``.
         streamed_is_masters: those that get exhaust replies to ``isMaster``.
+        traffic: the bytes of all since the start.
     """
 
     current: int
@@ -24,6 +26,7 @@ class ConnectionStatistics:
     created: int
     streamed_hellos: int
     streamed_is_masters: int
+    traffic: Traffic
 
 
 class ServedClients:
@@ -65,4 +68,5 @@ class ServedClients:
             created=server.connections_created,
             streamed_hellos=self._streamed[True],
             streamed_is_masters=self._streamed[False],
+            traffic=server.traffic(),
         )

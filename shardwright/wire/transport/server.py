@@ -26,6 +26,7 @@ from shardwright.wire.transport.refusals import RefusalLog
 from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from shardwright.wire.transport.reservations import SERVED_CLIENT
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.traffic import Traffic, sum_of, traffic_of
 from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError
 
 logger = get_logger("wire.server")
@@ -76,6 +77,7 @@ class Server:
         self.connections_created = 0
         self.protocol_errors = 0
         self.handshakes_failed = 0
+        self._past_traffic = Traffic()
         self._refusals = RefusalLog()
         self._arrivals = Arrivals(handshakes_max, connections_max)
         self.is_draining = False
@@ -85,6 +87,10 @@ class Server:
     def connections_refused(self) -> int:
         """How many connections were refused because there were too many."""
         return self._refusals.refused
+
+    def traffic(self) -> Traffic:
+        """The bytes that all clients since the start have sent and received, in handshakes too."""
+        return sum_of([self._past_traffic, *(traffic_of(client.stream.socket) for client in self.clients)])
 
     async def serve(
         self,
@@ -215,6 +221,7 @@ class Server:
             logger.debug("A connection broke", connection_id=client.id, error=str(error))
         finally:
             self._watcher.unwatch(client.stream.socket)
+            self._past_traffic = sum_of([self._past_traffic, traffic_of(client.stream.socket)])
             client.stream.close()
             UNREAD_REPLIES.reservations.release(client)
             self.clients.discard(client)
