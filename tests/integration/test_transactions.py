@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from time import monotonic
+from typing import Final
 from uuid import UUID, uuid4
 
 import pytest
@@ -331,6 +333,31 @@ def test_cursors_end_with_their_transaction(filled: Documents, session: ClientSe
         assert open_cursors() > before
         end()
         assert open_cursors() == before
+
+
+@pytest.mark.parametrize("sort", [None, {"value": 1}], ids=["unsorted", "sorted"])
+def test_a_commit_does_not_wait_for_results_that_nobody_has_read(
+    filled: Documents, session: ClientSession, sort: Document | None
+) -> None:
+    """They are more than fits into a socket, so that the shard cannot finish its answer."""
+    value, keys = "x" * 10_000, (*range(10, 490), *range(SPLIT_AT + 10, SPLIT_AT + 490))
+    filled.insert_many([{"_id": key, "key": key, "value": f"{key % 500:05}{value}"} for key in keys])
+    db, name = filled.database, filled.name
+    with session.start_transaction():
+        find = {"find": name, "batchSize": 101, **({"sort": sort} if sort else {})}
+        cursor = db.command(find, session=session)["cursor"]["id"]
+        get_more = {"getMore": Int64(cursor), "collection": name, **({"batchSize": 20} if sort else {})}
+        for _ in range(2 if sort is None else 8):
+            assert db.command(get_more, session=session)["cursor"]["id"]
+        for key in (1, SPLIT_AT + 1):
+            filled.update_one({"key": key}, {"$set": {"seen": True}}, session=session)
+        began = monotonic()
+    assert monotonic() - began < COMMIT_SECONDS_MAX
+    assert filled.count_documents({"seen": True}) == 2
+
+
+COMMIT_SECONDS_MAX: Final = 30.0
+"""Less than the lifetime of a transaction, and more than a commit takes on any machine."""
 
 
 def test_current_op_shows_open_transactions(filled: Documents, session: ClientSession, client: Client) -> None:

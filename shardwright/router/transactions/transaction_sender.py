@@ -91,6 +91,13 @@ class TransactionSender(ShardSender):
             for shard_id, frame in frames.items():
                 nursery.start_soon(self.send_into, replies, shard_id, frame, preference)
 
+    def may_ask_ahead(self, shard_id: str, address: str) -> bool:
+        """Never: a shard prepares a transaction only when it has sent the answers to all of its statements.
+
+        A cursor that is given up would also break off its ``getMore``, and with that end the transaction.
+        """
+        return False
+
     async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
         """Send a ``getMore`` of the transaction, see `ShardSender.ask`."""
         return await super().ask(shard_id, address, in_transaction(frame, self.transaction.own_elements))
