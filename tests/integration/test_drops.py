@@ -10,7 +10,7 @@ from pymongo.errors import PyMongoError
 
 from tests.integration.sharded import Document, shard_collection
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client
+from tests.local_cluster import Client, RunningCluster
 
 ROUNDS = 3
 
@@ -61,3 +61,20 @@ def test_collection_dropped_while_routers_write_can_be_sharded_again(
         assert upper_mongod[database.name].list_collection_names() == []
         database.drop_collection("c")
         assert lower_mongod[database.name].list_collection_names() == []
+
+
+def test_a_database_is_dropped_with_collections_that_cannot_be_dropped_alone(
+    cluster: RunningCluster, database: Database[Document], lower_mongod: Client, upper_mongod: Client
+) -> None:
+    """As those of users and roles, which a restored dump may have."""
+    names = ["system.users", "ordinary"]
+    for name in names:
+        database[name].insert_one({})
+    with cluster.direct("router.0", socketTimeoutMS=SECONDS_MAX * 1000) as impatient:
+        impatient.drop_database(database.name)
+    for mongod in (lower_mongod, upper_mongod):
+        assert mongod[database.name].list_collection_names() == []
+    database["ordinary"].insert_one({})
+
+
+SECONDS_MAX = 30
