@@ -98,6 +98,7 @@ def test_all_kinds_of_collections_move(
     database.create_collection("empty")
     database.command("create", "view", viewOn="plain", pipeline=[{"$match": {"n": 3}}])
     database["system.js"].insert_one({"_id": "one", "value": 1})
+    database["system.users"].insert_one({"_id": "of a restored dump"})
     sharded = shard_by_range(database)
     sharded.insert_many([{"key": key} for key in range(0, 1_000, 100)])
     before = described(database)

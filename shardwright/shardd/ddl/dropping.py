@@ -59,12 +59,7 @@ async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard
 
     async def drop() -> None:
         for namespace in await local_collections.list_collections(context.mongod, db):
-            try:
-                await local_collections.drop(context.mongod, namespace)
-            except CommandError as error:
-                # mongod drops some collections, such as system.users, only with their database.
-                if not (namespace.is_system and error.code == ErrorCode.IllegalOperation):
-                    raise
+            await local_collections.drop(context.mongod, namespace)
 
     states = [state for state in context.namespaces if state.namespace.partition(".")[0] == db]
     await _drop_until_drained(states, drop, db)

@@ -16,8 +16,11 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_value, index
 from shardwright.wire.transport.cursor import DecodedCursor, RawCursor
 
-_UNDROPPABLE: Final = frozenset({"system.js", "system.profile"})
-"""Collections that mongod drops with their database alone; ``system.profile`` otherwise only while nothing profiles."""
+UNDROPPABLE: Final = frozenset({"system.js", "system.users"})
+"""Collections that mongod drops with their database alone, unless by an operation of the oplog."""
+
+_DROPPED_WITH_DATABASE: Final = UNDROPPABLE | {"system.profile"}
+"""``system.profile`` otherwise only while nothing profiles."""
 
 _NOT_OF_VIEWS: Final = ("cappedSize", "cappedMax")
 """Options of ``collMod`` that mongod 6.0.5 does not refuse for a view; it crashes."""
@@ -213,7 +216,7 @@ async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
     """
     listing = {"listCollections": 1, "filter": {"type": "collection"}}
     entries = await DecodedCursor(mongod.command, db, listing).all_documents()
-    droppable = [Namespace(db, entry["name"]) for entry in entries if entry["name"] not in _UNDROPPABLE]
+    droppable = [Namespace(db, entry["name"]) for entry in entries if entry["name"] not in _DROPPED_WITH_DATABASE]
     return sorted(droppable, key=lambda each: each.collection == "system.views")
 
 

@@ -16,9 +16,6 @@ from shardwright.wire.rawbson import raw_document
 
 VIEWS: Final = "system.views"
 
-_UNDROPPABLE: Final = frozenset({"system.js"})
-"""Collections that mongod drops for itself alone."""
-
 
 async def drop_exactly(mongod: LocalMongod, collections: Sequence[tuple[Namespace, UUID]]) -> None:
     """Drop the collections that have these names and UUIDs, if they exist.
@@ -28,7 +25,7 @@ async def drop_exactly(mongod: LocalMongod, collections: Sequence[tuple[Namespac
         BackendError: mongod does not answer.
     """
     for namespace, uuid in collections:
-        if namespace.collection in _UNDROPPABLE:
+        if namespace.collection in local_collections.UNDROPPABLE:
             await mongod.global_lock.between_transactions(partial(_drop_by_operation, mongod, namespace, uuid))
         elif await _is_there(mongod, namespace, uuid):
             await local_collections.drop(mongod, namespace)
