@@ -14,6 +14,7 @@ from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.operations.foreign_collections import OUT_TO_SHARDED, foreign_collections
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.pipelines.read_before_writing import reading_before_writing, with_disk
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, cursor_element
@@ -65,7 +66,8 @@ async def write_results(
 
 async def _write(environment: JoinEnvironment, handed: HandedStream, stage: Stage) -> ShardReply:
     operation, pipeline = environment.operation, Pipeline((stage,))
-    body = environment.writing_command([handed.stage, stage.raw])
+    stages = reading_before_writing((stage,))
+    body = with_disk(environment.writing_command([handed.stage, *(each.raw for each in stages)]))
 
     async def attempt(routing: CollectionRouting) -> ShardReply:
         if routing.is_sharded:

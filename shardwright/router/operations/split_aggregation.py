@@ -20,6 +20,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded, send_to_one
 from shardwright.router.pipelines.commands import SESSION, merging_half, runtime_constants, shards_half, with_concerns
 from shardwright.router.pipelines.merge_cursors import Remote, merge_cursors
+from shardwright.router.pipelines.read_before_writing import reading_before_writing, with_disk
 from shardwright.router.pipelines.shard_names import with_shard_name
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.merge import ResultMerger
@@ -87,10 +88,11 @@ async def run_segments(
             is_last = number == len(plan.segments) - 1
             remotes = [_remote(reply) for reply in replies]
             reading = merge_cursors(remotes, source_namespace, sort, session, transaction)
+            stages = reading_before_writing(segment.stages)
             merging = merging_half(
-                body,
+                body if stages == segment.stages else with_disk(body),
                 reading,
-                segment.stages,
+                stages,
                 constants,
                 collation,
                 is_read_by_mongod=not is_last,
