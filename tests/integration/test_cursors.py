@@ -65,6 +65,14 @@ def _has_no_cursors(mongod: Client, collection: Documents) -> bool:
     return not namespace_cursors(mongod, collection)
 
 
+def test_a_join_with_a_limit_leaves_no_cursor(filled: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    """The limit is more than a first batch, and less than the shards have."""
+    lookup = {"from": filled.name, "pipeline": [{"$limit": 300}], "as": "some"}
+    stages: list[Document] = [{"$match": {"key": 1}}, {"$lookup": lookup}, {"$project": {"count": {"$size": "$some"}}}]
+    assert [each["count"] for each in filled.aggregate(stages)] == [300]
+    assert_no_cursors(lower_mongod, upper_mongod, filled)
+
+
 def test_first_batch_has_101_documents_by_default(filled: Documents) -> None:
     reply = filled.database.command("find", filled.name, sort={"key": 1})
     assert [document["key"] for document in reply["cursor"]["firstBatch"]] == list(range(101))

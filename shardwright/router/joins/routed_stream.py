@@ -41,6 +41,7 @@ class RoutedStream:
         Raises:
             CommandError: the reply of a shard says that it failed.
         """
+        self._cursors = cursors
         self._documents: list[bytes] = []
         self._cursor: Cursor | None = None
         self._cursor_id = 0
@@ -62,6 +63,10 @@ class RoutedStream:
             frame = await self._cursor.next_batch(_get_more(self._cursor_id, self._cursor.namespace, self._session))
             assert frame is not None  # without a client, nothing is relayed
             documents, _ = _batch(frame, NEXT_BATCH)
+        if self._cursor is not None and self._cursor.is_exhausted:
+            # With a limit the shards may have more.
+            self._cursors.kill_remotes(self._cursor.remotes)
+            self._cursor = None
         return documents
 
 
