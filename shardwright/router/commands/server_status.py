@@ -92,8 +92,7 @@ def _connections(context: RouterContext) -> dict[str, Any]:
 
 def _network(context: RouterContext) -> dict[str, Int64]:
     """The bytes are those of TCP connections, as they were on the wire."""
-    connections = context.clients.statistics()
-    received, sent = (0, 0) if connections is None else connections.traffic
+    received, sent = context.clients.traffic()
     requests = sum(each.count for each in context.metrics.operations.statistics().values())
     shown = {"bytesIn": received, "bytesOut": sent, "physicalBytesIn": received, "physicalBytesOut": sent}
     return {name: Int64(count) for name, count in {**shown, "numRequests": requests}.items()}

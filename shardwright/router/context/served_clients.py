@@ -17,7 +17,6 @@ class ConnectionStatistics:
     Attributes:
         streamed_hellos: those that get exhaust replies to ``hello``.
         streamed_is_masters: those that get exhaust replies to ``isMaster``.
-        traffic: the bytes of all since the start.
     """
 
     current: int
@@ -26,7 +25,6 @@ class ConnectionStatistics:
     created: int
     streamed_hellos: int
     streamed_is_masters: int
-    traffic: Traffic
 
 
 class ServedClients:
@@ -68,5 +66,8 @@ class ServedClients:
             created=server.connections_created,
             streamed_hellos=self._streamed[True],
             streamed_is_masters=self._streamed[False],
-            traffic=server.traffic(),
         )
+
+    def traffic(self) -> Traffic:
+        """The bytes of all clients since the start."""
+        return Traffic() if self._server is None else self._server.traffic()
