@@ -7,9 +7,11 @@ that does not exist, so that nothing is planned.
 import re
 from typing import Final
 
+from shardwright.router.cursors.get_more import API_PARAMETERS
 from shardwright.router.operations.operation import Operation
-from shardwright.router.pipelines.commands import API_PARAMETERS
 from shardwright.router.reads.explained import VERBOSITIES, wrapped
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
@@ -42,12 +44,26 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
     body, fields = request.body, request.fields
     given = [body[fields[name][1] : fields[name][3]] for name in _CHECKED if name in fields]
     inner = from_elements(b"".join((source, *given, encode_elements({"cursor": {}}))))
-    parameters = [body[fields[name][1] : fields[name][3]] for name in sorted(API_PARAMETERS) if name in fields]
-    others = encode_elements({"$db": request.db, "$readPreference": {"mode": _ANY_MEMBER.mode}})
-    explain = wrapped(inner, VERBOSITIES[0], b"".join((*parameters, others)))
-    frame = op_msg(explain, request_id=next_request_id())
-    reply = await operation.context.sender.send(shard, frame, preference=_ANY_MEMBER, may_repeat=True)
+    reply = await parsed_by(operation, shard, inner)
     reply.raise_for_error()
+
+
+async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardReply:
+    """Have a mongod parse a command with the operation's parameters of the Stable API; the reply, perhaps an error.
+
+    Args:
+        operation: the operation.
+        shard: the shard that is asked.
+        inner: the raw command, without arguments that all commands have.
+
+    Raises:
+        CommandError: the shard cannot be reached.
+    """
+    request = operation.request
+    others = encode_elements({"$db": request.db, "$readPreference": {"mode": _ANY_MEMBER.mode}})
+    explain = wrapped(inner, VERBOSITIES[0], raw_elements(request, API_PARAMETERS) + others)
+    frame = op_msg(explain, request_id=next_request_id())
+    return await operation.context.sender.send(shard, frame, preference=_ANY_MEMBER, may_repeat=True)
 
 
 async def _where(operation: Operation, target: str | None) -> tuple[str, bytes]:

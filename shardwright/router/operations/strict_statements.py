@@ -6,25 +6,18 @@ is asked before to explain the statement with them, which is how it parses one w
 
 from typing import Final
 
-from shardwright.router.cursors.get_more import API_PARAMETERS
+from shardwright.router.operations.checked_pipeline import parsed_by
 from shardwright.router.operations.operation import Operation
-from shardwright.router.reads.explained import VERBOSITIES, wrapped
-from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.wire.arguments import GENERIC_ARGUMENTS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import encode_elements, without
-from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 
 _READS: Final = frozenset({"aggregate", "find"})
 _WRITES: Final = frozenset({"delete", "insert", "update"})
 _COLLECTION_UUID: Final = b"collectionUUID"
 """The only argument of writes that is not in the version."""
-
-_ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 
 
 def check_write_strictly(request: Request) -> None:
@@ -47,18 +40,14 @@ async def check_read_strictly(operation: Operation) -> None:
     Raises:
         CommandError: APIStrictError; no shard could be asked.
     """
-    request, context = operation.request, operation.context
+    request = operation.request
     if request.name not in _READS:
         return
-    shards = await context.shards.all_ids()
+    shards = await operation.context.shards.all_ids()
     if not shards:
         return
     generic = {name for name in request.fields if name in GENERIC_ARGUMENTS or name.startswith(b"$")}
-    others = encode_elements({"$db": request.db, "$readPreference": {"mode": _ANY_MEMBER.mode}})
-    read = without(request.body, generic)
-    explain = wrapped(read, VERBOSITIES[0], raw_elements(request, API_PARAMETERS) + others)
-    frame = op_msg(explain, request_id=next_request_id())
-    reply = await context.sender.send(shards[0], frame, preference=_ANY_MEMBER, may_repeat=True)
+    reply = await parsed_by(operation, shards[0], without(request.body, generic))
     error = reply.error
     if error is not None and error.code == ErrorCode.APIStrictError:
         raise error
