@@ -15,12 +15,12 @@ from io import StringIO
 from pathlib import Path
 from signal import Signals
 from typing import Any, Final
-from urllib.parse import quote
 
 from pymongo import MongoClient
 
 from shardwright.deploy.access import FIRST_USER, Access
 from shardwright.deploy.cluster import LocalCluster
+from shardwright.deploy.mongod import uri_of
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.tls_files import TlsFiles
 from tests.credentials import EXTERNAL, NO_TLS, NOBODY, Credentials
@@ -137,8 +137,7 @@ class RunningCluster:
         """
         credentials = self.credentials(is_router=name.startswith("router"))
         given = credentials.tls_options if "username" in options else credentials.options
-        uri = f"mongodb://{quote(self.address(name), safe=':')}/"
-        return MongoClient(uri, **{"directConnection": True, **given, **options})
+        return MongoClient(uri_of(self.address(name)), **{"directConnection": True, **given, **options})
 
     def pid(self, name: str) -> int:
         """The pid of a process now.

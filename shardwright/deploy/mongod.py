@@ -106,6 +106,11 @@ def mongod_arguments(
     ]
 
 
+def uri_of(address: str) -> str:
+    """The connection string of ``host:port``, or of the path of a UNIX socket."""
+    return f"mongodb://{quote(address, safe=':[]')}/"
+
+
 def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_LOG_IN) -> MongoClient[dict[str, Any]]:
     """A direct client of the server at ``address``, which need not be running yet.
 
@@ -116,7 +121,7 @@ def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_L
     """
     milliseconds = int(timeout * 1000)
     return MongoClient(
-        f"mongodb://{quote(address, safe=':[]')}/",
+        uri_of(address),
         directConnection=True,
         serverSelectionTimeoutMS=milliseconds,
         connectTimeoutMS=milliseconds,

@@ -154,7 +154,7 @@ def test_it_is_over_for_good(router: str, keyed: RunningCluster) -> None:
 
 def test_it_is_over_at_every_router(router: str, at_both_workers: list[RawClient]) -> None:
     def who_may_be_the_first() -> set[bool]:
-        """Who may learns that the command is not allowed, and who may not that a log-in is needed."""
+        """With the exception a client is told that the command is not allowed, without it that a log-in is needed."""
         told = {verdict(raw, {"usersInfo": 1}, "admin")[1] for raw in at_both_workers}
         return {text != "command usersInfo requires authentication" for text in told}
 

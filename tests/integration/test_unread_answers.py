@@ -9,7 +9,6 @@ from pymongo.database import Database
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, shard_by_range, shard_collection
 from tests.local_cluster import Client, RunningCluster
-from tests.wire.raw_connection import op_msg_frame
 
 DOCUMENTS = 900
 TEXT = "x" * 20_000
@@ -35,8 +34,8 @@ def slow(cluster: RunningCluster, filled: Database[Document], request: pytest.Fi
                 assert slow.command(more, db=filled.name)["cursor"]["id"]
         else:
             on_one = {"key": {"$gte": SPLIT_AT}} if request.param == "first batch of one shard" else {}
-            find = {"find": "ranged", "filter": on_one, "batchSize": DOCUMENTS, "$db": filled.name}
-            slow.send(op_msg_frame(find))
+            find = {"find": "ranged", "filter": on_one, "batchSize": DOCUMENTS}
+            slow.send_command(find, db=filled.name)
             assert slow.socket.recv(16)  # it has begun to arrive
         yield slow
 
