@@ -52,7 +52,7 @@ def primary_mongod(mongod: str, plan: ProcessPlan, directory: Path, cache_gb: fl
     try:
         with connect(plan.address, timeout=_START_SECONDS) as client:
             client.admin.command("ping")
-        initiate(str(plan.replica_set), [plan], lambda plan: plan.address)
+        initiate(str(plan.replica_set), [plan], plan.address)
         wait_primary(str(plan.replica_set), [plan.address], time.monotonic() + _START_SECONDS)
         yield process.pid
     except PyMongoError as error:

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -133,7 +133,7 @@ def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_L
 def initiate(
     replica_set: str,
     members: list[ProcessPlan],
-    address: Callable[[ProcessPlan], str],
+    first: str,
     log_in: Mapping[str, Any] = NO_LOG_IN,
 ) -> None:
     """Initiate a replica set of ``members`` unless they are one already.
@@ -143,7 +143,7 @@ def initiate(
     Args:
         replica_set: its name.
         members: its mongods.
-        address: see `ClusterState.address`.
+        first: where a client reaches the first of them (`ClusterState.address`).
         log_in: see `Access.log_in`.
 
     Raises:
@@ -154,7 +154,7 @@ def initiate(
         "settings": {"electionTimeoutMillis": ELECTION_TIMEOUT_MS},
         "members": [{"_id": index, "host": member.address} for index, member in enumerate(members)],
     }
-    with connect(address(members[0]), log_in=log_in) as client:
+    with connect(first, log_in=log_in) as client:
         try:
             hello = client.admin.command("hello")
             # Only a member without a configuration reports this: a new one, or one that has not yet found itself in it.

@@ -92,7 +92,7 @@ def start_processes(
         start_all(Role.MONGOD)
     with steps.step("replica sets"):
         for replica_set, members in topology.replica_sets():
-            initiate(replica_set, members, state.address, log_in)
+            initiate(replica_set, members, state.address(members[0]), log_in)
         for replica_set, members in topology.replica_sets():
             wait_primary(replica_set, map(state.address, members), deadline, log_in)
             steps.advance()

@@ -244,7 +244,7 @@ def _start_set(
     for plan in plans:
         with connect(plan.address, START_SECONDS) as client:
             client.admin.command("ping")  # a set is initiated only once all its members are up
-    initiate(name, plans, lambda plan: plan.address)
+    initiate(name, plans, plans[0].address)
     wait_primary(name, [plan.address for plan in plans], time.monotonic() + START_SECONDS)
     for member in members:
         member.daemon.start()
