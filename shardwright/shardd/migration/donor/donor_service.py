@@ -168,10 +168,10 @@ class DonorService:
         active.migration_id = coordinator.id
         attempts = MigrationAttempts(coordinator.id, request)
         await steps.log("start")
-        # In this order: attempts without a coordinator are harmless, and a coordinator has all that its abort needs.
-        await self._store.save_attempts(attempts)
         try:
+            # The coordinator first: it has all that an abort needs, and attempts without one would never be removed.
             await self._store.save_coordinator(coordinator)
+            await self._store.save_attempts(attempts)
             await self._range_deletions.register(await new_range_deletion(self._context.mongod, coordinator, request))
             with active.abortable():
                 await steps.finish(

@@ -9,7 +9,17 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from tests.shardd.migration.donor.moving import changes, end, migrations_left, stopped_move, wait_finished
+from tests.fail_points import fail_point
+from tests.shardd.migration.donor.moving import (
+    LOW,
+    TOP,
+    Move,
+    changes,
+    end,
+    migrations_left,
+    stopped_move,
+    wait_finished,
+)
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -104,6 +114,19 @@ def _coordinator(sharded: ShardedNamespace, chunk: dict[str, Any], version: dict
         "range": {"min": chunk["min"], "max": chunk["max"]},
         "preMigrationChunkVersion": version,
     }
+
+
+def test_the_donor_is_killed_before_all_is_persisted(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    member = mini.shards["sh0"].members[0]
+    with member.mongod_client() as mongod:
+        with fail_point(mongod, "hangDuringBatchUpdate", nss="config.migrationAttempts") as attempts_held:
+            move = Move(filled, LOW, TOP, "sh1")
+            attempts_held.wait_entered()
+            member.daemon.stop(signal.SIGKILL)
+        member.daemon.start()
+        end(move)
+        wait_finished(mini)
+        assert list(mongod.config.migrationAttempts.find()) == []
 
 
 @pytest.fixture(scope="module")
