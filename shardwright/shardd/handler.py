@@ -10,6 +10,7 @@ import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
+from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.own_operations import with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
@@ -20,7 +21,6 @@ from shardwright.shardd.commands.command_runner import run_command
 from shardwright.shardd.cursor_batches import CursorBatches
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange
-from shardwright.shardd.local_mongod.raw_replies import is_ok
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
@@ -47,7 +47,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
-from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -144,7 +143,7 @@ class ShardHandler(SidecarHandler):
             if COORDINATOR in request.fields and error.code == ErrorCode.WouldChangeOwningShard:
                 expect_commit(request, coordinators)
             raise
-        if COORDINATOR in request.fields and (reply is None or is_ok(response_body(reply))):
+        if COORDINATOR in request.fields and (reply is None or not has_failed(reply)):
             expect_commit(request, coordinators)
         return reply
 
@@ -202,7 +201,7 @@ class ShardHandler(SidecarHandler):
         if request.name in KILLS:
             await in_own_task()
             reply = await upstream.forward(request.message.frame, flags)
-            if reply is not None and is_ok(response_body(reply)):
+            if reply is not None and not has_failed(reply):
                 await in_own_task()
                 await self._shard.transactions.note_kill(request)
             return reply

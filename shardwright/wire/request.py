@@ -103,8 +103,8 @@ class Request:
     def without(self, names: Iterable[bytes]) -> "Request":
         """The same request without the top-level fields of these names; the same object if it has none of them."""
         fields = self.fields
-        removed = sorted((fields[name] for name in names if name in fields), key=_start_of)
-        return self.with_body(without_spans(self.body, removed)) if removed else self
+        removed = [fields[name] for name in names if name in fields]
+        return self.with_body(without_spans(self.body, sorted(removed, key=_start_of))) if removed else self
 
     def overwrite(self, at: int, value: bytes) -> None:
         """Change some bytes of the body, and of the message's, so that all its elements stay where they are."""

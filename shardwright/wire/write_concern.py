@@ -1,5 +1,6 @@
 """The ``writeConcern`` of a command, checked as mongod 6.0.5 does before it runs any command."""
 
+from functools import lru_cache
 from typing import Final, TypeGuard
 
 from bson.decimal128 import Decimal128
@@ -26,6 +27,8 @@ _PROVENANCES: Final = (
 )
 _MEMBERS_MAX: Final = 50
 _INT32_MAX: Final = 2**31 - 1
+_REMEMBERED_BYTES_MAX: Final = 64
+_REMEMBERED_MAX: Final = 64
 
 
 def check_write_concern(request: Request) -> None:
@@ -40,6 +43,13 @@ def check_write_concern(request: Request) -> None:
             ErrorCode.TypeMismatch, f'"writeConcern" had the wrong type. Expected object, found {type_name(kind)}'
         )
     document = request.body[start:end]
+    if len(document) > _REMEMBERED_BYTES_MAX:
+        _check(document)
+    else:
+        _check_once(document)
+
+
+def _check(document: bytes) -> None:
     arguments = Arguments(document, _STRUCT)
     arguments.refuse_unknown(_FIELDS)
     is_journaled, is_synced = arguments.boolean(b"j"), arguments.boolean(b"fsync")
@@ -55,6 +65,10 @@ def check_write_concern(request: Request) -> None:
         raise CommandError(ErrorCode.FailedToParse, "fsync and j options cannot be used together")
     if _is_number(given.get("wtimeout")) and clamp_int64(given["wtimeout"]) > _INT32_MAX:
         raise CommandError(ErrorCode.FailedToParse, "wtimeout must be a 32-bit integer")
+
+
+_check_once = lru_cache(_REMEMBERED_MAX)(_check)
+"""Applications use few write concerns, and one of them for each transaction; errors are not remembered."""
 
 
 def _check_members(w: object) -> None:

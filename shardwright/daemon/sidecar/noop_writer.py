@@ -29,6 +29,8 @@ READ_CONCERN: Final = b"readConcern"
 _AWAITED: Final = (b"afterClusterTime", b"atClusterTime")
 """A read concern has at most one of these."""
 
+_ANY_AWAITED: Final = b"ClusterTime"
+
 _CLUSTER_TIME: Final = b"$clusterTime"
 
 _unpack_time: Final = Struct("<II").unpack_from
@@ -121,6 +123,8 @@ def awaited_time(request: Request) -> Timestamp | None:
     span = request.fields.get(READ_CONCERN)
     if span is None or span[0] != OBJECT:
         return None
+    if request.body.find(_ANY_AWAITED, span[2], span[3]) < 0:
+        return None  # as nearly always
     fields = index(request.body, span[2])
     for name in _AWAITED:
         awaited = fields.get(name)

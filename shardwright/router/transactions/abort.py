@@ -29,7 +29,8 @@ async def abort_on(
         shards: the participants.
         elements: the write concern and others.
     """
-    frames = {shard: abort_frame(transaction.elements_for(shard) + transaction.elements + elements) for shard in shards}
+    fields = transaction.own_elements + transaction.elements + elements
+    frames = {shard: abort_frame(fields) for shard in shards}
     replies: dict[str, ShardReply] = {}
     await sender.send_to_all(frames, replies)
     return [replies[shard] for shard in frames]

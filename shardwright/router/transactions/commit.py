@@ -132,7 +132,7 @@ async def _in_two_phases(
     sender: ShardSender, transaction: RouterTransaction, plan: CommitPlan, elements: bytes
 ) -> ShardReply:
     coordinator = plan.shards[0]
-    fields = transaction.elements_for(coordinator) + transaction.elements
+    fields = transaction.own_elements + transaction.elements
     reply = await sender.send(coordinator, coordinate_frame(plan.shards, fields + elements), may_repeat=True)
     reply.raise_for_error()
     return reply
@@ -142,9 +142,8 @@ async def _in_two_phases(
 async def _commit_on(
     sender: ShardSender, transaction: RouterTransaction, shards: tuple[str, ...], elements: bytes
 ) -> list[ShardReply]:
-    frames = {
-        shard: commit_frame(transaction.elements_for(shard) + transaction.elements + elements) for shard in shards
-    }
+    fields = transaction.own_elements + transaction.elements + elements
+    frames = {shard: commit_frame(fields) for shard in shards}
     replies: dict[str, ShardReply] = {}
     await sender.send_to_all(frames, replies)
     return [replies[shard] for shard in shards]

@@ -145,19 +145,16 @@ class RouterTransaction:
         """
         self.requests += 1
         if shard in self.participants:
-            return self.elements_for(shard)
+            return self.own_elements
         if self.participants and CONFIG_SHARD in (shard, self.coordinator):
             raise CommandError(
                 ErrorCode.OperationNotSupportedInTransaction,
                 "Cannot use the admin database together with another one in a transaction.",
             )
+        coordinates = not self.participants and shard != CONFIG_SHARD
         self.participants[shard] = Participant()
-        return self.elements_for(shard) + read_concern_element(self._concern_of_participants()) + STARTS_ELEMENT
-
-    def elements_for(self, shard: str) -> bytes:
-        """What a request to a participant carries, be it a later statement, a commit, or an abort."""
-        coordinates = shard == self.coordinator != CONFIG_SHARD
-        return self.own_elements + COORDINATOR_ELEMENT if coordinates else self.own_elements
+        starts = read_concern_element(self._concern_of_participants()) + STARTS_ELEMENT
+        return self.own_elements + starts + (COORDINATOR_ELEMENT if coordinates else b"")
 
     def note_answer(self, shard: str, *, is_read_only: bool) -> None:
         """Note from a participant's successful reply whether all its statements so far have only read.

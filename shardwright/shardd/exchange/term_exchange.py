@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import bson
 
+from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.term_scope import working_for
@@ -36,8 +37,6 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 
 logger = get_logger("shardd.terms")
 
-_FAILED: Final = b"\x01ok\0" + bytes(8)
-_BODY_ELEMENTS_AT: Final = 25
 _LINEARIZABLE: Final = b"linearizable"
 _READ_CONCERN: Final = b"readConcern"
 _ROLE_CHANGES: Final = (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION)
@@ -163,7 +162,7 @@ class TermExchange:
         if term == self._term:
             self._sidecar.note_reply(reply)
             return reply
-        if reply.startswith(_FAILED, _BODY_ELEMENTS_AT) and (term is None or _reports_role_change(reply)):
+        if has_failed(reply) and (term is None or _reports_role_change(reply)):
             return reply
         raise self._refusal()
 

@@ -6,6 +6,8 @@ also sees its range deletion. Documents that were given away and deleted since r
 as long as it serves reads at that time.
 """
 
+from typing import Final
+
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
@@ -16,11 +18,13 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 
+_AT_TIME: Final = b"atClusterTime"
+
 
 def snapshot_time(request: Request) -> Timestamp | None:
     """The time in the past at which a request reads; None if it reads the present."""
     raw = request.raw_object(READ_CONCERN)
-    if raw is None:
+    if raw is None or _AT_TIME not in raw:
         return None
     concern = decode_document(raw)
     time = concern.get("atClusterTime")

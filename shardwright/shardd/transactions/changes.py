@@ -27,16 +27,18 @@ def has_changed(command: str, reply: bytes) -> bool:
     """
     counted = _COUNTED.get(command)
     if counted is not None:
-        fields = index(reply)
-        return any(name in fields and bool(decode_value(reply, fields[name])) for name in counted)
+        return any(_is_counted(reply, find(reply, name)) for name in counted)
     is_change = _OTHER_CHANGES.get(command)
     return is_change is not None and is_change(reply, index(reply))
 
 
+def _is_counted(reply: bytes, count: Span | None) -> bool:
+    return count is not None and bool(decode_value(reply, count))
+
+
 def _has_modified(reply: bytes, fields: Mapping[bytes, Span]) -> bool:
     outcome = fields.get(b"lastErrorObject")
-    count = None if outcome is None else find(reply, b"n", outcome[2])
-    return count is not None and bool(decode_value(reply, count))
+    return outcome is not None and _is_counted(reply, find(reply, b"n", outcome[2]))
 
 
 def _has_created_indexes(reply: bytes, fields: Mapping[bytes, Span]) -> bool:

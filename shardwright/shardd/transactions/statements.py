@@ -12,6 +12,7 @@ from typing import Any, Final
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.transactions.changes import has_changed
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
@@ -27,8 +28,6 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_FAILED: Final = b"\x01ok\0" + bytes(8)
-_BODY_ELEMENTS_AT: Final = 25
 _WRITE_ERRORS: Final = b"\x04writeErrors\0"
 _BATCHES: Final = frozenset({"delete", "insert", "update"})
 
@@ -92,7 +91,7 @@ class TransactionStatements:
         """
         await in_own_task()
         await self._abort(upstream, session_fields(request), transaction)
-        if reply is None or reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+        if reply is None or has_failed(reply):
             return reply
         raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
 
@@ -162,13 +161,13 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _answer(self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes) -> bytes:
-        has_failed = reply.startswith(_FAILED, _BODY_ELEMENTS_AT)
-        if not has_failed and request.name in _BATCHES and _WRITE_ERRORS in reply:
+        is_failure = has_failed(reply)
+        if not is_failure and request.name in _BATCHES and _WRITE_ERRORS in reply:
             # mongod has aborted it, unless the error is one of the daemon.
             await self._abort(upstream, session_fields(request), transaction)
             return reply
-        self._observe(transaction, has_failed=has_failed)
-        if has_failed or request.name == "getMore":
+        self._observe(transaction, has_failed=is_failure)
+        if is_failure or request.name == "getMore":
             return reply  # reading on changes nothing, and a long reply has been passed on already
         if not transaction.has_written and has_changed(request.name, response_body(reply)):
             transaction.has_written = True

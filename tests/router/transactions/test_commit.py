@@ -83,9 +83,7 @@ def test_one_shard_gets_the_write_concern() -> None:
     shards = Shards()
     shards.commit(transaction_of(a=True))
     [command] = shards.commands
-    assert command.keys() == {
-        *("commitTransaction", "lsid", "txnNumber", "autocommit", "coordinator", "writeConcern", "$db")
-    }
+    assert command.keys() == {*("commitTransaction", "lsid", "txnNumber", "autocommit", "writeConcern", "$db")}
     assert command["$db"] == "admin"
 
 
@@ -128,7 +126,6 @@ def test_two_writers_commit_through_the_coordinator() -> None:
     [command] = shards.commands
     assert shards.asked == [("coordinateCommitTransaction", "a")]
     assert command["participants"] == [{"shardId": "a"}, {"shardId": "b"}, {"shardId": "c"}]
-    assert command["coordinator"] is True
 
 
 @pytest.mark.parametrize("code", [6, 10107, 50, 64, 225, 262, 91, 11601, 133, 70, 24, 267, 72])
