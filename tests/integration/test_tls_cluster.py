@@ -85,6 +85,16 @@ def test_chunks_move(secured: RunningCluster) -> None:
         assert len(list(client.shop.goods.aggregate([{"$sort": {"text": 1}}, {"$limit": 1500}]))) == 1500
 
 
+def test_connections_are_counted_by_their_version_of_tls(secured: RunningCluster, mongod: str) -> None:
+    secured_mongod = Client(f"mongodb://{mongod}/", username="root", password="pencil", **secured.tls)
+    with secured.client() as router, secured_mongod:
+        used = [
+            {version: count > 0 for version, count in client.admin.command("serverStatus")["transportSecurity"].items()}
+            for client in (router, secured_mongod)
+        ]
+    assert used[0] == used[1] == {"1.0": False, "1.1": False, "1.2": False, "1.3": True, "unknown": False}
+
+
 @pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize(
     "changed",

@@ -16,6 +16,7 @@ from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUse
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
 from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
 from shardwright.router.access.localhost_exception import LocalhostException, is_granted
+from shardwright.router.access.log_in_counts import LogInCounts
 from shardwright.router.access.login import Login
 from shardwright.router.access.needs import Need
 from shardwright.router.access.own_account import is_about_oneself
@@ -59,6 +60,7 @@ class AccessControl:
         users: the users.
         seen: see above.
         scram: log-ins.
+        counts: of log-ins.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class AccessControl:
     ) -> None:
         self.users = UserCache(catalog, cache_seconds, seen)
         self.seen = seen
-        self.scram = ScramLogin(self.users, auth)
+        self.counts = LogInCounts()
+        self.scram = ScramLogin(self.users, auth, self.counts)
         self._localhost = LocalhostException(self.users)
 
     @may_run_in_reactor

@@ -2,6 +2,7 @@
 
 from shardwright.daemon.certificate_names import name_in_certificate
 from shardwright.daemon.user_names import UserName
+from shardwright.router.access.log_in_counts import LogInAttempt
 from shardwright.router.access.login import authentication_failed
 from shardwright.router.access.restrictions import Addresses
 from shardwright.router.access.scram_login import log_failure
@@ -12,7 +13,12 @@ from shardwright.wire.transport.client_connection import ClientConnection
 
 
 async def log_in_with_certificate(
-    users: UserCache, client: ClientConnection, db: str, user: str | None, addresses: Addresses
+    users: UserCache,
+    client: ClientConnection,
+    db: str,
+    user: str | None,
+    addresses: Addresses,
+    attempt: LogInAttempt,
 ) -> UserName:
     """Log a client in; returns the name in its certificate.
 
@@ -22,13 +28,16 @@ async def log_in_with_certificate(
         db: of the user according to the client.
         user: the user's name according to the client, if it gives any.
         addresses: for `Restrictions.are_met`.
+        attempt: counts it.
 
     Raises:
         CommandError: see `name_in_certificate`; UserNotFound; AuthenticationFailed, restrictions are not met.
     """
     name, becomes = name_in_certificate(client, db, user)
     user_id = b""
-    if not becomes.is_internal:
+    if becomes.is_internal:
+        attempt.is_of_cluster()
+    else:
         found = await users.read(name)
         if found is None:
             log_failure(name, "there is no such user")
@@ -38,4 +47,5 @@ async def log_in_with_certificate(
             raise authentication_failed()
         user_id = found.user_id
     client.login.complete(becomes, user_id, addresses)
+    attempt.succeed()
     return name

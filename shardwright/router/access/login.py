@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.authorized_user import AuthorizedUser
+from shardwright.router.access.log_in_counts import LogInAttempt
 from shardwright.router.access.restrictions import NO_ADDRESSES, Addresses
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -25,12 +26,14 @@ class Conversation:
         user_id: tells that user from a later one of the same name.
         steps: verifies the proof; None once it was verified, if the client still has to confirm.
         skips_empty_exchange: the client need not confirm.
+        attempt: counts it.
     """
 
     user: UserName
     user_id: bytes
     steps: ServerConversation | None
     skips_empty_exchange: bool
+    attempt: LogInAttempt
 
 
 class LogInListener(Protocol):

@@ -16,6 +16,7 @@ import trio
 from shardwright.daemon.failed_log_ins import FailedLogIns
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.account import Account
+from shardwright.router.access.log_in_counts import LogInCounts
 from shardwright.router.access.login import CONVERSATION_ID, Conversation, Login, authentication_failed
 from shardwright.router.access.restrictions import Addresses
 from shardwright.router.access.user_cache import UserCache
@@ -40,11 +41,13 @@ class ScramLogin:
     Args:
         users: the users.
         auth: how parts of the cluster log in.
+        counts: of log-ins.
     """
 
-    def __init__(self, users: UserCache, auth: ClusterAuth) -> None:
+    def __init__(self, users: UserCache, auth: ClusterAuth, counts: LogInCounts) -> None:
         self._users = users
         self._auth = auth
+        self._counts = counts
         self._failed = FailedLogIns()
         self._system_salt = secrets.token_bytes(Mechanism.SHA_256.salt_bytes)
         self._system_credentials: list[Credentials] = []
@@ -75,6 +78,7 @@ class ScramLogin:
             CommandError: MechanismUnavailable, AuthenticationFailed, or the config servers cannot be read.
         """
         login.conversation = None
+        attempt = self._counts.begin(mechanism_name, is_speculative=is_speculative)
         mechanism = _checked_mechanism(mechanism_name, db)
         try:
             first = ClientFirst.parse(payload)
@@ -82,6 +86,8 @@ class ScramLogin:
             raise authentication_failed() from error
         name = UserName(first.user, db)
         login.attempt = name, mechanism_name
+        if name.is_internal:
+            attempt.is_of_cluster()
         account = known if known is not None and known.name == name else await self.account_of(name)
         if is_speculative and mechanism not in account.credentials:
             raise authentication_failed()
@@ -90,7 +96,7 @@ class ScramLogin:
         nonce = secrets.token_urlsafe(_NONCE_BYTES).encode()
         reply = first_reply(first, nonce, credentials[0].salt, credentials[0].iterations)
         steps = ServerConversation(first, credentials, reply)
-        login.conversation = Conversation(name, account.user_id, steps, skips_empty)
+        login.conversation = Conversation(name, account.user_id, steps, skips_empty, attempt)
         return reply.message
 
     async def go_on(
@@ -113,7 +119,7 @@ class ScramLogin:
         if conversation.steps is None:
             if payload:
                 raise authentication_failed()
-            login.complete(conversation.user, conversation.user_id, addresses)
+            _complete(login, conversation, addresses)
             return b"", True
         user, address = conversation.user, addresses[0]
         if not user.is_internal:
@@ -131,7 +137,7 @@ class ScramLogin:
             conversation.steps = None
             login.conversation = conversation
             return proof, False
-        login.complete(conversation.user, conversation.user_id, addresses)
+        _complete(login, conversation, addresses)
         return proof, True
 
     async def account_of(self, name: UserName) -> Account:
@@ -180,6 +186,11 @@ class ScramLogin:
         else:
             return
         raise authentication_failed()
+
+
+def _complete(login: Login, conversation: Conversation, addresses: Addresses) -> None:
+    login.complete(conversation.user, conversation.user_id, addresses)
+    conversation.attempt.succeed()
 
 
 def log_failure(name: UserName, reason: str) -> None:

@@ -22,6 +22,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field
 from shardwright.wire.rawbson import find, is_string
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
 from shardwright.wire.type_names import type_name
 
 _FAILURES: Final = frozenset({ErrorCode.AuthenticationFailed, ErrorCode.MechanismUnavailable, ErrorCode.UserNotFound})
@@ -81,22 +82,25 @@ async def authenticate(operation: Operation) -> Reply:
         return await authenticate_by_certificate(operation, Arguments.of(operation.request), operation.request.db)
 
 
-async def authenticate_by_certificate(operation: Operation, arguments: Arguments, db: str) -> dict[str, Any]:
+async def authenticate_by_certificate(
+    operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False
+) -> dict[str, Any]:
     """The reply to an ``authenticate``, also to one within a hello.
 
     Args:
         operation: the command.
         arguments: of the ``authenticate``.
         db: of the user.
+        is_speculative: it is within a hello.
 
     Raises:
         CommandError: see `log_in_with_certificate`, or the mechanism is another.
     """
     check_mechanism(arguments.string(b"mechanism"))
     user = arguments.maybe_string(b"user")
-    addresses = addresses_of(operation.client)
-    users = operation.context.log_ins.users
-    name = await log_in_with_certificate(users, operation.client, db, user, addresses)
+    log_ins, client = operation.context.log_ins, operation.client
+    attempt = log_ins.counts.begin(WITH_CERTIFICATE, is_speculative=is_speculative)
+    name = await log_in_with_certificate(log_ins.users, client, db, user, addresses_of(client), attempt)
     return {"dbname": name.db, "user": name.user}
 
 

@@ -102,6 +102,7 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     account = None
     if _MECHANISMS in request.fields:
+        operation.context.log_ins.counts.mechanisms_asked += 1
         account = await operation.context.log_ins.scram.account_of(_user_asked_for(request))
         if account.mechanisms is not None:
             fields["saslSupportedMechs"] = account.mechanisms
@@ -117,7 +118,9 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
             elif first.has(b"authenticate"):
                 # Drivers leave it out, because only one database has such users.
                 db = first.string(b"db") if first.has(b"db") else EXTERNAL_DATABASE
-                fields["speculativeAuthenticate"] = await authenticate_by_certificate(operation, first, db)
+                fields["speculativeAuthenticate"] = await authenticate_by_certificate(
+                    operation, first, db, is_speculative=True
+                )
     return fields
 
 

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections import Counter
 from datetime import UTC, datetime
 from time import time
 from typing import Any, Final
@@ -22,6 +23,9 @@ _COUNTED: Final = {"query": "find", "getmore": "getMore"}
 
 _HEDGING: Final = ("numTotalOperations", "numTotalHedgedOperations", "numAdvantageouslyHedgedOperations")
 
+_TLS_VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
+_OTHER_VERSION: Final = "unknown"
+
 _UNINITIALIZED_TERM: Final = -1
 """In the place of a term: a router knows of the config servers' time alone."""
 
@@ -40,9 +44,11 @@ async def server_status(operation: Operation) -> Reply:
         "logicalSessionRecordCache": context.session_jobs.document(len(context.sessions)),
         "network": _network(context),
         "opcounters": _opcounters(context),
+        "security": {"authentication": context.log_ins.counts.document()},
         "sharding": _sharding(context),
         "shardingStatistics": _sharding_statistics(context),
         "transactions": context.transactions.document(),
+        "transportSecurity": _transport_security(context),
         "mem": {"bits": 64, "resident": _resident_mb(), "supported": True},
         "metrics": {"commands": _commands(context), "cursor": _cursors(context)},
     }
@@ -96,6 +102,14 @@ def _network(context: RouterContext) -> dict[str, Int64]:
     requests = sum(each.count for each in context.metrics.operations.statistics().values())
     shown = {"bytesIn": received, "bytesOut": sent, "physicalBytesIn": received, "physicalBytesOut": sent}
     return {name: Int64(count) for name, count in {**shown, "numRequests": requests}.items()}
+
+
+def _transport_security(context: RouterContext) -> dict[str, Int64]:
+    counts = Counter(dict.fromkeys((*_TLS_VERSIONS, _OTHER_VERSION), 0))
+    for name, count in context.clients.tls_versions().items():
+        version = name.removeprefix("TLSv")
+        counts[version if version in _TLS_VERSIONS else _OTHER_VERSION] += count
+    return {version: Int64(count) for version, count in counts.items()}
 
 
 def _opcounters(context: RouterContext) -> dict[str, Int64]:

@@ -1,7 +1,7 @@
 """The connections of clients, for reports."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -71,3 +71,7 @@ class ServedClients:
     def traffic(self) -> Traffic:
         """The bytes of all clients since the start."""
         return Traffic() if self._server is None else self._server.traffic()
+
+    def tls_versions(self) -> Mapping[str, int]:
+        """Connections since the start by their version of TLS, as ``TLSv1.3``."""
+        return {} if self._server is None else self._server.tls_versions

@@ -115,6 +115,7 @@ async def _greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
     secured = await accept_handshake(accepted, context, received=beginning)
     client = ClientConnection(FrameStream(secured), peer)
     client.certificate_subject = secured.peer_subject
+    client.tls_version = secured.version
     return client
 
 

@@ -37,6 +37,7 @@ class ClientConnection:
         id: the connection's number, unique in this process; ``connectionId`` in hello.
         peer: ``ip:port`` of the client (or the path of the UNIX socket).
         certificate_subject: the name in the certificate with which it has connected; None if there is none.
+        tls_version: the version of TLS, as ``TLSv1.3``; None without TLS.
         metadata: the ``client`` document of its handshake.
         compressors: the compressors negotiated by hello.
         failed_log_ins: how often a log-in has failed.
@@ -76,6 +77,7 @@ class ClientConnection:
         "scope",
         "state",
         "stream",
+        "tls_version",
         "unanswered",
     )
 
@@ -84,6 +86,7 @@ class ClientConnection:
         self.stream = stream
         self.peer = peer
         self.certificate_subject: Subject | None = None
+        self.tls_version: str | None = None
         self.metadata: dict[str, Any] | None = None
         self.compressors: tuple[str, ...] = ()
         self.failed_log_ins = 0

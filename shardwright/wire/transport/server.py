@@ -6,6 +6,7 @@ This has what all daemons share: the limit of connections, noticing that clients
 
 import errno
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -47,6 +48,7 @@ class Server:
     Attributes:
         protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
         handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
+        tls_versions: connections by their version of TLS, without those that do not use it.
         answers: makes the replies.
         newcomers: the clients that have not logged in; None if they need not.
 
@@ -77,6 +79,7 @@ class Server:
         self.connections_created = 0
         self.protocol_errors = 0
         self.handshakes_failed = 0
+        self.tls_versions: Counter[str] = Counter()
         self._past_traffic = Traffic()
         self._refusals = RefusalLog()
         self._arrivals = Arrivals(handshakes_max, connections_max)
@@ -178,6 +181,8 @@ class Server:
             return
         if client is None:
             return
+        if client.tls_version is not None:
+            self.tls_versions[client.tls_version] += 1
         if self.is_draining:
             client.stream.close()
         elif len(self.clients) >= self.connections_max:

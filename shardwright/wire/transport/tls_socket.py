@@ -50,6 +50,11 @@ class TlsSocket:
         certificate: Any = self._engine.getpeercert()
         return certificate["subject"] if certificate else None
 
+    @property
+    def version(self) -> str:
+        """The version of TLS, as ``TLSv1.3``."""
+        return str(self._engine.version())
+
     def recv(self, size: int) -> bytes:
         """Up to ``size`` bytes; none if the peer has closed.
 

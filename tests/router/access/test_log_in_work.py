@@ -9,6 +9,7 @@ import trio
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.anybody_seen import AnybodySeen
+from shardwright.router.access.log_in_counts import LogInCounts
 from shardwright.router.access.login import Login
 from shardwright.router.access.scram_login import ScramLogin
 from shardwright.router.access.user_cache import UserCache
@@ -59,7 +60,7 @@ class FakeCatalog:
 def scram_login(catalog: FakeCatalog) -> ScramLogin:
     auth = ClusterAuth()
     auth.use(None, ("a" * 60,))
-    return ScramLogin(UserCache(cast("Any", catalog), lambda: 30.0, AnybodySeen()), auth)
+    return ScramLogin(UserCache(cast("Any", catalog), lambda: 30.0, AnybodySeen()), auth, LogInCounts())
 
 
 def run(body: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> list[dict[str, Any]]:
