@@ -16,6 +16,7 @@ from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, NULL, OBJECT, STRING, UNDEFINED, Span, decode_value, index
 
+_FIRST_NAME_AT = 5  # behind the length of the document and the type of its first element
 _ASSIGNING = (b"$set", b"$setOnInsert")
 _SETTING_STAGES = (b"$set", b"$addFields")
 
@@ -50,9 +51,10 @@ def may_change_shard_key(
         return any(_stage_touches(document, stage, pattern) for _, stage in rawbson.spans(document, start))
     if kind != OBJECT:
         return False
-    first = next(iter(rawbson.spans(document, start)), None)
-    if first is None or not first[0].startswith(b"$"):
+    if not document.startswith(b"$", start + _FIRST_NAME_AT):
         return not _keeps_key(query, document[start:end], pattern, is_collated=is_collated)
+    if all(document.find(field.path[0], start, end) < 0 for field in pattern.fields):
+        return False  # nearly every update: no path in it can begin with the name of such a field
     assigned = _assigned_fields(document, start, pattern)
     if not assigned:
         return assigned is None
