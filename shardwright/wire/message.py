@@ -81,6 +81,19 @@ class OpMsg:
         """Whether the sender accepts more than one reply."""
         return bool(self.flags & EXHAUST_ALLOWED)
 
+    def frame_with(self, body: bytes) -> bytes:
+        """The frame of this message with another body, and without the checksum, which would no longer match."""
+        sections = b"".join([sequence.section() for sequence in self.sequences]) if self.sequences else b""
+        return op_msg(body, request_id=self.request_id, flags=self.flags & ~CHECKSUM_PRESENT, sections=sections)
+
+    def with_body(self, body: bytes) -> "OpMsg":
+        """This message with another body, and without the checksum."""
+        message = object.__new__(OpMsg)
+        message.frame, message.body, message.sequences = self.frame_with(body), body, self.sequences
+        message.flags = self.flags & ~CHECKSUM_PRESENT
+        message.request_id, message.response_to = self.request_id, 0
+        return message
+
 
 def flags_of(frame: bytes) -> int:
     """The flags of an OP_MSG that may have no sections."""

@@ -10,7 +10,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import duplicate_field, missing_field, wrong_type
 from shardwright.wire.limits import NESTING_LEVELS_MAX
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
+from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (
     ARRAY,
     BINARY,
@@ -86,19 +86,12 @@ class Request:
         COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
 
     def with_body(self, body: bytes) -> "Request":
-        """The same request with another body; its document sequences are copied.
+        """The same request with another body.
 
         Raises:
             CommandError: as for a received one.
         """
-        message = self.message
-        frame = op_msg(
-            body,
-            request_id=message.request_id,
-            flags=message.flags & ~CHECKSUM_PRESENT,
-            sections=b"".join([sequence.section() for sequence in message.sequences]),
-        )
-        return Request(OpMsg(frame))
+        return Request(self.message.with_body(body))
 
     def without(self, names: Iterable[bytes]) -> "Request":
         """The same request without the top-level fields of these names; the same object if it has none of them."""

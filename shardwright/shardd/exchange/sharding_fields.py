@@ -6,7 +6,6 @@ from typing import Final
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.versions import VERSION_FIELDS
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import append, without_spans
 from shardwright.wire.request import Request
 
@@ -24,11 +23,5 @@ def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
     fields = request.fields
     found = [fields[name] for name in _SHARDING_FIELDS if name in fields]
     if not found:
-        return with_body(request.message, append(request.body, more))
-    return with_body(request.message, without_spans(request.body, sorted(found, key=_start_of), more))
-
-
-def with_body(message: OpMsg, body: bytes) -> bytes:
-    """The frame of a request with another body, and without the checksum, which would no longer match."""
-    sections = b"".join([sequence.section() for sequence in message.sequences]) if message.sequences else b""
-    return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT, sections=sections)
+        return request.message.frame_with(append(request.body, more))
+    return request.message.frame_with(without_spans(request.body, sorted(found, key=_start_of), more))
