@@ -9,6 +9,9 @@ from shardwright.deploy.errors import DeployError
 
 UNFINISHED_SUFFIX = ".new"
 
+_OWN_FILE = 0o644
+"""Others may read the files but not write them, whatever the umask allows."""
+
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write ``document`` to ``path`` atomically.
@@ -27,7 +30,8 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def _write_through(path: Path, text: str) -> None:
-    with path.open("w") as file:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWN_FILE)
+    with os.fdopen(descriptor, "w") as file:
         file.write(text)
         file.flush()
         # Without this, a power cut may leave an empty file under the new name.

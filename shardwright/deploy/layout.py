@@ -38,6 +38,9 @@ from shardwright.deploy.topology import Role
 # sockaddr_un holds 108 bytes, including the terminating null.
 SOCKET_PATH_BYTES_MAX = 107
 
+_OWN_DIRECTORY = 0o755
+"""The rights to a directory that others may look into; they may not write, whatever the umask allows."""
+
 
 class DamagedStateError(DeployError):
     """The state file exists but cannot be understood."""
@@ -133,7 +136,7 @@ class Layout:
             for private in ("data", "logs"):
                 (self.root / private).mkdir(mode=0o700, parents=True, exist_ok=True)
             for directory in (self.root / "pids", *data):
-                directory.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(mode=_OWN_DIRECTORY, parents=True, exist_ok=True)
             # Access to a mongod's socket is access to its data, so no other user may enter the directory, nor have
             # created it.
             sockets.mkdir(mode=0o700, exist_ok=True)
@@ -226,7 +229,7 @@ class Layout:
             DeployError: another command is changing it.
         """
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=_OWN_DIRECTORY, parents=True, exist_ok=True)
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise DeployError(f"cannot use the directory {self.root}: {error}") from error

@@ -14,6 +14,7 @@ from shardwright.deploy.layout import Layout
 from shardwright.deploy.marks import mark, marked_processes
 from shardwright.deploy.modes import mongod_words
 from shardwright.deploy.mongod import POLL_INTERVAL, mongod_arguments
+from shardwright.deploy.ownership import check_ownership
 from shardwright.deploy.parameters import parameters_of_config_mongod, parameters_of_mongod
 from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
 from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
@@ -81,8 +82,9 @@ class Supervisor:
         """Start a process, without waiting until it is ready.
 
         Raises:
-            DeployError: it cannot be started.
+            DeployError: it cannot be started, or others have a hand in the directory (`check_ownership`).
         """
+        check_ownership(self._layout, self._state)
         arguments = self._arguments(plan)
         if self._state.has_access_control or self._state.has_tls:
             forbid_core_dumps()

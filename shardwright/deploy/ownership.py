@@ -1,0 +1,48 @@
+"""Whether a cluster's directory is the work of the user who starts it.
+
+Its files name the program that is started as mongod, the key by which processes recognise each other, and the password
+of the first user. So a directory that somebody else has prepared, for instance the default one in a place where
+everybody may write, is not used.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from shardwright.deploy.cluster_state import ClusterState
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import Layout
+
+_ROOT: Final = 0
+
+
+def check_ownership(layout: Layout, state: ClusterState) -> None:
+    """Check that no other user has made what processes are about to be started with, or may exchange it.
+
+    The administrator of the machine (root) may. A group that may write is the choice of the directory's owner.
+
+    Raises:
+        DeployError: one has, or may; or a file cannot be looked at.
+    """
+    try:
+        for path in _trusted(layout, state):
+            status = path.stat()
+            if status.st_uid not in (os.geteuid(), _ROOT):
+                raise DeployError(f"{path} belongs to another user, who could have put anything there")
+            if status.st_mode & stat.S_IWOTH:
+                raise DeployError(f"all users may write to {path}; take that right from them (chmod o-w)")
+    except OSError as error:
+        raise DeployError(f"cannot find out whom {layout.root} belongs to: {error}") from error
+
+
+def _trusted(layout: Layout, state: ClusterState) -> Iterator[Path]:
+    yield layout.state_file
+    secrets = [layout.access.directory] if state.has_access_control else []
+    secrets += [layout.tls.directory] if state.has_tls else []
+    if secrets:
+        yield layout.root
+    for directory in secrets:
+        yield directory
+        yield from directory.iterdir()
