@@ -136,6 +136,31 @@ def test_unsharded_collections_are_renamed_alike(clusters: tuple[Cluster, Cluste
     assert own == genuine
 
 
+INTERNAL = ("admin.new", "admin.system.version", "config.chunks", "config.new", "config.transactions", "local.new")
+
+
+def test_nothing_is_renamed_into_the_servers_own_databases(clusters: tuple[Cluster, Cluster]) -> None:
+    for each in clusters:
+        each.client[DB].mine.insert_one({"_id": "mine"})
+    for target in INTERNAL:
+        genuine, own = (each.answer("renameCollection", "mine", to=target, dropTarget=True) for each in clusters)
+        assert own == genuine != "ok", target
+    for each in clusters:
+        assert list(each.client[DB].mine.find()) == [{"_id": "mine"}]
+        with each.client.start_session() as session:
+            each.client[DB].mine.insert_one({"_id": "retryable"}, session=session)
+
+
+@pytest.mark.parametrize("source", INTERNAL)
+def test_nothing_is_renamed_out_of_the_servers_own_databases(clusters: tuple[Cluster, Cluster], source: str) -> None:
+    answers = []
+    for each in clusters:
+        with pytest.raises(OperationFailure) as failure:
+            each.admin.command("renameCollection", source, to=f"{DB}.taken")
+        answers.append((failure.value.code, (failure.value.details or {})["errmsg"]))
+    assert answers[0] == answers[1]
+
+
 def test_both_drop_indexes_alike(clusters: tuple[Cluster, Cluster]) -> None:
     for each in clusters:
         each.admin.command("shardCollection", f"{DB}.indexed", key={"a": 1})

@@ -61,9 +61,11 @@ async def _check_databases(context: ShardContext, target: Namespace, *, sharded:
             ErrorCode.CommandFailed,
             f"Source and destination collections must be on the same database because {sharded.namespace} is sharded.",
         )
-    entry = await (await context.catalog()).read(read_database(target.db))
-    if entry is not None and entry.primary != context.require_identity().shard_name:
-        raise CommandError(ErrorCode.CommandFailed, "Source and destination collections must be on same shard")
+    if not target.is_internal:  # those of the cluster's own databases are on the config servers
+        entry = await (await context.catalog()).read(read_database(target.db))
+        if entry is None or entry.primary == context.require_identity().shard_name:
+            return
+    raise CommandError(ErrorCode.CommandFailed, "Source and destination collections must be on same shard")
 
 
 async def _check_zones(context: ShardContext, target: Namespace, table: RoutingTable | None) -> None:
