@@ -7,6 +7,7 @@
     DIR/tls/server.pem    certificate and key of all processes, which share a machine
     DIR/tls/member.pem    certificate and key with which they connect to each other, and the launcher in their place
     DIR/tls/client.pem    certificate and key for clients; also the launcher's
+    DIR/tls/crl.pem       if somebody puts it there: the authority's list of certificates that it has revoked
 
 Files with keys are for their owner alone. What is missing is made at the next start, so that a file can be renewed by
 removing it.
@@ -79,6 +80,11 @@ class TlsFiles:
         """Certificate and key for clients."""
         return self.directory / "client.pem"
 
+    @property
+    def crl_file(self) -> Path:
+        """The list of revoked certificates, which need not exist; processes take it over when they start."""
+        return self.directory / "crl.pem"
+
     def create(self) -> None:
         """Make the files that do not exist yet.
 
@@ -115,12 +121,14 @@ class TlsFiles:
     def daemon_words(self) -> list[str]:
         """The options of a daemon."""
         files = ("--tls-certificate-key-file", str(self.server_file), "--tls-cluster-file", str(self.member_file))
-        return ["--tls-mode", "require", *files, "--tls-ca-file", str(self.ca_file)]
+        revoked = ("--tls-crl-file", str(self.crl_file)) if self.crl_file.exists() else ()
+        return ["--tls-mode", "require", *files, "--tls-ca-file", str(self.ca_file), *revoked]
 
     def mongod_words(self) -> list[str]:
         """The options of a mongod."""
         files = ("--tlsCertificateKeyFile", str(self.server_file), "--tlsClusterFile", str(self.member_file))
-        return ["--tlsMode", "requireTLS", *files, "--tlsCAFile", str(self.ca_file)]
+        revoked = ("--tlsCRLFile", str(self.crl_file)) if self.crl_file.exists() else ()
+        return ["--tlsMode", "requireTLS", *files, "--tlsCAFile", str(self.ca_file), *revoked]
 
     def describe(self) -> dict[str, str]:
         """What ``--json`` shows."""

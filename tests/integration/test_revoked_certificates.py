@@ -1,0 +1,72 @@
+"""The certificate of a member that has been revoked: no process of the cluster lets it in any more."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from pymongo.errors import ConnectionFailure
+
+from shardwright.deploy.tls_files import TlsFiles
+from tests.local_cluster import RunningCluster, running_cluster
+
+PROCESSES: Final = ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod", "config.0.mongod")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    """A cluster whose processes recognise each other by certificates."""
+    options = ("--auth", "--tls", "--cluster-auth-mode", "x509", "--shards", "1")
+    with running_cluster(tmp_path / "cluster", *options) as running:
+        yield running
+
+
+def test_a_revoked_certificate_of_a_member_opens_no_door(cluster: RunningCluster, tmp_path: Path) -> None:
+    files = TlsFiles(cluster.directory / "tls")
+    lost = tmp_path / "lost.pem"
+    lost.write_bytes(files.member_file.read_bytes())
+    for process in PROCESSES:
+        assert user_of(cluster, process, lost) == "__system"
+    files.member_file.unlink()  # the members get another one
+    revoke(files, lost)
+    cluster.run("down")
+    cluster.run("up", "--detach")
+    for process in PROCESSES:
+        with pytest.raises(ConnectionFailure):
+            user_of(cluster, process, lost)
+        assert user_of(cluster, process, files.member_file) == "__system"
+    with cluster.client() as client:
+        client.shop.goods.insert_one({"_id": 1})
+        assert client.shop.goods.find_one() == {"_id": 1}
+
+
+def user_of(cluster: RunningCluster, process: str, certificate: Path) -> str:
+    """As whom one is logged in with a certificate at a process."""
+    options = {**cluster.tls, "tlsCertificateKeyFile": str(certificate), "authSource": "$external", "username": None}
+    with cluster.direct(process, **options, authMechanism="MONGODB-X509", serverSelectionTimeoutMS=1500) as client:
+        (user,) = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
+        return str(user["user"])
+
+
+def revoke(files: TlsFiles, certificate: Path) -> None:
+    """Revoke a certificate, as the operator of the cluster would."""
+    authority = x509.load_pem_x509_certificate(files.ca_file.read_bytes())
+    key = load_pem_private_key((files.directory / "ca-key.pem").read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    serial = x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
+    entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+    revoked = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now - timedelta(days=1))
+        .next_update(now + timedelta(days=30))
+        .add_revoked_certificate(entry)
+        .sign(key, hashes.SHA256())
+    )
+    files.crl_file.write_bytes(revoked.public_bytes(Encoding.PEM))
