@@ -121,6 +121,15 @@ def test_openings_that_scram_does_not_have_fail(closed: RunningCluster, payload:
         assert not is_anybody(raw)
 
 
+@pytest.mark.parametrize("payload", [None, 5, {"a": 1}, "not base64", True])
+def test_payloads_of_other_types_are_refused_as_by_a_mongod(
+    closed: RunningCluster, plain: PlainMongod, payload: object
+) -> None:
+    start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload}
+    with stranger(closed) as raw, raw_client(plain.address) as mongod:
+        assert refusal(raw.command(start)) == refusal(mongod.command(start))
+
+
 def test_no_mechanism_can_be_downgraded(closed: RunningCluster) -> None:
     with closed.direct("router.0") as root:
         root.admin.command("createUser", "modern", pwd=PASSWORD, roles=[], mechanisms=["SCRAM-SHA-256"])

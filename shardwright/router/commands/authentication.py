@@ -155,7 +155,7 @@ def _payload(arguments: Arguments) -> tuple[bytes, bool]:
     Raises:
         CommandError: 40414, there is none; BadValue or 10270, it is neither binary nor base64.
     """
-    value = arguments.required_value(b"payload")
+    value = None if arguments.is_null(b"payload") else arguments.required_value(b"payload")
     if isinstance(value, bytes):
         return value, False
     if not is_string(value):
