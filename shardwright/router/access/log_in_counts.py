@@ -4,7 +4,7 @@ As in MongoDB (``AuthCounter``) an attempt counts as ``authenticate`` in any cas
 its hello also counts as ``speculativeAuthenticate``, and one of a part of the cluster as ``clusterAuthenticate``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bson.int64 import Int64
@@ -23,11 +23,8 @@ class _Count:
     successful: int = 0
 
 
-@dataclass(slots=True)
-class _MechanismCounts:
-    by_kind: dict[str, _Count] = field(
-        default_factory=lambda: {kind: _Count() for kind in (_SPECULATIVE, _OF_CLUSTER, _ANY)}
-    )
+_Counts = dict[str, _Count]
+"""Of one mechanism, by kind."""
 
 
 class LogInAttempt:
@@ -40,7 +37,7 @@ class LogInAttempt:
 
     __slots__ = ("_counts", "_kinds")
 
-    def __init__(self, counts: _MechanismCounts, *, is_speculative: bool) -> None:
+    def __init__(self, counts: _Counts, *, is_speculative: bool) -> None:
         self._counts = counts
         self._kinds: list[str] = []
         self._count_as(_ANY)
@@ -54,11 +51,11 @@ class LogInAttempt:
     def succeed(self) -> None:
         """It has succeeded."""
         for kind in self._kinds:
-            self._counts.by_kind[kind].successful += 1
+            self._counts[kind].successful += 1
 
     def _count_as(self, kind: str) -> None:
         self._kinds.append(kind)
-        self._counts.by_kind[kind].received += 1
+        self._counts[kind].received += 1
 
 
 class LogInCounts:
@@ -70,11 +67,11 @@ class LogInCounts:
 
     def __init__(self) -> None:
         self.mechanisms_asked = 0
-        self._by_mechanism = {name: _MechanismCounts() for name in sorted((WITH_CERTIFICATE, *MECHANISMS))}
+        self._by_mechanism = {name: _no_counts() for name in sorted((WITH_CERTIFICATE, *MECHANISMS))}
 
     def begin(self, mechanism: str, *, is_speculative: bool) -> LogInAttempt:
         """Count an attempt; one by a mechanism that there is not counts nowhere."""
-        return LogInAttempt(self._by_mechanism.get(mechanism, _MechanismCounts()), is_speculative=is_speculative)
+        return LogInAttempt(self._by_mechanism.get(mechanism, _no_counts()), is_speculative=is_speculative)
 
     def document(self) -> dict[str, Any]:
         """The subsection ``authentication``."""
@@ -83,8 +80,12 @@ class LogInCounts:
             "mechanisms": {
                 name: {
                     kind: {"received": Int64(count.received), "successful": Int64(count.successful)}
-                    for kind, count in counts.by_kind.items()
+                    for kind, count in counts.items()
                 }
                 for name, counts in self._by_mechanism.items()
             },
         }
+
+
+def _no_counts() -> _Counts:
+    return {kind: _Count() for kind in (_SPECULATIVE, _OF_CLUSTER, _ANY)}
