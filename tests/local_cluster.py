@@ -188,16 +188,16 @@ class RunningCluster:
 
     def credentials(self, *, is_router: bool) -> Credentials:
         """How clients get into a router, or into another process, where only parts of the cluster can log in."""
+        tls = self._tls_files if is_router else self._tls_files_of_member
         if (access := self.document.get("auth")) is None:
-            return Credentials(tls=self._tls_files)
+            return Credentials(tls=tls)
         if is_router:
             password = Path(access["passwordFile"]).read_text()
-            return Credentials(access["user"], password, access["database"], self._tls_files)
+            return Credentials(access["user"], password, access["database"], tls)
         if self.key_file is None:
-            member = {**self._tls_files, "clientCertificateFile": self._tls_files["memberCertificateFile"]}
-            return Credentials(database=EXTERNAL, tls=member)
+            return Credentials(database=EXTERNAL, tls=tls)
         log_in = Access(Path(access["keyFile"]).parent).log_in()
-        return Credentials(log_in["username"], log_in["password"], log_in["authSource"], self._tls_files)
+        return Credentials(log_in["username"], log_in["password"], log_in["authSource"], tls)
 
     @property
     def local(self) -> LocalCluster:
@@ -219,6 +219,11 @@ class RunningCluster:
     def _tls_files(self) -> Mapping[str, str]:
         files: Mapping[str, str] = self.document.get("tls", NO_TLS)
         return files
+
+    @property
+    def _tls_files_of_member(self) -> Mapping[str, str]:
+        files = self._tls_files
+        return {**files, "clientCertificateFile": files["memberCertificateFile"]} if files else files
 
     def _process(self, name: str) -> dict[str, Any]:
         return next(process for process in self.document["processes"] if process["name"] == name)

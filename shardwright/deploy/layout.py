@@ -85,7 +85,7 @@ class Layout:
 
     def connection(self, state: ClusterState) -> Mapping[str, Any]:
         """The options with which the launcher connects without logging in."""
-        return self.tls.client_options() if state.has_tls else NO_LOG_IN
+        return self.tls.connection() if state.has_tls else NO_LOG_IN
 
     def log_in(self, state: ClusterState) -> Mapping[str, Any]:
         """The options with which the launcher connects to the cluster's processes.

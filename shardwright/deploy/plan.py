@@ -71,7 +71,7 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
         router_port=router_port,
         free_ports=ports.hold_free_run,
         workers=workers,
-        # Test commands of a mongod need no log-in. With TLS a client needs a certificate to reach the port.
+        # Test commands of a mongod need no log-in. With TLS its port is for certificates of members alone.
         mongods_have_ports=options.tls or not options.auth,
     )
     return ClusterState(

@@ -15,6 +15,7 @@ import bson
 import pytest
 from pymongo.errors import OperationFailure
 
+from shardwright.deploy.authority import Authority
 from shardwright.deploy.tls_files import TlsFiles
 from shardwright.mongosh_compat.runner import find_mongosh
 from shardwright.wire.message import op_msg
@@ -51,6 +52,15 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
             client.shop.goods.insert_many([{"_id": number, "text": "x" * 2000} for number in range(2000)])
             client["$external"].command("createUser", CLIENT_NAME, roles=[{"role": "readWrite", "db": "shop"}])
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def certificate_for_mongods(members: RunningCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A client's certificate that the mongods accept, because the servers' authority has signed it."""
+    files = files_of(members)
+    path = tmp_path_factory.mktemp("client") / "client.pem"
+    path.write_text(Authority.load(files.directory / "ca-key.pem", files.ca_file).issue("clients", "client", ()))
+    return path
 
 
 def files_of(cluster: RunningCluster) -> TlsFiles:
@@ -144,11 +154,11 @@ def test_a_client_of_the_same_authority_is_no_member(members: RunningCluster, pr
     ids=["a member's name", "another database", "another mechanism", "a conversation"],
 )
 def test_the_tricks_of_clients_are_refused_as_by_a_mongod(
-    members: RunningCluster, process: str, db: str, command: dict[str, Any]
+    members: RunningCluster, certificate_for_mongods: Path, process: str, db: str, command: dict[str, Any]
 ) -> None:
     answers = []
-    for each in (process, MONGOD):
-        with anonymous(members, each) as client:
+    for each, file in ((process, None), (MONGOD, certificate_for_mongods)):
+        with anonymous(members, each, file) as client:
             answers.append(answer(client, db, command))
             assert users_of(client) == []
     assert answers[0] == answers[1]

@@ -27,7 +27,7 @@ def test_they_hold_up_to_strict_clients(tmp_path: Path) -> None:
     """The default of Python 3.13: extensions have to be there and to agree."""
     files = TlsFiles(tmp_path / "tls")
     files.create()
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca_file)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.authorities_file)
     client = ssl.create_default_context(cafile=files.ca_file)
     server.load_cert_chain(files.server_file)
     client.load_cert_chain(files.client_file)
@@ -50,7 +50,8 @@ def test_files_are_private(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "tls")
     files.create()
     modes = {path.name: S_IMODE(path.stat().st_mode) for path in files.directory.iterdir()}
-    assert modes == dict.fromkeys(("ca.pem", "ca-key.pem", "server.pem", "member.pem", "client.pem"), 0o600)
+    authorities = ("ca.pem", "ca-key.pem", "clients-ca.pem", "clients-ca-key.pem", "authorities.pem")
+    assert modes == dict.fromkeys((*authorities, "server.pem", "member.pem", "client.pem"), 0o600)
     assert S_IMODE(files.directory.stat().st_mode) == 0o700
 
 
@@ -66,14 +67,33 @@ def test_what_is_missing_is_made_by_the_same_authority(tmp_path: Path) -> None:
     x509.load_pem_x509_certificate(renewed).verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
 
 
-def test_a_new_authority_signs_everything_again(tmp_path: Path) -> None:
+def certificate_in(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_new_authorities_sign_everything_again(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "tls")
     files.create()
     (files.directory / "ca-key.pem").unlink()
     files.create()
-    authority = x509.load_pem_x509_certificate(files.ca_file.read_bytes())
-    for path in (files.server_file, files.member_file, files.client_file):
-        x509.load_pem_x509_certificate(path.read_bytes()).verify_directly_issued_by(authority)
+    authority, of_clients = certificate_in(files.ca_file), certificate_in(files.clients_ca_file)
+    for path in (files.server_file, files.member_file):
+        certificate_in(path).verify_directly_issued_by(authority)
+    certificate_in(files.client_file).verify_directly_issued_by(of_clients)
+    both = x509.load_pem_x509_certificates(files.authorities_file.read_bytes())
+    assert both == [authority, of_clients]
+
+
+def test_one_authority_is_enough_for_a_directory_that_has_only_one(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    for path in (files.directory / "clients-ca-key.pem", files.clients_ca_file, files.authorities_file):
+        path.unlink()
+    files.client_file.unlink()
+    files.create()
+    certificate_in(files.client_file).verify_directly_issued_by(certificate_in(files.ca_file))
+    assert not files.clients_ca_file.exists()
+    assert "--tls-cluster-ca-file" not in files.daemon_words()
 
 
 def test_clients_are_not_taken_for_servers(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding
 from pymongo.errors import ConnectionFailure
 
+from shardwright.deploy.authority import Authority
 from shardwright.deploy.tls_files import TlsFiles
 from tests.local_cluster import RunningCluster, running_cluster
 
@@ -54,19 +54,18 @@ def user_of(cluster: RunningCluster, process: str, certificate: Path) -> str:
 
 
 def revoke(files: TlsFiles, certificate: Path) -> None:
-    """Revoke a certificate, as the operator of the cluster would."""
-    authority = x509.load_pem_x509_certificate(files.ca_file.read_bytes())
-    key = load_pem_private_key((files.directory / "ca-key.pem").read_bytes(), None)
-    assert isinstance(key, EllipticCurvePrivateKey)
-    now = datetime.now(UTC)
+    """Revoke a certificate of the servers' authority, as the operator of the cluster would."""
+    when = datetime.now(UTC) - timedelta(days=1)
     serial = x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
-    entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
-    revoked = (
-        x509.CertificateRevocationListBuilder()
-        .issuer_name(authority.subject)
-        .last_update(now - timedelta(days=1))
-        .next_update(now + timedelta(days=30))
-        .add_revoked_certificate(entry)
-        .sign(key, hashes.SHA256())
-    )
-    files.crl_file.write_bytes(revoked.public_bytes(Encoding.PEM))
+    entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(when).build()
+    lists = b""
+    for name, revoked in (("ca", [entry]), ("clients-ca", [])):
+        authority = Authority.load(files.directory / f"{name}-key.pem", files.directory / f"{name}.pem")
+        builder = x509.CertificateRevocationListBuilder(
+            authority.certificate.subject,
+            when,
+            when + timedelta(days=30),
+            revoked_certificates=revoked,
+        )
+        lists += builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    files.crl_file.write_bytes(lists)

@@ -44,7 +44,9 @@ def mongod(secured: RunningCluster, mongod_binary: str, tmp_path_factory: pytest
     with PortReservation() as ports:
         address = f"127.0.0.1:{ports.hold_free()}"
     options = ("--dbpath", str(directory), "--port", address.partition(":")[2], "--nounixsocket", "--auth")
-    words = [mongod_binary, *options, *files_of(secured).mongod_words()]
+    # Those of the cluster admit no clients.
+    files = files_of(secured)
+    words = [mongod_binary, *options, *files.mongod_words(), "--tlsClusterCAFile", str(files.authorities_file)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:
         with Client(f"mongodb://{address}/", directConnection=True, **secured.tls) as first:
@@ -309,8 +311,8 @@ def test_certificates_are_rotated(
 def test_a_new_authority_is_trusted_from_the_rotation_on(secured: RunningCluster, tmp_path: Path) -> None:
     newer = Authority(tmp_path, "newer")
     theirs = newer.issue("client.pem", (("O", "guests"), ("CN", "guest")))
-    file = files_of(secured).ca_file
-    alone = file.read_bytes()
+    files = (files_of(secured).ca_file, files_of(secured).authorities_file)
+    alone = [file.read_bytes() for file in files]
 
     def who_admits_them() -> list[str]:
         options: dict[str, Any] = {**secured.tls, "tlsCertificateKeyFile": str(theirs.path), **SHORT}
@@ -318,15 +320,23 @@ def test_a_new_authority_is_trusted_from_the_rotation_on(secured: RunningCluster
 
     assert who_admits_them() == []
     try:
-        file.write_bytes(alone + newer.path.read_bytes())
+        for file, content in zip(files, alone, strict=True):
+            file.write_bytes(content + newer.path.read_bytes())
         for process in PROCESSES[:3]:
             rotate_by_signal(secured, process)
-        eventually(lambda: who_admits_them() == list(PROCESSES), what="all trust both authorities")
+        eventually(lambda: who_admits_them() == list(PROCESSES), what="all trust the newer authority too")
     finally:
-        file.write_bytes(alone)
+        for file, content in zip(files, alone, strict=True):
+            file.write_bytes(content)
         for process in PROCESSES[:3]:
             rotate_by_signal(secured, process)
-    eventually(lambda: who_admits_them() == [], what="all trust the first one alone")
+    eventually(lambda: who_admits_them() == [], what="all trust the first ones alone")
+
+
+def test_no_client_comes_near_a_mongod(secured: RunningCluster) -> None:
+    """A mongod's test commands need no log-in."""
+    admitted = [process for process in PROCESSES if is_answered(secured.address(process), {**secured.tls, **SHORT})]
+    assert admitted == ["router.0", "shard0.0.shardd", "config.0.configd"]
 
 
 def is_answered(address: str, options: dict[str, Any]) -> bool:
