@@ -59,7 +59,7 @@ class ShardClients:
         """
         client = self._clients.get(shard.id)
         hosts = shard.connection_string
-        if client is None or client.set_name != hosts.set_name:
+        if client is None or client.set_name != hosts.set_name or not client.monitor.may_be_at(hosts.addresses):
             self.forget(shard.id)
             client = self._clients[shard.id] = ReplicaSetClient(self._monitor(hosts), self._pools)
             scope = self._scopes[shard.id] = trio.CancelScope()

@@ -122,6 +122,16 @@ class ShardRegistry:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return shard
 
+    async def get_anew(self, shard_id: str) -> Shard:
+        """As `get`, but of the catalog as it is now if shards have been added or removed since the list was loaded.
+
+        Raises:
+            CommandError: ShardNotFound, or the config servers did not answer about an unknown shard.
+        """
+        if self._clock.time.topology_time > self.topology_time:
+            await self._catalog.attempt(self.reload)
+        return await self.get(shard_id)
+
     @may_run_in_reactor
     async def understands(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
         """Whether the members of a shard announce in their hello that they understand a field unknown to MongoDB.
@@ -187,19 +197,25 @@ class ShardRegistry:
         entries = {entry.id: entry for entry in await self._catalog.read(read_shards(), as_of=as_of)}
         for shard_id in [known for known in self._shards if known not in entries]:
             self._shards.pop(shard_id).stop()
-        for shard_id, entry in entries.items():
-            if shard_id not in self._shards:
-                self._try_start(entry)
+        for entry in entries.values():
+            self._try_follow(entry)
         self.topology_time = topology_time(entries.values())
         self._clock.advance(VectorTime(topology_time=self.topology_time))
         self.is_known = True
 
-    def _try_start(self, entry: ShardEntry) -> None:
+    def _try_follow(self, entry: ShardEntry) -> None:
         """Follow a shard. One whose entry names no hosts must not keep the others from being used, as in mongos."""
         try:
-            self._shards[entry.id] = self._start(entry.id, entry.connection_string)
+            hosts = entry.connection_string
         except CommandError as error:
             logger.warning("Could not read the hosts of a shard", shard=entry.id, host=entry.host, error=str(error))
+            return
+        known = self._shards.get(entry.id)
+        if known is not None:
+            if known.client.monitor.may_be_at(hosts.addresses):
+                return
+            known.stop()
+        self._shards[entry.id] = self._start(entry.id, hosts)
 
     def _start(self, shard_id: str, hosts: ConnectionString) -> Shard:
         monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)

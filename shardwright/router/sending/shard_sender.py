@@ -92,7 +92,11 @@ class ShardSender:
         frame = with_cluster_time(frame, self.clock)
         pools = self._pools_as_router if as_router else self._pools
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
-            address = client.monitor.select(preference) or await client.select(preference)
+            address = client.monitor.select(preference)
+            if address is None:
+                await in_own_task()
+                client = (await self._shards.get_anew(shard_id)).client
+                address = await client.select(preference)
             try:
                 reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
             except BackendError as error:

@@ -27,12 +27,22 @@ class RemoteSets:
         self._handshake = handshake
         self._nursery = nursery
         self._clients: dict[str, ReplicaSetClient] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
 
     def __getitem__(self, hosts: ConnectionString) -> ReplicaSetClient:
         """The client for a replica set."""
-        client = self._clients.get(hosts.set_name)
-        if client is None:
-            monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)
-            self._nursery.start_soon(monitor.run)
-            client = self._clients[hosts.set_name] = ReplicaSetClient(monitor, self._pools)
+        name = hosts.set_name
+        client = self._clients.get(name)
+        if client is None or not client.monitor.may_be_at(hosts.addresses):
+            if client is not None:
+                self._scopes[name].cancel()
+            monitor = ReplicaSetMonitor(name, hosts.addresses, self._handshake, self._pools)
+            scope = self._scopes[name] = trio.CancelScope()
+            self._nursery.start_soon(_run_within, scope, monitor)
+            client = self._clients[name] = ReplicaSetClient(monitor, self._pools)
         return client
+
+
+async def _run_within(scope: trio.CancelScope, monitor: ReplicaSetMonitor) -> None:
+    with scope:
+        await monitor.run()

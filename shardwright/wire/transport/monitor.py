@@ -68,6 +68,15 @@ class ReplicaSetMonitor:
         """``set/host:port,host:port`` with the currently known members, in a stable order."""
         return f"{self.set_name}/{','.join(sorted(self.members))}"
 
+    def may_be_at(self, addresses: Iterable[str]) -> bool:
+        """Whether addresses that somebody else knows can be those of this set.
+
+        They are if one of them is a member's, or if the set was first looked for there. Others belong to a newer set
+        of the same name, as that of a shard that was removed and added again.
+        """
+        others = tuple(addresses)
+        return others == self._seeds or not self.members.keys().isdisjoint(others)
+
     async def run(self) -> None:
         """Monitor the members until cancelled.
 
