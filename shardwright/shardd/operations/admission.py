@@ -34,6 +34,9 @@ from shardwright.wire.rawbson import OBJECT, STRING, Span, spans
 from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
+TRANSACTION_SECONDS_MAX: Final = 5.0
+"""How long a statement of a transaction waits for a critical section, which usually lasts less than a tenth of that."""
+
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_FOR_READ: Final = 7032301
 """MongoDB's error codes for reads of sharded collections from which orphans cannot be filtered."""
@@ -185,9 +188,10 @@ class Admission:
 
         Raises:
             StaleError: the versions do not match.
-            CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
-                NotWritablePrimary, a write on a secondary; CommandOnShardedViewNotSupportedOnMongod and
-                CommandNotSupported, not all that is involved is on this shard; and whatever a refresh raises.
+            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout, waiting took too long; TypeMismatch, a
+                version is malformed; NotWritablePrimary, a write on a secondary;
+                CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported, not all that is involved is on this
+                shard; and whatever a refresh raises.
             BackendError: mongod does not answer.
         """
         await in_own_task()
@@ -257,7 +261,7 @@ class Admission:
                 section = self._blocking_section(request, state, involvement, transaction, is_write=is_write)
                 if section is not None:
                     section.held_writes += is_write
-                    await section.wait_released()
+                    await _wait_released(section, transaction, state.namespace)
                     continue
                 try:
                     self._check(request, state)
@@ -309,6 +313,24 @@ class Admission:
             state.check(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
         if state.table is not None and request.name in _FILTERED_READS and not merges_cursors(request):
             _check_can_be_filtered(body, shard_span)
+
+
+async def _wait_released(section: CriticalSection, transaction: OpenTransaction | None, namespace: str) -> None:
+    """Wait until a critical section is over; in a transaction not for ever.
+
+    The change that holds the section may be waiting on another shard for the same transaction, which is inside the
+    collection there. MongoDB limits the wait for that reason (``metadataRefreshInTransactionMaxWaitBehindCritSecMS``).
+
+    Raises:
+        CommandError: LockTimeout, a statement of a transaction has waited for too long.
+    """
+    if transaction is None:
+        return await section.wait_released()
+    with trio.move_on_after(TRANSACTION_SECONDS_MAX):
+        return await section.wait_released()
+    raise CommandError(
+        ErrorCode.LockTimeout, f"a statement of a transaction has waited too long for a change of {namespace} to end"
+    )
 
 
 def _section_of_any(
