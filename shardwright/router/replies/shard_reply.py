@@ -6,7 +6,11 @@ from typing import Any, Final
 from bson.timestamp import Timestamp
 
 from shardwright.router.placement.stale_routing import StaleRoutingError
-from shardwright.router.replies.usual_reply import cluster_time_of_usual, operation_time_of_usual
+from shardwright.router.replies.usual_reply import (
+    cluster_time_of_usual,
+    operation_time_of_usual,
+    without_write_metadata,
+)
 from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME, VectorClock, operation_time_element
 from shardwright.sharding.involved_namespaces import JOINED_NAMESPACE, asks_for_another_way
 from shardwright.sharding.read_only import take_read_only
@@ -25,6 +29,7 @@ from shardwright.wire.rawbson import (
     without_spans,
 )
 
+_ELECTION_ID: Final = b"electionId"
 _READ_ONLY: Final = b"readOnly"
 _TIMES: Final = frozenset({CLUSTER_TIME, OPERATION_TIME})
 
@@ -232,8 +237,10 @@ class ShardReply:
         if self._usual_cluster_time:
             if hidden is INTERNAL_REPLY_FIELDS:
                 return self.frame
-            if len(self.frame) <= _SHORT_BYTES_MAX and not any(name in self.frame for name in hidden):
-                return self.frame
+            if len(self.frame) <= _SHORT_BYTES_MAX:
+                frame = without_write_metadata(self.frame) if _ELECTION_ID in hidden else self.frame
+                if not any(name in frame for name in hidden):
+                    return frame
         found = [span for name, span in self.fields.items() if name in hidden]
         if not found:
             return self.frame

@@ -8,10 +8,13 @@ genuine shard puts those between ``ok`` and ``$clusterTime``), and that the body
 from struct import Struct
 from typing import Final
 
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
 from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, TimeSigner
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import BODY_AT
-from shardwright.wire.rawbson import OBJECT, TIMESTAMP, element, encode_elements
+from shardwright.wire.rawbson import INT32, OBJECT, OBJECT_ID, TIMESTAMP, element, encode_document, encode_elements
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _unpack_int32: Final = Struct("<i").unpack_from
@@ -39,6 +42,16 @@ _TIME_FROM_END: Final = _SIGNATURE_FROM_END + len(_TIME)
 _TIMES_FROM_END: Final = _TIME_FROM_END + len(_NAMES_OF_TIME)
 _TAIL_BYTES: Final = _TIME_FROM_END + len(_BEFORE_TIME)
 
+# Counted from the beginning of a write's reply.
+_FIRST_AT: Final = BODY_AT + 4
+_COUNT: Final = element(b"n", INT32, b"")
+_ELECTION_ID_AT: Final = _FIRST_AT + len(_COUNT) + 4
+_ELECTION_ID: Final = element(b"electionId", OBJECT_ID, b"")
+_OP_TIME_AT: Final = _ELECTION_ID_AT + len(_ELECTION_ID) + 12
+_OP_TIME_BYTES: Final = len(encode_document({"ts": Timestamp(0, 0), "t": Int64(0)}))
+_OP_TIME: Final = element(b"opTime", OBJECT, _OP_TIME_BYTES.to_bytes(4, "little"))
+_REST_AT: Final = _OP_TIME_AT + len(_OP_TIME) - 4 + _OP_TIME_BYTES
+
 
 def cluster_time_of_usual(frame: bytes) -> int:
     """The packed ``$clusterTime`` of a reply that ends in the usual way; 0 for any other."""
@@ -61,6 +74,20 @@ def with_elements_before_times(frame: bytes, elements: bytes) -> bytes:
     """A reply that ends in the usual way, with further elements before its times."""
     at = len(frame) - _TIMES_FROM_END
     return _resized(frame, len(elements), frame[BODY_AT + 4 : at], elements, frame[at:])
+
+
+def without_write_metadata(frame: bytes) -> bytes:
+    """A reply to a write that ends in the usual way, without ``electionId`` and ``opTime``, which are not for clients.
+
+    A mongod has them right behind ``n``; if they are not there, this is the same reply.
+    """
+    if not (
+        frame.startswith(_COUNT, _FIRST_AT)
+        and frame.startswith(_ELECTION_ID, _ELECTION_ID_AT)
+        and frame.startswith(_OP_TIME, _OP_TIME_AT)
+    ):
+        return frame
+    return _resized(frame, _ELECTION_ID_AT - _REST_AT, frame[_FIRST_AT:_ELECTION_ID_AT], frame[_REST_AT:])
 
 
 def signed(frame: bytes, signer: TimeSigner, *, keeps_length: bool = False) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 import bson
 import pytest
 from bson.int64 import Int64
+from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.router.replies.shard_reply import ShardReply
@@ -125,3 +126,28 @@ def test_fields_that_are_mentioned_in_a_value_only() -> None:
 def test_a_field_that_is_hidden_is_removed_from_a_usual_reply() -> None:
     reply = ShardReply("shard0", "host:1", frame({"n": 1, "electionId": 1, **without("cursor")}))
     assert bson.decode(OpMsg(reply.for_client(frozenset({b"electionId"}))).body) == {"n": 1, **without("cursor")}
+
+
+NOT_FOR_CLIENTS: dict[str, Any] = {"electionId": ObjectId(), "opTime": {"ts": TIME, "t": Int64(1)}}
+END: dict[str, Any] = {name: USUAL[name] for name in ("ok", "$clusterTime", "operationTime")}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"n": 1, **NOT_FOR_CLIENTS},
+        {"n": 1, **NOT_FOR_CLIENTS, "nModified": 1},
+        {"n": 1, **NOT_FOR_CLIENTS, "upserted": [{"index": 0, "_id": {"electionId": 1}}], "nModified": 0},
+        {"n": 0, **NOT_FOR_CLIENTS, "writeErrors": [{"index": 0, "code": 11000, "errmsg": "opTime"}]},
+        {"electionId": ObjectId(), "n": 1, "opTime": 5},
+        {"n": Int64(1), **NOT_FOR_CLIENTS},
+        {"n": 1, "nModified": 1},
+    ],
+    ids=["insert", "update", "upsert", "errors", "in another order", "of other types", "none"],
+)
+def test_what_mongods_tell_of_themselves_is_not_for_clients(written: dict[str, Any]) -> None:
+    reply = ShardReply("sh0", "a:1", frame({**written, **END}))
+    shown = OpMsg(reply.for_client(frozenset({b"electionId", b"opTime"}))).body
+    assert list(bson.decode(shown).items()) == [
+        (name, value) for name, value in ({**written, **END}).items() if name not in NOT_FOR_CLIENTS
+    ]
