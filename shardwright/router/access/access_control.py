@@ -29,8 +29,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
+from shardwright.wire.scram.keys import MECHANISMS
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import ClusterAuth
+from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE, ClusterAuth
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("router.access")
@@ -68,7 +69,7 @@ class AccessControl:
     ) -> None:
         self.users = UserCache(catalog, cache_seconds, seen)
         self.seen = seen
-        self.counts = LogInCounts()
+        self.counts = LogInCounts((WITH_CERTIFICATE, *MECHANISMS))
         self.scram = ScramLogin(self.users, auth, self.counts)
         self._localhost = LocalhostException(self.users)
 

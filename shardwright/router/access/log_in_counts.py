@@ -1,16 +1,14 @@
 """How often clients have begun to log in, and succeeded, by mechanism, for the section ``security`` of serverStatus.
 
 As in MongoDB (``AuthCounter``) an attempt counts as ``authenticate`` in any case; one that a client has begun within
-its hello also counts as ``speculativeAuthenticate``, and one of a part of the cluster as ``clusterAuthenticate``.
+its hello also counts as ``speculativeAuthenticate``, and one of a part of the cluster as ``clusterAuthenticate``. Pure.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bson.int64 import Int64
-
-from shardwright.wire.scram.keys import MECHANISMS
-from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
 
 _ANY: Final = "authenticate"
 _SPECULATIVE: Final = "speculativeAuthenticate"
@@ -61,13 +59,16 @@ class LogInAttempt:
 class LogInCounts:
     """The counts of this process.
 
+    Args:
+        mechanisms: by which clients can log in.
+
     Attributes:
         mechanisms_asked: how many hellos have asked for the mechanisms of a user.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mechanisms: Iterable[str]) -> None:
         self.mechanisms_asked = 0
-        self._by_mechanism = {name: _no_counts() for name in sorted((WITH_CERTIFICATE, *MECHANISMS))}
+        self._by_mechanism = {name: _no_counts() for name in sorted(mechanisms)}
 
     def begin(self, mechanism: str, *, is_speculative: bool) -> LogInAttempt:
         """Count an attempt; one by a mechanism that there is not counts nowhere."""

@@ -16,7 +16,7 @@ from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from shardwright.wire.scram.keys import MECHANISMS, Mechanism, ScramKeys
 from shardwright.wire.transport.cluster_auth import ClusterAuth
 
 NONCE: Final = b"n" * 24
@@ -60,7 +60,7 @@ class FakeCatalog:
 def scram_login(catalog: FakeCatalog) -> ScramLogin:
     auth = ClusterAuth()
     auth.use(None, ("a" * 60,))
-    return ScramLogin(UserCache(cast("Any", catalog), lambda: 30.0, AnybodySeen()), auth, LogInCounts())
+    return ScramLogin(UserCache(cast("Any", catalog), lambda: 30.0, AnybodySeen()), auth, LogInCounts(MECHANISMS))
 
 
 def run(body: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> list[dict[str, Any]]:
