@@ -7,7 +7,7 @@ many have to pass is stated instead. `test_part_rest` compares what fails on a r
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.local_cluster import RunningCluster, client_of
+from tests.local_cluster import RunningCluster
 from tests.pymongo_suite.comparison import Comparison
 from tests.pymongo_suite.exceptions import read_exceptions
 from tests.pymongo_suite.results import Outcome
@@ -21,8 +21,10 @@ def _is_never(test: str) -> bool:
 def check_file(
     cluster: RunningCluster, reports: Path, file: str, passed_min: int, is_always_run: Callable[[str], bool] = _is_never
 ) -> None:
-    """As `check_file_at`, on the first router of a cluster."""
+    """As `check_file_at`, on the first router of a cluster, where no transaction is left open."""
     check_file_at(cluster.address("router.0"), reports, file, passed_min, is_always_run)
+    with cluster.client() as client:
+        client.admin.command("killAllSessions", [])
 
 
 def check_file_at(
@@ -38,8 +40,6 @@ def check_file_at(
         is_always_run: whether a test, by the names of its class and of itself, must not be skipped.
     """
     results = SuiteRun(address, reports).run(file)
-    with client_of(address) as client:  # some files leave transactions open, for which others would have to wait
-        client.admin.command("killAllSessions", [])
     everywhere_else = {
         test: Outcome.SKIPPED if outcome is Outcome.SKIPPED else Outcome.PASSED for test, outcome in results.items()
     }
