@@ -14,8 +14,6 @@ from shardwright.wire.request import Request
 NO_USER: Final = sha256().digest()
 """MongoDB's user digest of sessions without authentication: the SHA-256 of nothing."""
 
-_NO_USER_TEXT: Final = b64encode(NO_USER).decode()
-
 
 @dataclass(frozen=True, slots=True)
 class CursorOwner:
@@ -78,7 +76,7 @@ class CursorOwner:
             )
         prefix = f"Cannot run getMore on cursor {cursor_id}, which was"
         if self.session != reader.session:
-            ours, theirs = _session_text(self.session), _session_text(reader.session)
+            ours, theirs = _session_text(self), _session_text(reader)
             if self.session is None:
                 raise CommandError(50799, f"{prefix} not created in a session, in session {theirs}")
             if reader.session is None:
@@ -97,8 +95,9 @@ NOBODY: Final = CursorOwner()
 """Outside any session."""
 
 
-def _session_text(session: bytes | None) -> str:
+def _session_text(owner: CursorOwner) -> str:
     """A session as MongoDB writes it: its id, its user's digest, and two fields that are empty for clients."""
+    session = owner.session
     if session is None or len(session) != 16:
         return "- -  - "
-    return f"{UUID(bytes=session)} - {_NO_USER_TEXT} -  - "
+    return f"{UUID(bytes=session)} - {b64encode(owner.user or NO_USER).decode()} -  - "

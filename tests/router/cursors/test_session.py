@@ -1,5 +1,7 @@
 """Which sessions and transactions may continue to read a cursor."""
 
+from base64 import b64encode
+from hashlib import sha256
 from uuid import UUID
 
 import pytest
@@ -28,6 +30,8 @@ def test_the_number_of_a_retryable_write_is_no_transaction() -> None:
     assert owner(ONE, txnNumber=Int64(3)) == owner(ONE)
 
 
+ANN = sha256(b"ann@admin").digest()
+IN_ONE_OF_ANN = f"{ONE} - {b64encode(ANN).decode()} -  - "
 IN_ONE = "00000000-0000-0000-0000-000000000001 - 47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU= -  - "
 
 
@@ -37,6 +41,7 @@ IN_ONE = "00000000-0000-0000-0000-000000000001 - 47DEQpj8HBSa+/TImW+5JCeuQeRkm5N
         (owner(), owner(ONE), 50799, f"not created in a session, in session {IN_ONE}"),
         (owner(ONE), owner(), 50800, f"created in session {IN_ONE}, without an lsid"),
         (owner(TWO), owner(ONE), 50801, f", in session {IN_ONE}"),
+        (CursorOwner(TWO.bytes, None, ANN), CursorOwner(ONE.bytes, None, ANN), 50801, f", in session {IN_ONE_OF_ANN}"),
         (owner(ONE), CursorOwner(ONE.bytes, 3), 50802, "not created in a transaction, in transaction 3"),
         (CursorOwner(ONE.bytes, 3), owner(ONE), 50803, "created in transaction 3, without a txnNumber"),
         (CursorOwner(ONE.bytes, 3), CursorOwner(ONE.bytes, 4), 50804, "created in transaction 3, in transaction 4"),
