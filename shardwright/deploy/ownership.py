@@ -39,6 +39,7 @@ def check_ownership(layout: Layout, state: ClusterState) -> None:
 
 def _trusted(layout: Layout, state: ClusterState) -> Iterator[Path]:
     yield layout.state_file
+    yield state.sockets
     secrets = [layout.access.directory] if state.has_access_control else []
     secrets += [layout.tls.directory] if state.has_tls else []
     if secrets:

@@ -76,7 +76,7 @@ def test_another_users_directory_is_not(
         check_ownership(layout, state)
 
 
-@pytest.mark.parametrize("name", [".", "auth", "auth/key", "auth/password"])
+@pytest.mark.parametrize("name", [".", "sockets", "auth", "auth/key", "auth/password"])
 def test_secrets_that_everybody_may_exchange_are_not(
     layout: Layout, make: Callable[[bool], ClusterState], name: str
 ) -> None:
