@@ -49,7 +49,6 @@ class ShardClients:
         self._nursery = nursery
         self._pools = pools
         self._clients: dict[str, ReplicaSetClient] = {}
-        self._scopes: dict[str, trio.CancelScope] = {}
 
     def client(self, shard: ShardEntry) -> ReplicaSetClient:
         """The client of a shard, created on first use.
@@ -62,16 +61,14 @@ class ShardClients:
         if client is None or client.set_name != hosts.set_name or not client.monitor.may_be_at(hosts.addresses):
             self.forget(shard.id)
             client = self._clients[shard.id] = ReplicaSetClient(self._monitor(hosts), self._pools)
-            scope = self._scopes[shard.id] = trio.CancelScope()
-            self._nursery.start_soon(_monitor_within, scope, client.monitor)
+            self._nursery.start_soon(client.monitor.run)
         return client
 
     def forget(self, shard_id: str) -> None:
         """End monitoring a shard, which has been removed."""
-        self._clients.pop(shard_id, None)
-        scope = self._scopes.pop(shard_id, None)
-        if scope is not None:
-            scope.cancel()
+        client = self._clients.pop(shard_id, None)
+        if client is not None:
+            client.monitor.stop()
 
     async def command(self, shard: ShardEntry, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a repeatable command on the primary of a shard, but not in a later term than the task's.
@@ -91,18 +88,12 @@ class ShardClients:
     async def candidate(self, target: ConnectionString) -> AsyncIterator[ReplicaSetClient]:
         """A client of a replica set that is not a shard yet, monitored only in the context."""
         monitor = self._monitor(target)
-        scope = trio.CancelScope()
         # Not in a separate nursery, which would wrap the errors that leave the context.
-        self._nursery.start_soon(_monitor_within, scope, monitor)
+        self._nursery.start_soon(monitor.run)
         try:
             yield ReplicaSetClient(monitor, self._pools)
         finally:
-            scope.cancel()
+            monitor.stop()
 
     def _monitor(self, hosts: ConnectionString) -> ReplicaSetMonitor:
         return ReplicaSetMonitor(hosts.set_name, hosts.addresses, handshake, self._pools)
-
-
-async def _monitor_within(scope: trio.CancelScope, monitor: ReplicaSetMonitor) -> None:
-    with scope:
-        await monitor.run()

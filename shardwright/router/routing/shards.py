@@ -31,12 +31,11 @@ RELOAD_SECONDS: Final = 30.0
 class Shard:
     """One shard: its catalog document, and a client that finds its members."""
 
-    __slots__ = ("_scope", "client", "id")
+    __slots__ = ("client", "id")
 
-    def __init__(self, shard_id: str, client: ReplicaSetClient, scope: trio.CancelScope) -> None:
+    def __init__(self, shard_id: str, client: ReplicaSetClient) -> None:
         self.id = shard_id
         self.client = client
-        self._scope = scope
 
     @property
     def connection_string(self) -> str:
@@ -45,7 +44,7 @@ class Shard:
 
     def stop(self) -> None:
         """Stop following the members."""
-        self._scope.cancel()
+        self.client.monitor.stop()
 
 
 class ShardRegistry:
@@ -71,7 +70,7 @@ class ShardRegistry:
         self._nursery = nursery
         self._clock = clock
         self._loads: SingleFlight[str, None] = SingleFlight(nursery)
-        self._config = Shard(CONFIG_SHARD, catalog.client, trio.CancelScope())
+        self._config = Shard(CONFIG_SHARD, catalog.client)
         self._shards: dict[str, Shard] = {}
         self._wanted_as_of = 0
         self.topology_time = 0
@@ -122,7 +121,7 @@ class ShardRegistry:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return shard
 
-    async def get_anew(self, shard_id: str) -> Shard:
+    async def get_current(self, shard_id: str) -> Shard:
         """As `get`, but of the catalog as it is now if shards have been added or removed since the list was loaded.
 
         Raises:
@@ -219,11 +218,5 @@ class ShardRegistry:
 
     def _start(self, shard_id: str, hosts: ConnectionString) -> Shard:
         monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)
-        scope = trio.CancelScope()
-
-        async def follow() -> None:
-            with scope:
-                await monitor.run()
-
-        self._nursery.start_soon(follow)
-        return Shard(shard_id, ReplicaSetClient(monitor, self._pools), scope)
+        self._nursery.start_soon(monitor.run)
+        return Shard(shard_id, ReplicaSetClient(monitor, self._pools))

@@ -95,7 +95,7 @@ class ShardSender:
             address = client.monitor.select(preference)
             if address is None:
                 await in_own_task()
-                client = (await self._shards.get_anew(shard_id)).client
+                client = (await self._shards.get_current(shard_id)).client
                 address = await client.select(preference)
             try:
                 reply = ShardReply(shard_id, address, await pools[address].exchange(frame))

@@ -27,7 +27,6 @@ class RemoteSets:
         self._handshake = handshake
         self._nursery = nursery
         self._clients: dict[str, ReplicaSetClient] = {}
-        self._scopes: dict[str, trio.CancelScope] = {}
 
     def __getitem__(self, hosts: ConnectionString) -> ReplicaSetClient:
         """The client for a replica set."""
@@ -35,14 +34,8 @@ class RemoteSets:
         client = self._clients.get(name)
         if client is None or not client.monitor.may_be_at(hosts.addresses):
             if client is not None:
-                self._scopes[name].cancel()
+                client.monitor.stop()
             monitor = ReplicaSetMonitor(name, hosts.addresses, self._handshake, self._pools)
-            scope = self._scopes[name] = trio.CancelScope()
-            self._nursery.start_soon(_run_within, scope, monitor)
+            self._nursery.start_soon(monitor.run)
             client = self._clients[name] = ReplicaSetClient(monitor, self._pools)
         return client
-
-
-async def _run_within(scope: trio.CancelScope, monitor: ReplicaSetMonitor) -> None:
-    with scope:
-        await monitor.run()

@@ -57,6 +57,7 @@ class ReplicaSetMonitor:
         self._tasks: dict[str, trio.CancelScope] = {}
         self._check_now: dict[str, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
+        self._scope = trio.CancelScope()
 
     @property
     def members(self) -> Mapping[str, Server]:
@@ -78,10 +79,18 @@ class ReplicaSetMonitor:
         return others == self._seeds or not self.members.keys().isdisjoint(others)
 
     async def run(self) -> None:
-        """Monitor the members until cancelled.
+        """Monitor the members until cancelled or stopped.
 
         If all of them turn out to belong to another set, start again from the seeds.
         """
+        with self._scope:
+            await self._run()
+
+    def stop(self) -> None:
+        """End `run`, or keep it from beginning."""
+        self._scope.cancel()
+
+    async def _run(self) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._follow_members()
