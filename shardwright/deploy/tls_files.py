@@ -16,7 +16,7 @@ mongods know the servers' authority alone: their test commands need no log-in, s
 directory that was made before there were two authorities, that of the servers has signed everything.
 
 Files with keys are for their owner alone. What is missing is made at the next start, so that a file can be renewed by
-removing it; the authorities are made anew together, and then everything that they have signed.
+removing it; both authorities are replaced together, with everything that they have signed.
 """
 
 import socket
