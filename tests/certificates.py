@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from shardwright.deploy.authority import SIGNS_CERTIFICATES
+
 ATTRIBUTES: Final = {
     "C": NameOID.COUNTRY_NAME,
     "CN": NameOID.COMMON_NAME,
@@ -27,17 +29,6 @@ ATTRIBUTES: Final = {
     "OU": NameOID.ORGANIZATIONAL_UNIT_NAME,
     "emailAddress": NameOID.EMAIL_ADDRESS,
 }
-_SIGNS: Final = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
@@ -68,7 +59,7 @@ class Authority:
             .not_valid_before(now - timedelta(days=1))
             .not_valid_after(now + timedelta(days=100))
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_SIGNS, critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )

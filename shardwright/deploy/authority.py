@@ -24,7 +24,7 @@ _ORGANIZATION: Final = "shardwright"
 _UNIT: Final = "authority"
 _NAME_CHARACTERS_MAX: Final = 64
 _VALID: Final = timedelta(days=3650)
-_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+SIGNS_CERTIFICATES: Final = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
     key_encipherment=False,
@@ -35,6 +35,7 @@ _SIGNS_CERTIFICATES: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
+"""What an authority uses its key for: certificates, and lists of those that it has revoked."""
 _CLOCK_DIFFERENCE_MAX: Final = timedelta(days=1)
 
 
@@ -62,7 +63,7 @@ class Authority:
         builder = (
             _builder(name, name, key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         )
         return cls(key, builder.sign(key, hashes.SHA256()))
