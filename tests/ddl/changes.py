@@ -37,6 +37,9 @@ class Change(ABC):
     repeated: ClassVar[frozenset[int]] = frozenset()
     """Errors after which nothing has been changed, and the request is repeated."""
 
+    refused: ClassVar[frozenset[int]] = frozenset()
+    """Errors that are the right answer, to a request that leaves everything as it was."""
+
     has_sharded_things: ClassVar[bool] = True
     """Whether ``things`` is sharded before the change."""
 
@@ -418,7 +421,10 @@ class CreateIndexes(Change):
     """An index of a sharded collection."""
 
     name = "createIndexes"
-    places = (mongod_at(LOWER, "createIndexes"), mongod_at(UPPER, "createIndexes"))
+    places = (
+        *coordinator_at("createIndexes", BEGIN, "buildIndexes", END),
+        *(mongod_at(LOWER, "createIndexes"), mongod_at(UPPER, "createIndexes")),
+    )
 
     def request(self) -> tuple[str, Document]:
         return self.db, {"createIndexes": THINGS, "indexes": [{"key": {"times": 1}, "name": "times_1"}]}
@@ -427,11 +433,35 @@ class CreateIndexes(Change):
         assert "times_1" in router[self.db][THINGS].index_information()
 
 
+class CreateIndexesInVain(Change):
+    """Two indexes of a sharded collection, of which one shard cannot build one."""
+
+    name = "createIndexes (in vain)"
+    places = coordinator_at("createIndexes", "buildIndexes", "dropBuiltIndexes", END)
+    refused = frozenset({ErrorCode.DuplicateKey})
+
+    def prepare(self, router: Client) -> None:
+        shard_by_range(router[self.db], "other")
+        router[self.db].other.insert_many([{"_id": n, "key": 900, "twice": 1} for n in range(2)])
+
+    def request(self) -> tuple[str, Document]:
+        unique = {"key": {"key": 1, "twice": 1}, "name": "unique", "unique": True}
+        return self.db, {"createIndexes": "other", "indexes": [{"key": {"plain": 1}, "name": "plain"}, unique]}
+
+    def check(self, router: Client) -> None:
+        for shard in (LOWER, UPPER):
+            indexes = router[self.db].other.aggregate([{"$indexStats": {}}, {"$match": {"shard": shard}}])
+            assert {each["name"] for each in indexes} == {"_id_", "key_1"}
+
+
 class DropIndexes(Change):
     """An index of a sharded collection."""
 
     name = "dropIndexes"
-    places = (mongod_at(LOWER, "dropIndexes"), mongod_at(UPPER, "dropIndexes"))
+    places = (
+        *coordinator_at("dropIndexes", BEGIN, "dropIndexes", END),
+        *(mongod_at(LOWER, "dropIndexes"), mongod_at(UPPER, "dropIndexes")),
+    )
     done = frozenset({ErrorCode.IndexNotFound})
 
     def prepare(self, router: Client) -> None:
@@ -499,7 +529,7 @@ class Reshard(Change):
 CHANGES: Final[tuple[type[Change], ...]] = (
     *(ShardCollection, ShardNewCollection, ShardSeries, ShardNewSeries, DropSharded, DropUnsharded, DropDatabase),
     *(Modify, Granularity, Rename, RenameUnsharded, RenameToOtherDatabase, Refine, ForbidMigrations),
-    *(Create, CreateIndexes, DropIndexes, MovePrimary, Reshard),
+    *(Create, CreateIndexes, CreateIndexesInVain, DropIndexes, MovePrimary, Reshard),
 )
 
 STOPS: Final[dict[str, tuple[type[Change], Place]]] = {

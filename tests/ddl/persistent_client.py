@@ -76,7 +76,8 @@ class PersistentClient:
         repeated = RETRYABLE_CODES | self._change.repeated
         if not isinstance(error, OperationFailure) or error.code in repeated:
             return False
-        if not (len(self.errors) > 1 and error.code in self._change.done):
+        is_told = len(self.errors) > 1 and error.code in self._change.done
+        if not (is_told or error.code in self._change.refused):
             self._failure = error
         return True
 

@@ -160,6 +160,8 @@ def of_shards(db: str, name: str) -> list[Document]:
         _start_of_migration(full) | migration,
         {"_flushDatabaseCacheUpdates": "none", "syncFromConfig": True, "$db": "admin"},
         {"_shardsvrDropIndexes": name, "index": "a_1", "databaseVersion": database, "$db": db},
+        {"_shardsvrCreateIndexes": name, "databaseVersion": database, "$db": db}
+        | {"createIndexesRequest": {"createIndexes": name, "indexes": [{"key": {"a": 1}, "name": "a_1"}]}},
         {"_shardsvrSetAllowMigrations": name, "allowMigrations": True, "databaseVersion": database, "$db": db},
     ]
     return own

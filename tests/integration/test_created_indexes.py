@@ -1,11 +1,18 @@
-"""Indexes that cannot be built on every shard."""
+"""Indexes that are built on every shard, or on none."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import pytest
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
+from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents
 from tests.local_cluster import Client
+
+_HANG: Final = "hangAfterStartingIndexBuild"
+"""A fail point of mongod, at which builds can be interrupted."""
 
 
 def names(mongod: Client, collection: Documents) -> set[str]:
@@ -46,3 +53,70 @@ def test_a_shard_with_a_different_index_of_that_name_is_asked_first(
     assert reply["code"] == ErrorCode.IndexKeySpecsConflict
     assert len(reply["raw"]) == 1
     assert "mine" not in names(lower_mongod, placed)
+
+
+def test_different_changes_at_once_wait_for_each_other(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.insert_many({"key": key, "a": key, "b": key} for key in range(0, 1_000, 10))
+    before = names(lower_mongod, placed)
+
+    def create(*fields: str) -> None:
+        indexes = [{"key": {field: 1}, "name": f"{field}_1"} for field in fields]
+        placed.database.command({"createIndexes": placed.name, "indexes": indexes})
+
+    with ThreadPoolExecutor() as threads:
+        for fields in (("a", "b"), ("b", "a"), ("a",), ("b", "c"), ("c",)):
+            threads.submit(create, *fields)
+    created = names(lower_mongod, placed)
+    assert created == names(upper_mongod, placed) == before | {"a_1", "b_1", "c_1"}
+    with ThreadPoolExecutor() as threads:
+        dropped = [threads.submit(placed.drop_index, f"{field}_1") for field in "abc"]
+    assert [each.result() for each in dropped] == [None] * 3
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
+def test_an_index_is_dropped_while_it_is_being_built(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    before = names(lower_mongod, placed)
+    with fail_point(upper_mongod, _HANG) as point, ThreadPoolExecutor() as threads:
+        creation = threads.submit(refused, placed, {"key": {"slow": 1}, "name": "slow_1"})
+        point.wait_entered()
+        placed.drop_index("slow_1")
+        reply = creation.result()
+    assert reply["code"] == ErrorCode.IndexBuildAborted
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
+def test_a_build_that_is_killed_on_one_shard_leaves_the_index_on_none(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    before = names(lower_mongod, placed)
+    with fail_point(upper_mongod, _HANG) as point, ThreadPoolExecutor() as threads:
+        creation = threads.submit(refused, placed, {"key": {"slow": 1}, "name": "slow_1"})
+        point.wait_entered()
+        _kill_builds(upper_mongod, placed)
+        reply = creation.result()
+    assert reply["code"] == ErrorCode.Interrupted
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
+def test_a_collection_is_dropped_while_an_index_is_being_built(placed: Documents, upper_mongod: Client) -> None:
+    """As with a mongos, the router then creates the index on a new collection."""
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    with fail_point(upper_mongod, _HANG) as point, ThreadPoolExecutor() as threads:
+        creation = threads.submit(placed.create_index, "slow", name="slow_1")
+        point.wait_entered()
+        placed.drop()
+        assert creation.result() == "slow_1"
+    assert set(placed.index_information()) == {"_id_", "slow_1"}
+    assert placed.count_documents({}) == 0
+
+
+def _kill_builds(mongod: Client, collection: Documents) -> None:
+    command = {"command.createIndexes": collection.name, "command.$db": collection.database.name}
+    for operation in mongod.admin.aggregate([{"$currentOp": {}}, {"$match": command}]):
+        mongod.admin.command("killOp", op=operation["opid"])

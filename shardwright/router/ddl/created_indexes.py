@@ -1,69 +1,48 @@
-"""What a ``createIndexes`` asks for, compared with the indexes that a shard has."""
+"""``createIndexes`` as a command to the primary shard (``_shardsvrCreateIndexes``), and its reply. Pure."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
+from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    array_of_documents,
+    element,
+    from_elements,
+    raw_document,
+    spans,
+)
 from shardwright.wire.request import Request
 
-Specification = Mapping[str, Any]
-
-_PASSING: Final = (
-    *(Category.NETWORK, Category.NETWORK_TIMEOUT, Category.NOT_PRIMARY),
-    *(Category.INTERRUPTION, Category.SHUTDOWN, Category.RETRYABLE),
-)
+_INDEXES: Final = b"indexes"
+_HOW_SENT: Final = frozenset({b"lsid", b"txnNumber", b"readConcern", b"mayBypassWriteBlocking", _INDEXES})
+"""Arguments that say how the client's command is sent, and the one that may stand beside its body."""
 
 
-def requested_indexes(request: Request) -> Sequence[Specification]:
-    """The specifications in a ``createIndexes``; none if it is malformed, which the shards say."""
+def creation(request: Request) -> bytes | None:
+    """The body of the command that has all owners of a collection create indexes; None if the client's is malformed."""
     try:
-        return [decode_document(specification) for specification in request.documents(b"indexes")]
+        indexes = request.documents(_INDEXES)
     except CommandError:
-        return []
+        return None
+    kept = [
+        request.body[start:end]
+        for name, (_, start, _, end) in spans(request.body)
+        if name not in _HOW_SENT and not name.startswith(b"$")
+    ]
+    command = from_elements(b"".join((*kept, element(_INDEXES, ARRAY, array_of_documents(indexes)))))
+    name = "_shardsvrCreateIndexes"
+    return command_body(request.db, {name: request.collection, "createIndexesRequest": raw_document(command)})
 
 
-def may_conflict(requested: Sequence[Specification], existing: Sequence[Specification]) -> bool:
-    """Whether a shard may refuse an index because of one that it has: one of the same name or key that is not the same.
-
-    Of options that are left out, or written in another way, only mongod knows whether they make a difference.
-    """
-    return any(
-        (new.get("name") == old["name"] or new.get("key") == old["key"]) and _without_version(new) != dict(old)
-        for new in requested
-        for old in map(_without_version, existing)
-    )
-
-
-def built_names(reply: ShardReply, requested: Sequence[Specification], existing: Sequence[Specification]) -> list[str]:
-    """The names of the indexes that a shard has built for the command, and did not have before.
-
-    None if another client has built some of them meanwhile: it relies on them.
-
-    Args:
-        reply: of the shard.
-        requested: what the command asks for.
-        existing: what the shard had before.
-    """
-    before, after = reply.get(b"numIndexesBefore"), reply.get(b"numIndexesAfter")
-    if reply.error is not None or not isinstance(before, int) or not isinstance(after, int):
-        return []
-    had = {index["name"] for index in existing}
-    names = [index["name"] for index in requested if index["name"] not in had]
-    return names if after - before == len(names) else []
-
-
-def has_built_nothing(reply: ShardReply) -> bool:
-    """Whether a shard has answered that it had all of the indexes."""
-    return bool(reply.get(b"numIndexesBefore") == reply.get(b"numIndexesAfter"))
-
-
-def is_for_good(error: CommandError) -> bool:
-    """Whether an index could not be built because of what it is or what is stored, rather than of some outage."""
-    return not any(has_category(error.code, category) for category in _PASSING)
-
-
-def _without_version(index: Specification) -> dict[str, Any]:
-    return {name: value for name, value in index.items() if name != "v"}
+def replies_of_owners(reply: ShardReply) -> Sequence[ShardReply]:
+    """The replies of the owners, from that of the primary shard."""
+    body, (_, _, shards_start, _) = reply.body, reply.fields[b"shards"]
+    return [
+        ShardReply(shard.decode(), "", op_msg(body[start:end], request_id=next_request_id()))
+        for shard, (_, _, start, end) in spans(body, shards_start)
+    ]

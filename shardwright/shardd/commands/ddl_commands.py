@@ -10,8 +10,10 @@ from shardwright.shardd.commands.command_runner import check_database_version
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
+from shardwright.shardd.ddl.coordinators.create_indexes import REQUEST, CreateIndexes
 from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
 from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
+from shardwright.shardd.ddl.coordinators.drop_indexes import OF_MEASUREMENTS, DropIndexes
 from shardwright.shardd.ddl.coordinators.modify_collection import ModifyCollection
 from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary
 from shardwright.shardd.ddl.coordinators.refine_collection_shard_key import RefineCollectionShardKey
@@ -19,7 +21,6 @@ from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollecti
 from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
 from shardwright.shardd.ddl.coordinators.service import Check
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
-from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.ddl.time_series import (
     MeaningChangedError,
@@ -29,14 +30,14 @@ from shardwright.shardd.ddl.time_series import (
     granularity_of,
     sharded_time_series,
 )
-from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
+from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.field_errors import wrong_type
-from shardwright.wire.rawbson import is_string
-from shardwright.wire.request import Request
+from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.rawbson import ARRAY, decode_document, find, is_string
+from shardwright.wire.request import Request, documents_of_array
 
 _CREATE_ARGUMENTS: Final = (
     "shardKey",
@@ -135,7 +136,7 @@ async def reshard_collection(shard: ShardComponents, request: Request) -> dict[s
 async def modify_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change a collection's options on all shards that have it."""
     change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
-    fields = with_verbatim_stages(change, request.body)
+    fields = with_verbatim(change, b"pipeline", request.body)
     namespace = own_collection(request)
 
     async def meant() -> _Meant:
@@ -149,6 +150,22 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     return await _coordinate_meant(shard, request, ModifyCollection, meant)
 
 
+@command("_shardsvrCreateIndexes", is_ddl=True)
+async def create_indexes(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Create indexes of a sharded collection on all shards that own chunks of it.
+
+    Raises:
+        CommandError: 40414 or TypeMismatch, there is no array of specifications; or what `CreateIndexes` raises.
+    """
+    command = Arguments.of(request).raw(REQUEST.encode())
+    indexes = find(command, b"indexes")
+    if indexes is None or indexes[0] != ARRAY:
+        raise missing_field(f"{request.name}.{REQUEST}.indexes")
+    documents_of_array(command, indexes, f"{request.name}.{REQUEST}.indexes")
+    arguments = {REQUEST: with_verbatim(decode_document(command), b"indexes", command)}
+    return await _coordinate(shard, request, CreateIndexes, own_collection(request), arguments)
+
+
 @command("_shardsvrDropIndexes", is_ddl=True)
 async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop indexes of a collection on all shards that own chunks of it.
@@ -156,13 +173,18 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     Raises:
         CommandError: TypeMismatch; IndexNotFound, no shard has them; or the error of a shard.
     """
-    await check_expected_uuid(
-        shard.context.mongod, own_collection(request), Arguments.of(request).present(_UUID).get(_UUID.decode())
-    )
+    namespace = own_collection(request)
+    await check_expected_uuid(shard.context.mongod, namespace, Arguments.of(request).present(_UUID).get(_UUID.decode()))
     index = Arguments.of(request).required_value(b"index")
     if not (is_string(index) or isinstance(index, list | dict)):
         raise wrong_type("_shardsvrDropIndexes.index", request.fields[b"index"][0], "string", "object")
-    return await drop_indexes_everywhere(shard.context, own_collection(request), index, _database_version(request))
+
+    async def meant() -> _Meant:
+        if await sharded_time_series(shard.context, namespace) is None:
+            return namespace, {"index": index}
+        return namespace.buckets, {"index": index, OF_MEASUREMENTS: True}
+
+    return await _coordinate_meant(shard, request, DropIndexes, meant)
 
 
 @command("_shardsvrMovePrimary", admin_only=True)

@@ -9,7 +9,7 @@ from shardwright.shardd.ddl.database_sections import database_closed
 from shardwright.shardd.ddl.dropping import drop_database_here, drop_here
 from shardwright.shardd.ddl.participant_sessions import execute_once
 from shardwright.shardd.ddl.rename_participants import LocalRename
-from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
+from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.critical_sections import closed
@@ -102,7 +102,7 @@ async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict
         CommandError: TransactionTooOld, the command comes late; or an error of mongod.
     """
     namespace, arguments = own_collection(request), Arguments.of(request)
-    fields = with_verbatim_stages(request.get(b"collModRequest"), arguments.raw(b"collModRequest"))
+    fields = with_verbatim(request.get(b"collModRequest"), b"pipeline", arguments.raw(b"collModRequest"))
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:

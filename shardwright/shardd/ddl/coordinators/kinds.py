@@ -5,8 +5,10 @@ from typing import Final
 
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
+from shardwright.shardd.ddl.coordinators.create_indexes import CreateIndexes
 from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
 from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
+from shardwright.shardd.ddl.coordinators.drop_indexes import DropIndexes
 from shardwright.shardd.ddl.coordinators.modify_collection import ModifyCollection
 from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary
 from shardwright.shardd.ddl.coordinators.refine_collection_shard_key import RefineCollectionShardKey
@@ -18,8 +20,10 @@ COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
     kind.operation_type: kind
     for kind in (
         CreateCollection,
+        CreateIndexes,
         DropCollection,
         DropDatabase,
+        DropIndexes,
         ModifyCollection,
         RefineCollectionShardKey,
         MovePrimary,

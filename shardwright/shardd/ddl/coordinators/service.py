@@ -68,7 +68,7 @@ class CoordinatorService:
         self._context = context
         self._migrations = migrations
         self._nursery: trio.Nursery | None = None
-        self._runs: dict[tuple[str, str], _Run] = {}
+        self._runs: dict[tuple[str, ...], _Run] = {}
 
     async def restore_sections(self, term: int) -> None:
         """Block operations on databases whose move may have been committed, before any are admitted in a term.
@@ -197,5 +197,5 @@ class CoordinatorService:
             run.ended.set()
 
 
-def _key(coordinator: Coordinator) -> tuple[str, str]:
-    return coordinator.id["namespace"], coordinator.operation_type
+def _key(coordinator: Coordinator) -> tuple[str, ...]:
+    return tuple(coordinator.id.values())
