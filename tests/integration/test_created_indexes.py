@@ -90,16 +90,15 @@ def test_an_index_is_dropped_while_it_is_being_built(
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
 
 
-def test_a_build_that_is_killed_on_one_shard_leaves_the_index_on_none(
+def test_a_build_that_is_interrupted_on_one_shard_leaves_the_index_on_none(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
-    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    """By ``failCommand``: a mongod 6.0 whose builds are killed may crash."""
     before = names(lower_mongod, placed)
-    with fail_point(upper_mongod, _HANG) as point, ThreadPoolExecutor() as threads:
-        creation = threads.submit(refused, placed, {"key": {"slow": 1}, "name": "slow_1"})
-        point.wait_entered()
-        _kill_builds(upper_mongod, placed)
-        reply = creation.result()
+    with fail_point(
+        upper_mongod, "failCommand", {"times": 1}, **_failing(placed, "createIndexes", ErrorCode.Interrupted)
+    ):
+        reply = refused(placed, {"key": {"slow": 1}, "name": "slow_1"})
     assert reply["code"] == ErrorCode.Interrupted
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
 
@@ -116,7 +115,27 @@ def test_a_collection_is_dropped_while_an_index_is_being_built(placed: Documents
     assert placed.count_documents({}) == 0
 
 
-def _kill_builds(mongod: Client, collection: Documents) -> None:
-    command = {"command.createIndexes": collection.name, "command.$db": collection.database.name}
-    for operation in mongod.admin.aggregate([{"$currentOp": {}}, {"$match": command}]):
-        mongod.admin.command("killOp", op=operation["opid"])
+def test_an_index_that_one_shard_does_not_drop_at_once_is_dropped_by_all(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.create_index("kept")
+    before = names(lower_mongod, placed)
+    refusing = _failing(placed, "dropIndexes", ErrorCode.UserWritesBlocked)
+    with fail_point(upper_mongod, "failCommand", {"times": 1}, **refusing):
+        placed.drop_index("kept_1")
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before - {"kept_1"}
+    placed.create_index("kept")
+    with (
+        fail_point(upper_mongod, "failCommand", {"times": 1}, **refusing),
+        fail_point(lower_mongod, "failCommand", {"times": 1}, **refusing),
+        pytest.raises(OperationFailure) as failure,
+    ):
+        placed.drop_index("kept_1")
+    assert failure.value.code == ErrorCode.UserWritesBlocked
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
+def _failing(collection: Documents, command: str, code: int) -> Document:
+    """The data of a ``failCommand`` on a shard's mongod."""
+    data = {"failCommands": [command], "errorCode": code, "failInternalCommands": True}
+    return {**data, "namespace": collection.full_name}

@@ -19,6 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
+    DROP_REFUSED_FOR_NOW,
     Index,
     IndexOwners,
     Outcome,
@@ -44,8 +45,6 @@ UNDO: Final = "dropBuiltIndexes"
 _COLLECTION: Final = "collInfo"
 _EXISTING: Final = "existing"
 _REPLIES: Final = "replies"
-_OUTLIVES: Final = frozenset({ErrorCode.ReshardCollectionInProgress, ErrorCode.LockBusy})
-"""Refusals of a drop that end by themselves."""
 
 
 class CreateIndexes(IndexChange):
@@ -137,7 +136,7 @@ class CreateIndexes(IndexChange):
         for outcome in (await owners.ask(drop, {shard})).values():
             if not isinstance(outcome, CommandError) or outcome.code == ErrorCode.IndexNotFound:
                 continue
-            if is_outage(outcome) or outcome.code in _OUTLIVES:
+            if is_outage(outcome) or outcome.code in DROP_REFUSED_FOR_NOW:
                 raise outcome
             logger.warning(
                 "Indexes stay that could not be built on all shards",

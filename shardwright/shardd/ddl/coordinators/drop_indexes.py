@@ -11,7 +11,13 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
-from shardwright.shardd.ddl.coordinators.index_owners import IndexOwners, Outcome, raise_outage, reply_of
+from shardwright.shardd.ddl.coordinators.index_owners import (
+    IndexOwners,
+    Outcome,
+    raise_outage,
+    raise_refusal_of_some,
+    reply_of,
+)
 from shardwright.shardd.local_mongod.local_collections import change
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
@@ -66,6 +72,7 @@ class DropIndexes(IndexChange):
         self.must_finish = True
         outcomes = await owners.ask(self._command)
         raise_outage(outcomes)
+        raise_refusal_of_some(outcomes)
         self.must_finish = False
         return outcomes
 

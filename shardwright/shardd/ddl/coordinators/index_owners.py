@@ -23,6 +23,14 @@ Index = Mapping[str, Any]
 ATTEMPTS_MAX: Final = 10
 """How often a command is sent while chunks move, before the change pauses."""
 
+DROP_REFUSED_FOR_NOW: Final = frozenset(
+    {
+        *(ErrorCode.LockBusy, ErrorCode.LockTimeout, ErrorCode.ReshardCollectionInProgress),
+        ErrorCode.UserWritesBlocked,  # only while the writes of users are being blocked, not when they are
+    }
+)
+"""Errors with which a shard refuses to drop an index that it drops later."""
+
 _OUTAGES: Final = (Category.RETRYABLE, Category.NETWORK, Category.NETWORK_TIMEOUT, Category.NOT_PRIMARY)
 _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
 
@@ -110,6 +118,16 @@ def raise_outage(outcomes: Mapping[str, Outcome]) -> None:
     for outcome in outcomes.values():
         if isinstance(outcome, CommandError) and is_outage(outcome):
             raise outcome
+
+
+def raise_refusal_of_some(outcomes: Mapping[str, Outcome]) -> None:
+    """Raise a refusal of a drop that passes, unless all shards refuse it so: the others may have dropped already."""
+    refusals = [
+        each for each in outcomes.values() if isinstance(each, CommandError) and each.code in DROP_REFUSED_FOR_NOW
+    ]
+    if len(refusals) < len(outcomes):
+        for refusal in refusals:
+            raise refusal
 
 
 def is_outage(error: CommandError) -> bool:
