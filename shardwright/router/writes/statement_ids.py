@@ -12,6 +12,9 @@ from shardwright.wire.type_names import type_name
 
 STATEMENT_ID_FIELDS: Final = frozenset({b"stmtId", b"stmtIds"})
 
+_NO_ID: Final = -1
+"""Stands for no id; to a mongod all other numbers are ids."""
+
 _INVALID_NULL: Final = 10065
 _IDS: Final = 1 << 32
 
@@ -43,12 +46,12 @@ def statement_ids(request: Request, count: int) -> list[int]:
 def check_distinct(request: Request) -> None:
     """Refuse a retryable insert of several documents under one id, which ends a mongod 6.0.5.
 
-    Updates and deletes are no danger: the second one counts as a retry of the first. Negative ids are not remembered.
+    Updates and deletes are no danger: the second one counts as a retry of the first. `_NO_ID` is not remembered.
 
     Raises:
         CommandError: InvalidOptions; TypeMismatch, the ids are none.
     """
-    remembered = [each for each in _explicit(request) or () if each >= 0]
+    remembered = [each for each in _explicit(request) or () if each != _NO_ID]
     if len(set(remembered)) < len(remembered):
         raise CommandError(ErrorCode.InvalidOptions, "The statement ids of an insert must be different")
 
