@@ -13,6 +13,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append
 
@@ -45,8 +46,11 @@ async def _on_each_owner(operation: Operation, routing: CollectionRouting) -> Se
 
 
 async def _by_primary_shard(operation: Operation, routing: CollectionRouting, body: bytes) -> Sequence[ShardReply]:
+    """Have the primary shard ask them all. One of MongoDB does not know the command, and is treated as by a mongos."""
     elements = routing.database.element + raw_elements(operation.request, (b"mayBypassWriteBlocking",))
     frame = op_msg(append(body, elements), request_id=operation.request.message.request_id)
     reply = await send_to_one(operation, routing.primary, frame)
+    if reply.error is not None and reply.error.code == ErrorCode.CommandNotFound:
+        return await _on_each_owner(operation, routing)
     reply.raise_for_error()
     return replies_of_owners(reply)

@@ -105,7 +105,11 @@ class CreateIndexes(IndexChange):
 
     async def _build(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
         """The outcomes of all owners, or, if one refuses in advance, of those that may refuse."""
-        command = {**self.arguments[REQUEST], **({BYPASS: True} if self.may_bypass else {})}
+        command = {"createIndexes": self.namespace.collection} | {
+            name: value for name, value in self.arguments[REQUEST].items() if name != "createIndexes"
+        }
+        if self.may_bypass:
+            command[BYPASS] = True
         existing = await owners.indexes()
         if self.phase is not None:
             command.pop("maxTimeMS", None)  # its client has gone, or has waited longer than that
