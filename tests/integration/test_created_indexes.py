@@ -9,6 +9,7 @@ from pymongo.errors import OperationFailure
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client
 
 _HANG: Final = "hangAfterStartingIndexBuild"
@@ -90,6 +91,26 @@ def test_an_index_is_dropped_while_it_is_being_built(
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
 
 
+def test_an_index_is_dropped_where_it_is_while_another_shard_has_not_begun_to_build_it(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    """The drop comes after the creation, and with it goes the index on all shards."""
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    before = names(lower_mongod, placed)
+    with (
+        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
+        ThreadPoolExecutor() as threads,
+    ):
+        indexes = [{"key": {name: 1}, "name": name} for name in ("dropped", "kept")]
+        creation = threads.submit(placed.database.command, {"createIndexes": placed.name, "indexes": indexes})
+        point.wait_entered()
+        eventually(lambda: "dropped" in names(lower_mongod, placed), what="one shard has the indexes")
+        placed.drop_index("dropped")
+        point.turn_off()
+        assert creation.result()["ok"] == 1
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"kept"}
+
+
 def test_a_build_that_is_interrupted_on_one_shard_leaves_the_index_on_none(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
@@ -113,6 +134,19 @@ def test_a_collection_is_dropped_while_an_index_is_being_built(placed: Documents
         assert creation.result() == "slow_1"
     assert set(placed.index_information()) == {"_id_", "slow_1"}
     assert placed.count_documents({}) == 0
+
+
+def test_what_a_mongod_would_not_store_may_be_in_the_command(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.insert_many({"key": 600, "other": {"$id": 1}} for _ in range(2))
+    before = names(lower_mongod, placed)
+    comment = {"$id": 1}
+    plain = {"key": {"plain": 1}, "name": "plain"}
+    placed.database.command({"createIndexes": placed.name, "indexes": [plain], "comment": comment})
+    unique = {"key": {"key": 1, "other": 1}, "name": "unique", "unique": True}
+    assert refused(placed, unique)["code"] == ErrorCode.DuplicateKey
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"plain"}
 
 
 def test_an_index_that_one_shard_does_not_drop_at_once_is_dropped_by_all(

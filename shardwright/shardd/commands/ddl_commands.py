@@ -36,7 +36,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.field_errors import missing_field, wrong_type
-from shardwright.wire.rawbson import ARRAY, decode_document, find, is_string
+from shardwright.wire.rawbson import ARRAY, find, is_string
 from shardwright.wire.request import Request, documents_of_array
 
 _CREATE_ARGUMENTS: Final = (
@@ -162,8 +162,7 @@ async def create_indexes(shard: ShardComponents, request: Request) -> dict[str, 
     if indexes is None or indexes[0] != ARRAY:
         raise missing_field(f"{request.name}.{REQUEST}.indexes")
     documents_of_array(command, indexes, f"{request.name}.{REQUEST}.indexes")
-    arguments = {REQUEST: with_verbatim(decode_document(command), b"indexes", command)}
-    return await _coordinate(shard, request, CreateIndexes, own_collection(request), arguments)
+    return await _coordinate(shard, request, CreateIndexes, own_collection(request), {REQUEST: bytes(command)})
 
 
 @command("_shardsvrDropIndexes", is_ddl=True)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from bson.binary import Binary
-from bson.raw_bson import RawBSONDocument
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
@@ -27,17 +26,21 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
     raise_outage,
     reply_of,
 )
+from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document, is_string
+from shardwright.wire.rawbson import decode_document, encode_document, is_string, raw_document
 
 logger = get_logger("shardd.coordinators")
 
 REQUEST: Final = "createIndexesRequest"
-"""The argument with the client's command, less what says how it was sent."""
+"""The argument with the client's command, less what says how it was sent: its bytes, which may be no valid document.
+
+A mongod takes specifications and comments that it does not store as they are, as one with a field ``$id`` alone.
+"""
 
 BUILD: Final = "buildIndexes"
 UNDO: Final = "dropBuiltIndexes"
@@ -48,14 +51,14 @@ _REPLIES: Final = "replies"
 
 
 class CreateIndexes(IndexChange):
-    """The argument is ``createIndexesRequest``, whose ``indexes`` are documents.
+    """The argument is ``createIndexesRequest``, whose ``indexes`` are documents; see `REQUEST`.
 
     Once begun, ``collInfo`` has the UUID of the collection, and ``existing`` the names of the indexes that each owner
-    had before: ``[{shard, names}]``; once it has failed, ``replies`` has what the owners said: ``[{shard, reply}]``.
+    had before: ``[{shard, names}]``; once it has failed, ``replies`` has what the owners said: ``[{shard, reply}]``,
+    in bytes, too.
     """
 
     operation_type: ClassVar[str] = "createIndexes"
-    not_compared: ClassVar[frozenset[str]] = frozenset({REQUEST})  # of which documents may be restored inexactly
 
     @property
     def locks(self) -> list[str]:
@@ -73,15 +76,18 @@ class CreateIndexes(IndexChange):
         owners = IndexOwners(self.context, self.namespace, table)
         if self.phase == UNDO:
             await self._undo(owners)
-            return {"shards": {each["shard"]: each["reply"] for each in self.arguments[_REPLIES]}}
+            return {"shards": {each["shard"]: raw_document(bytes(each["reply"])) for each in self.arguments[_REPLIES]}}
         outcomes = await self._build(owners, table)
         replies = {shard: reply_of(outcome) for shard, outcome in sorted(outcomes.items())}
-        if self.phase is not None and any(isinstance(each, CommandError) for each in outcomes.values()):
+        if self.phase is None:
+            return {"shards": replies}
+        if any(isinstance(each, CommandError) for each in outcomes.values()):
             raise_outage(outcomes)
-            await self.enter_phase(
-                UNDO, **{_REPLIES: [{"shard": shard, "reply": reply} for shard, reply in replies.items()]}
-            )
+            told = [{"shard": shard, "reply": encode_document(reply)} for shard, reply in replies.items()]
+            await self.enter_phase(UNDO, **{_REPLIES: told})
             await self._undo(owners)
+        else:
+            await self._follow_drops(owners)
         return {"shards": replies}
 
     async def _table(self) -> RoutingTable:
@@ -105,8 +111,10 @@ class CreateIndexes(IndexChange):
 
     async def _build(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
         """The outcomes of all owners, or, if one refuses in advance, of those that may refuse."""
+        raw = bytes(self.arguments[REQUEST])
+        request = with_verbatim(decode_document(raw), b"indexes", raw)
         command = {"createIndexes": self.namespace.collection} | {
-            name: value for name, value in self.arguments[REQUEST].items() if name != "createIndexes"
+            name: value for name, value in request.items() if name != "createIndexes"
         }
         if self.may_bypass:
             command[BYPASS] = True
@@ -129,6 +137,15 @@ class CreateIndexes(IndexChange):
             # One that got its first chunk meanwhile has what the donor had.
             for name in sorted((self._requested_names & _names(indexes)) - before.get(shard, anywhere)):
                 await self._drop(owners, shard, name)
+
+    async def _follow_drops(self, owners: IndexOwners) -> None:
+        """Drop everywhere what a drop has found on some owners while it was still being built on others."""
+        indexes = {shard: _names(found) for shard, found in (await owners.indexes()).items()}
+        for name in sorted(self._requested_names):
+            holders = [shard for shard, names in sorted(indexes.items()) if name in names]
+            if len(holders) < len(indexes):
+                for shard in holders:
+                    await self._drop(owners, shard, name)
 
     async def _drop(self, owners: IndexOwners, shard: str, name: str) -> None:
         """Drop one index: a shard that lacks one of several drops none of them."""
@@ -163,10 +180,8 @@ class CreateIndexes(IndexChange):
 
     @property
     def _requested(self) -> list[Index]:
-        return [
-            decode_document(bytes(index.raw)) if isinstance(index, RawBSONDocument) else index
-            for index in self.arguments[REQUEST]["indexes"]
-        ]
+        indexes: list[Index] = decode_document(bytes(self.arguments[REQUEST]))["indexes"]
+        return indexes
 
     @property
     def _requested_names(self) -> set[str]:
