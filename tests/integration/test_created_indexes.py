@@ -136,6 +136,27 @@ def test_a_collection_is_dropped_while_an_index_is_being_built(placed: Documents
     assert placed.count_documents({}) == 0
 
 
+def test_an_index_is_undone_though_the_writes_of_users_are_blocked_meanwhile(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    before, admin = names(lower_mongod, placed), placed.database.client.admin
+    with (
+        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
+        ThreadPoolExecutor() as threads,
+    ):
+        creation = threads.submit(refused, placed, {"key": {"new": 1}, "name": "new"})
+        point.wait_entered()
+        eventually(lambda: "new" in names(lower_mongod, placed), what="one shard has the index")
+        try:
+            admin.command({"setUserWriteBlockMode": 1, "global": True})
+            point.turn_off()
+            assert creation.result(30)["code"] == ErrorCode.UserWritesBlocked
+        finally:
+            admin.command({"setUserWriteBlockMode": 1, "global": False})
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
 def test_what_a_mongod_would_not_store_may_be_in_the_command(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from bson.binary import Binary
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     IndexOwners,
@@ -64,13 +65,15 @@ class DropIndexes(IndexChange):
 
     async def _drop(self, table: RoutingTable) -> dict[str, Outcome]:
         owners, uuid = IndexOwners(self.context, self.namespace, table), table.collection.uuid
+        # The writes of users may have been blocked since some owners have dropped.
+        bypass = {BYPASS: True} if self.may_bypass or self.phase is not None else {}
         if self.phase is None:
             await owners.indexes()
             await self.enter_phase(DROP, **{_COLLECTION: {"uuid": Binary.from_uuid(uuid)}})
         elif uuid != UUID(bytes=bytes(self.arguments[_COLLECTION]["uuid"])):
             return {}
         self.must_finish = True
-        outcomes = await owners.ask(self._command)
+        outcomes = await owners.ask({**self._command, **bypass})
         raise_outage(outcomes)
         raise_refusal_of_some(outcomes)
         self.must_finish = False

@@ -26,7 +26,7 @@ ATTEMPTS_MAX: Final = 10
 DROP_REFUSED_FOR_NOW: Final = frozenset(
     {
         *(ErrorCode.LockBusy, ErrorCode.LockTimeout, ErrorCode.ReshardCollectionInProgress),
-        ErrorCode.UserWritesBlocked,  # only while the writes of users are being blocked, not when they are
+        ErrorCode.UserWritesBlocked,  # and not at all on the owners where they were blocked later
     }
 )
 """Errors with which a shard refuses to drop an index that it drops later."""
