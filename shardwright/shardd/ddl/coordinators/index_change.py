@@ -3,6 +3,7 @@
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.wire.rawbson import encode_document
 
@@ -20,7 +21,8 @@ class IndexChange(Coordinator):
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as its base
         super().__init__(*args, **options)
         if DIGEST not in self.arguments:
-            self.arguments[DIGEST] = sha256(encode_document(self.arguments)).hexdigest()
+            asked = {**self.arguments, BYPASS: self.may_bypass}
+            self.arguments[DIGEST] = sha256(encode_document(asked)).hexdigest()
 
     @property
     def id(self) -> dict[str, str]:
