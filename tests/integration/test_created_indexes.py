@@ -67,8 +67,8 @@ def test_different_changes_at_once_wait_for_each_other(
         placed.database.command({"createIndexes": placed.name, "indexes": indexes})
 
     with ThreadPoolExecutor() as threads:
-        for fields in (("a", "b"), ("b", "a"), ("a",), ("b", "c"), ("c",)):
-            threads.submit(create, *fields)
+        creations = [threads.submit(create, *each) for each in (("a", "b"), ("b", "a"), ("a",), ("b", "c"), ("c",))]
+    assert [each.result() for each in creations] == [None] * 5
     created = names(lower_mongod, placed)
     assert created == names(upper_mongod, placed) == before | {"a_1", "b_1", "c_1"}
     with ThreadPoolExecutor() as threads:

@@ -84,6 +84,8 @@ def test_mutated_commands(
                 break
         else:
             assert ask(client, PING) is not None
+    with cluster.direct("shard0.0.mongod") as mongod:
+        mongod.drop_database("mutated")  # of which the catalog knows nothing
     lines = [json.loads(line) for line in cluster.log(process)[logged_before:].splitlines()]
     failures += [line["traceback"] for line in lines if "traceback" in line]
     assert not failures, f"seed {seed}: {failures}"

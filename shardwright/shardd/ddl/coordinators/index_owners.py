@@ -31,7 +31,7 @@ DROP_REFUSED_FOR_NOW: Final = frozenset(
 )
 """Errors with which a shard refuses to drop an index that it drops later."""
 
-_OUTAGES: Final = (Category.RETRYABLE, Category.NETWORK, Category.NETWORK_TIMEOUT, Category.NOT_PRIMARY)
+_OUTAGES: Final = (Category.RETRYABLE, Category.NETWORK_TIMEOUT)
 _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
 
 
