@@ -27,6 +27,7 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
     reply_of,
 )
 from shardwright.shardd.ddl.verbatim_documents import with_verbatim
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
@@ -152,7 +153,7 @@ class CreateIndexes(IndexChange):
         drop = {
             "dropIndexes": self.namespace.collection,
             "index": name,
-            "writeConcern": {"w": "majority", "wtimeout": 60_000},
+            "writeConcern": MAJORITY,
             BYPASS: True,  # no write of a user: what one has asked for is undone
         }
         for outcome in (await owners.ask(drop, {shard})).values():
