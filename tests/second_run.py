@@ -41,6 +41,9 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
     "tests/integration/test_cluster_time.py::test_a_time_without_a_signature_changes_nothing": (
         "such a time is refused from a user (tests/access_control/test_hostile_connections.py)"
     ),
+    "tests/integration/test_created_indexes.py::test_an_index_is_undone_though_user_writes_are_blocked_meanwhile": (
+        "the first user has the privilege bypassWriteBlockingMode"
+    ),
     "tests/integration/test_granularity.py::test_a_read_that_has_resolved_the_view_before": (
         "internal stages are for the cluster alone"
     ),

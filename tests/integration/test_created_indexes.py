@@ -17,8 +17,14 @@ _HANG: Final = "hangAfterStartingIndexBuild"
 
 
 def names(mongod: Client, collection: Documents) -> set[str]:
-    """The names of the indexes on one shard."""
+    """The names of the indexes on one shard, also of those that are being built."""
     return set(mongod[collection.database.name][collection.name].index_information())
+
+
+def built(mongod: Client, collection: Documents) -> set[str]:
+    """The names of the indexes on one shard that have been built."""
+    indexes = mongod[collection.database.name][collection.name].aggregate([{"$indexStats": {}}])
+    return {index["name"] for index in indexes if not index.get("building")}
 
 
 def refused(collection: Documents, *indexes: Document) -> Document:
@@ -82,7 +88,7 @@ def test_an_index_is_dropped_while_it_is_being_built(
 ) -> None:
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))
     before = names(lower_mongod, placed)
-    with fail_point(upper_mongod, _HANG) as point, ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, _HANG) as point:
         creation = threads.submit(refused, placed, {"key": {"slow": 1}, "name": "slow_1"})
         point.wait_entered()
         placed.drop_index("slow_1")
@@ -98,13 +104,13 @@ def test_an_index_is_dropped_where_it_is_while_another_shard_has_not_begun_to_bu
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))
     before = names(lower_mongod, placed)
     with (
-        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
         ThreadPoolExecutor() as threads,
+        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
     ):
         indexes = [{"key": {name: 1}, "name": name} for name in ("dropped", "kept")]
         creation = threads.submit(placed.database.command, {"createIndexes": placed.name, "indexes": indexes})
         point.wait_entered()
-        eventually(lambda: "dropped" in names(lower_mongod, placed), what="one shard has the indexes")
+        eventually(lambda: "dropped" in built(lower_mongod, placed), what="one shard has built the indexes")
         placed.drop_index("dropped")
         point.turn_off()
         assert creation.result()["ok"] == 1
@@ -127,7 +133,7 @@ def test_a_build_that_is_interrupted_on_one_shard_leaves_the_index_on_none(
 def test_a_collection_is_dropped_while_an_index_is_being_built(placed: Documents, upper_mongod: Client) -> None:
     """As with a mongos, the router then creates the index on a new collection."""
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))
-    with fail_point(upper_mongod, _HANG) as point, ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, _HANG) as point:
         creation = threads.submit(placed.create_index, "slow", name="slow_1")
         point.wait_entered()
         placed.drop()
@@ -136,18 +142,18 @@ def test_a_collection_is_dropped_while_an_index_is_being_built(placed: Documents
     assert placed.count_documents({}) == 0
 
 
-def test_an_index_is_undone_though_the_writes_of_users_are_blocked_meanwhile(
+def test_an_index_is_undone_though_user_writes_are_blocked_meanwhile(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))
     before, admin = names(lower_mongod, placed), placed.database.client.admin
     with (
-        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
         ThreadPoolExecutor() as threads,
+        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
     ):
         creation = threads.submit(refused, placed, {"key": {"new": 1}, "name": "new"})
         point.wait_entered()
-        eventually(lambda: "new" in names(lower_mongod, placed), what="one shard has the index")
+        eventually(lambda: "new" in built(lower_mongod, placed), what="one shard has built the index")
         try:
             admin.command({"setUserWriteBlockMode": 1, "global": True})
             point.turn_off()
