@@ -1,14 +1,10 @@
-"""Defaults of read and write concern: reading them again and again, and adding them to requests."""
+"""Adding the defaults of read and write concern to requests."""
 
 from typing import Final
-
-import trio
 
 from shardwright.daemon.first_stage import first_stage_names
 from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
-from shardwright.router.context.router_context import RouterContext
-from shardwright.router.replies.reply_fields import answer_in
 from shardwright.router.supported_read_concerns import READ_CONCERN
 from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.involved_namespaces import writes
@@ -17,25 +13,11 @@ from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, append, find
 from shardwright.wire.request import Request
 from shardwright.wire.write_concern import WRITE_CONCERN
 
-_INTERVAL_SECONDS: Final = 30.0
-"""As in MongoDB, where a router may use the former defaults for so long."""
-
 _READ_WITH_DEFAULT: Final = frozenset({"aggregate", "count", "distinct", "find"})
 _DEMAND_A_LEVEL: Final = frozenset(
     {b"$changeStream", b"$currentOp", b"$listCachedAndActiveUsers", b"$listLocalSessions", b"$planCacheStats"}
 )
 """Stages that can only be read with one level of read concern, whatever the default is."""
-
-
-async def refresh_default_concerns(context: RouterContext) -> None:
-    """Read the defaults from the config servers until cancelled."""
-
-    async def refresh() -> None:
-        context.default_concerns.take(answer_in(await context.catalog.command({"getDefaultRWConcern": 1})))
-
-    while True:
-        await context.catalog.attempt(refresh)
-        await trio.sleep(_INTERVAL_SECONDS)
 
 
 def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:

@@ -122,6 +122,7 @@ class Dispatcher:
             if max_time_ms:
                 handler = _within(max_time_ms, handler)
             result = await handler(operation)
+            context.target_counts.note(entry.name, operation.targeted, operation.table)
             if client.is_disconnected:
                 outcome = outcome_of_success(client, request)
             if result is None:
@@ -147,6 +148,8 @@ class Dispatcher:
             seconds = perf_counter() - operation.started
             if operation.retries:
                 self._stale_version_retries.add(operation.retries)
+            if operation.awaited_routing:
+                context.routing.statistics.operations_that_waited[request.name] += 1
             context.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
             if seconds * 1000 >= context.slow_operations.considered_ms and entry is not None:
                 self.slow_log.consider(operation, outcome, seconds, waits=_waits(entry))

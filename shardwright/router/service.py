@@ -5,7 +5,7 @@ import trio
 from shardwright.daemon.certificate_rotation import rotate_certificates
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
-from shardwright.router.applied_default_concerns import refresh_default_concerns
+from shardwright.router.cluster_settings import refresh_cluster_settings
 from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
@@ -59,7 +59,7 @@ class RouterService:
         self._nursery.start_soon(context.cursors.run)
         self._nursery.start_soon(refresh_repeatedly, context)
         self._nursery.start_soon(self._registration.run)
-        self._nursery.start_soon(refresh_default_concerns, context)
+        self._nursery.start_soon(refresh_cluster_settings, context)
         self._nursery.start_soon(self._slow_log.run)
 
     @property

@@ -75,7 +75,11 @@ def test_mutated_commands(
         for number in range(COMMANDS):
             name, body = bodies[number % len(bodies)]
             mutated = mutations.of(body, keeps_target=name in WRITES)
-            reply = ask(client, mutated)
+            try:
+                reply = ask(client, mutated)
+            except TimeoutError:
+                failures.append(f"{name}: no reply: {mutated!r}")
+                break
             if reply is None:
                 failures.append(f"{name}: connection closed: {mutated!r}")
                 break

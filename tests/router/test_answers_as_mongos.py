@@ -209,16 +209,23 @@ def test_fields_of_server_status_that_only_routers_have(router: Client) -> None:
     status = run(router, {"serverStatus": 1})
     assert status["process"] == "mongos"
     sharding = status["sharding"]
-    assert list(sharding) == ["configsvrConnectionString", "lastSeenConfigServerOpTime"]
+    assert list(sharding) == ["configsvrConnectionString", "lastSeenConfigServerOpTime", "maxChunkSizeInBytes"]
+    assert sharding["maxChunkSizeInBytes"] == 128 << 20
     assert sharding["lastSeenConfigServerOpTime"]["ts"] > Timestamp(1, 1)
     assert sharding["lastSeenConfigServerOpTime"]["t"] == -1
-    cache = status["shardingStatistics"]["catalogCache"]
+    statistics = status["shardingStatistics"]
+    assert list(statistics) == ["numHostsTargeted", "catalogCache"]
+    assert list(statistics["numHostsTargeted"]) == ["find", "insert", "update", "delete", "aggregate"]
+    cache = statistics["catalogCache"]
     assert list(cache) == [
         *("numDatabaseEntries", "numCollectionEntries", "countStaleConfigErrors", "totalRefreshWaitTimeMicros"),
         *("numActiveIncrementalRefreshes", "countIncrementalRefreshesStarted", "numActiveFullRefreshes"),
-        *("countFullRefreshesStarted", "countFailedRefreshes"),
+        *("countFullRefreshesStarted", "countFailedRefreshes", "operationsBlockedByRefresh"),
     ]
-    assert {type(value) for value in cache.values()} == {Int64}
+    blocked = cache.pop("operationsBlockedByRefresh")
+    kinds = ("Inserts", "Queries", "Updates", "Deletes", "Commands")
+    assert list(blocked) == ["countAllOperations", *(f"count{kind}" for kind in kinds)]
+    assert {type(value) for value in (*cache.values(), *blocked.values())} == {Int64}
     assert cache["countFullRefreshesStarted"] > 0
     assert cache["numActiveFullRefreshes"] == cache["numActiveIncrementalRefreshes"] == 0
 

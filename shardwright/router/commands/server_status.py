@@ -21,6 +21,9 @@ from shardwright.sharding.timestamps import unpack_timestamp
 _COUNTED: Final = {"query": "find", "getmore": "getMore"}
 """The commands that have an operation counter of their own, beside writes, whose statements are counted."""
 
+_KINDS_OF_BLOCKED: Final = {"insert": "Inserts", "find": "Queries", "update": "Updates", "delete": "Deletes"}
+"""The commands that are counted apart among those that waited for a routing table."""
+
 _HEDGING: Final = ("numTotalOperations", "numTotalHedgedOperations", "numAdvantageouslyHedgedOperations")
 
 _TLS_VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
@@ -147,12 +150,17 @@ def _sharding(context: RouterContext) -> dict[str, Any]:
             "ts": unpack_timestamp(context.clock.time.config_time),
             "t": Int64(_UNINITIALIZED_TERM),
         },
+        "maxChunkSizeInBytes": Int64(context.chunk_bytes_max),
     }
 
 
 def _sharding_statistics(context: RouterContext) -> dict[str, Any]:
     cache, statistics = context.routing, context.routing.statistics
+    waited = statistics.operations_that_waited
+    blocked = {f"count{name}": waited[command] for command, name in _KINDS_OF_BLOCKED.items()}
+    rest = waited.total() - sum(blocked.values())
     return {
+        "numHostsTargeted": context.target_counts.document(),
         "catalogCache": {
             "numDatabaseEntries": Int64(len(cache.databases)),
             "numCollectionEntries": Int64(len(cache.collections)),
@@ -163,7 +171,11 @@ def _sharding_statistics(context: RouterContext) -> dict[str, Any]:
             "numActiveFullRefreshes": Int64(statistics.active_full_refreshes),
             "countFullRefreshesStarted": Int64(statistics.full_refreshes),
             "countFailedRefreshes": Int64(statistics.failed_refreshes),
-        }
+            "operationsBlockedByRefresh": {
+                name: Int64(count)
+                for name, count in {"countAllOperations": waited.total(), **blocked, "countCommands": rest}.items()
+            },
+        },
     }
 
 

@@ -22,6 +22,7 @@ from shardwright.router.context.served_clients import ServedClients
 from shardwright.router.context.session_jobs import SessionJobs
 from shardwright.router.context.shared_counts import SharedCounts
 from shardwright.router.context.slow_operations import SlowOperations
+from shardwright.router.context.target_counts import TargetCounts
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
@@ -30,6 +31,7 @@ from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.transactions.transaction_table import TransactionTable
 from shardwright.router.writes.kind import WriteKind
+from shardwright.sharding.catalog.settings import ChunkSizeSettings
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.session_cache import SessionCache
 from shardwright.sharding.time_signer import TimeSigner
@@ -56,6 +58,7 @@ class RouterContext:
         clock: the newest times seen in the cluster.
         parameters: the server parameters.
         default_concerns: the cluster's default read and write concern.
+        chunk_bytes_max: the largest range that the balancer moves at once, as the config servers last told it.
         slow_operations: which operations are logged as slow.
         fail_points: where tests can make the router wait or fail.
         shared_counts: counts that all processes of the router share.
@@ -76,6 +79,7 @@ class RouterContext:
         sessions: the logical sessions used here since the last refresh.
         session_jobs: what the refreshes have done.
         statement_counts: how many statements of writes were executed, by kind.
+        target_counts: how many reads and writes were sent to one shard, some or all.
         clients: the connections of clients.
         quiesce: whether the router is shutting down.
         shutdown_seconds_wanted: how long running operations may continue then, if a ``shutdown`` command says so.
@@ -89,6 +93,7 @@ class RouterContext:
         self.parameters = Parameters(options.parameters)
         sockets = options.worker_sockets
         self.default_concerns = DefaultConcerns()
+        self.chunk_bytes_max = ChunkSizeSettings().value_bytes
         self.slow_operations = SlowOperations(options.slow_ms)
         shared_directory = Path(sockets[0]).parent if sockets else None
         self.shared_counts = SharedCounts(shared_directory)
@@ -126,6 +131,7 @@ class RouterContext:
         self.sessions = SessionCache(self.parameters["maxSessions"])
         self.session_jobs = SessionJobs()
         self.statement_counts = dict.fromkeys(WriteKind, 0)
+        self.target_counts = TargetCounts()
         self.clients = ServedClients()
         self.quiesce = Quiesce()
         self.shutdown_seconds_wanted: float | None = None

@@ -60,8 +60,7 @@ async def aggregate_view(
         except ShardedViewError as again:
             error = again  # its collection has become a view in the meantime
         finally:
-            operation.targeted = expanded.targeted
-            operation.retries += expanded.retries
+            operation.note_part(expanded)
     raise error.error
 
 

@@ -100,8 +100,7 @@ async def _run_part(operation: Operation, request: Request, cursor_namespace: st
     try:
         return await run_aggregate(part, cursor_namespace)
     finally:
-        operation.targeted = part.targeted
-        operation.retries += part.retries
+        operation.note_part(part)
 
 
 async def _merge_here(

@@ -1,7 +1,7 @@
 """A request being executed by the router."""
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
@@ -15,6 +15,9 @@ from shardwright.wire.read_preference import PRIMARY, READ_PREFERENCE, ReadPrefe
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
+if TYPE_CHECKING:
+    from shardwright.sharding.routing_table import RoutingTable
+
 
 class Operation:
     """A request with the client it came from and what it is worked on with.
@@ -25,6 +28,8 @@ class Operation:
         request: what is to be done.
         targeted: the shards it has been sent to so far, for the log.
         retries: how often it was restarted because of stale routing, for the log.
+        table: the routing table by which it was last sent to shards; None if it was not about a sharded collection.
+        awaited_routing: it waited for the routing to be read from the config servers.
         response_to: the message that the next reply answers: the request, or in an exhaust stream the previous reply.
         sender: sends requests to shards, within the transaction if there is one.
         transaction: the transaction that it is part of, or that it ends; None outside of transactions.
@@ -36,6 +41,7 @@ class Operation:
     __slots__ = (
         "_namespace",
         "_read_preference",
+        "awaited_routing",
         "client",
         "context",
         "operation_time",
@@ -45,6 +51,7 @@ class Operation:
         "retries",
         "sender",
         "started",
+        "table",
         "targeted",
         "transaction",
     )
@@ -55,6 +62,8 @@ class Operation:
         self.request = request
         self.targeted: tuple[str, ...] = ()
         self.retries = 0
+        self.table: RoutingTable | None = None
+        self.awaited_routing = False
         self.response_to = request.message.request_id
         self.started = perf_counter()
         self.operation_time = 0
@@ -70,6 +79,7 @@ class Operation:
         operation = cls.__new__(cls)
         operation.context, operation.request = context, request
         operation.targeted, operation.retries = (), 0
+        operation.table, operation.awaited_routing = None, False
         operation.started, operation.operation_time, operation.opid = perf_counter(), 0, None
         operation.response_to, operation._namespace = request.message.request_id, None
         operation.sender, operation.transaction = context.sender, None
@@ -81,6 +91,12 @@ class Operation:
         part = Operation(self.context, self.client, request)
         part.sender, part.transaction = self.sender, self.transaction
         return part
+
+    def note_part(self, part: "Operation") -> None:
+        """Take over from a part where it was sent, once it has ended."""
+        self.targeted, self.table = part.targeted, part.table
+        self.retries += part.retries
+        self.awaited_routing = self.awaited_routing or part.awaited_routing
 
     def enter(self, transaction: RouterTransaction) -> None:
         """Run in a transaction from now on."""

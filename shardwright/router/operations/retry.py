@@ -51,9 +51,11 @@ async def with_routing(
     """
     routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
-        routing = routing_cache.collections.get(namespace) or await routing_cache.collection(
-            namespace, create_database=create_database
-        )
+        routing = routing_cache.collections.get(namespace)
+        if routing is None:
+            operation.awaited_routing = True
+            routing = await routing_cache.collection(namespace, create_database=create_database)
+        operation.table = routing.table
         try:
             return await attempt(routing)
         except StaleRoutingError as stale:
@@ -87,8 +89,7 @@ async def on_buckets_if_sharded(operation: Operation, run: Callable[[Operation],
     try:
         return await run(part)
     finally:
-        operation.targeted = part.targeted
-        operation.retries += part.retries
+        operation.note_part(part)
 
 
 def _sections(request: Request) -> bytes:

@@ -119,6 +119,7 @@ class _Execution:
     @may_run_in_reactor
     async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
         """Run rounds until every statement has succeeded or failed."""
+        targeted = dict.fromkeys(self._operation.targeted)
         while not run.is_finished:
             if run.refusals:
                 self._invalidate(routing, run.refusals)
@@ -130,6 +131,8 @@ class _Execution:
                     run.fail_rest(error)
                     break
             routing = await self._round(run, routing)
+            targeted.update(dict.fromkeys(self._operation.targeted))
+        self._operation.targeted = tuple(targeted)
         if self._operation.transaction is None:
             self._operation.operation_time = self._operation_time
         return run.reply()
@@ -315,7 +318,12 @@ class _Execution:
         cache, namespace = self._routing, self._namespace
         buckets = await cache.sharded_buckets(namespace) if namespace in cache.time_series else None
         self._batch.address_buckets(is_on_buckets=buckets is not None)
-        return buckets or cache.collections.get(namespace) or await cache.collection(namespace, create_database=True)
+        routing = buckets or cache.collections.get(namespace)
+        if routing is None:
+            self._operation.awaited_routing = True
+            routing = await cache.collection(namespace, create_database=True)
+        self._operation.table = routing.table
+        return routing
 
     def _targets(self, routing: CollectionRouting) -> Destinations:
         if self._destinations is None:

@@ -5,9 +5,10 @@ dropped only if it is still the one in the cache, so that of a thousand clients 
 the others wait for it, or find it done.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ class RoutingStatistics:
     active_full_refreshes: int = 0
     active_incremental_refreshes: int = 0
     refresh_seconds: float = 0.0
+    operations_that_waited: Counter[str] = field(default_factory=Counter)
+    """By the names of their commands."""
 
     @contextmanager
     def refreshing(self, *, is_incremental: bool) -> Iterator[None]:
