@@ -1,6 +1,7 @@
 """Indexes that are built on every shard, or on none."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import pytest
@@ -14,6 +15,9 @@ from tests.local_cluster import Client
 
 _HANG: Final = "hangAfterStartingIndexBuild"
 """A fail point of mongod, at which builds can be interrupted."""
+
+_NOT_BEGUN: Final = "hangCreateIndexesBeforeStartingIndexBuild"
+"""A fail point of mongod before a build begins."""
 
 
 def names(mongod: Client, collection: Documents) -> set[str]:
@@ -97,24 +101,140 @@ def test_an_index_is_dropped_while_it_is_being_built(
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
 
 
-def test_an_index_is_dropped_where_it_is_while_another_shard_has_not_begun_to_build_it(
+def test_a_part_of_what_is_being_built_cannot_be_dropped(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
-    """The drop comes after the creation, and with it goes the index on all shards."""
+    """As on a mongod, which builds all indexes of a command together."""
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))
     before = names(lower_mongod, placed)
-    with (
-        ThreadPoolExecutor() as threads,
-        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
-    ):
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, _NOT_BEGUN) as point:
         indexes = [{"key": {name: 1}, "name": name} for name in ("dropped", "kept")]
         creation = threads.submit(placed.database.command, {"createIndexes": placed.name, "indexes": indexes})
         point.wait_entered()
         eventually(lambda: "dropped" in built(lower_mongod, placed), what="one shard has built the indexes")
-        placed.drop_index("dropped")
+        with pytest.raises(OperationFailure, match="can't drop unfinished index with name: dropped") as failure:
+            placed.drop_index("dropped")
+        assert failure.value.code == ErrorCode.IndexNotFound
         point.turn_off()
         assert creation.result()["ok"] == 1
-    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"kept"}
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"dropped", "kept"}
+
+
+@pytest.mark.parametrize("index", ["*", ["*"], ["slow_1", "other_1"], ["other_1", "slow_1"]], ids=str)
+@pytest.mark.parametrize("place", ["hangAfterStartingIndexBuild", "hangCreateIndexesBeforeStartingIndexBuild"])
+def test_a_drop_of_several_ends_a_build_and_drops_the_rest(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client, index: str | list[str], place: str
+) -> None:
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    before = names(lower_mongod, placed)
+    placed.create_index("other")
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, place) as point:
+        creation = threads.submit(refused, placed, {"key": {"slow": 1}, "name": "slow_1"})
+        point.wait_entered()
+        eventually(lambda: "slow_1" in built(lower_mongod, placed), what="one shard has built the index")
+        drop = threads.submit(placed.database.command, {"dropIndexes": placed.name, "index": index})
+        if place == _NOT_BEGUN:
+            eventually(lambda: "slow_1" not in names(lower_mongod, placed), what="the build is aborted")
+            point.turn_off()
+        assert drop.result()["ok"] == 1
+        assert creation.result()["code"] == ErrorCode.IndexBuildAborted
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
+@pytest.mark.parametrize("slow", ["createIndexes", "dropIndexes"])
+def test_an_index_that_exists_is_created_and_dropped_at_once(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client, slow: str
+) -> None:
+    """Whatever comes first, all shards have it or none, however long one of them takes for one of the commands."""
+    placed.create_index("a")
+    blocked = {**_failing(placed, slow, 0), "blockConnection": True, "blockTimeMS": 700}
+    del blocked["errorCode"]
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, "failCommand", {"times": 1}, **blocked) as point:
+        create, drop = partial(placed.create_index, "a"), partial(placed.drop_index, "a_1")
+        running = threads.submit(create if slow == "createIndexes" else drop)
+        point.wait_entered()
+        if slow == "createIndexes":
+            drop()
+        else:
+            create()
+        running.result()
+    assert names(lower_mongod, placed) == names(upper_mongod, placed)
+    assert ("a_1" in names(lower_mongod, placed)) == (slow == "dropIndexes")
+
+
+def test_a_drop_reaches_the_shard_that_lacks_one_of_several(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    before = names(lower_mongod, placed)
+    placed.create_index("a")
+    placed.create_index("b")
+    upper_mongod[placed.database.name][placed.name].drop_index("b_1")
+    placed.database.command({"dropIndexes": placed.name, "index": ["a_1", "b_1"]})
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+    placed.create_index("a")
+    with pytest.raises(OperationFailure) as failure:
+        placed.database.command({"dropIndexes": placed.name, "index": ["a_1", "none"]})
+    assert failure.value.code == ErrorCode.IndexNotFound
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"a_1"}
+
+
+def test_a_collection_is_not_renamed_while_an_index_is_being_built(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    before = names(lower_mongod, placed)
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, _NOT_BEGUN) as point:
+        creation = threads.submit(placed.create_index, "slow")
+        point.wait_entered()
+        with pytest.raises(OperationFailure, match="an index build is currently running") as failure:
+            placed.rename("renamed")
+        assert failure.value.code == ErrorCode.BackgroundOperationInProgressForNamespace
+        point.turn_off()
+        creation.result()
+    placed.rename("renamed")
+    renamed = placed.database["renamed"]
+    assert names(lower_mongod, renamed) == names(upper_mongod, renamed) == before | {"slow_1"}
+
+
+@pytest.mark.parametrize("command", ["createIndexes", "dropIndexes"])
+def test_a_shard_is_asked_again_until_its_majority_has_what_it_did(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client, command: str
+) -> None:
+    """A primary that steps down says so in ``writeConcernError``, and the next one may not have it."""
+    before = names(lower_mongod, placed)
+    if command == "dropIndexes":
+        placed.create_index("a")
+    lost = {"code": ErrorCode.InterruptedDueToReplStateChange, "errmsg": "stepped down"}
+    failing = {"failCommands": [command], "failInternalCommands": True, "namespace": placed.full_name}
+    with fail_point(upper_mongod, "failCommand", {"times": 2}, writeConcernError=lost, **failing) as point:
+        reply = placed.database.command(
+            {"createIndexes": placed.name, "indexes": [{"key": {"a": 1}, "name": "a_1"}], "writeConcern": {"w": 1}}
+            if command == "createIndexes"
+            else {"dropIndexes": placed.name, "index": "a_1"}
+        )
+        assert point.turn_off() == 2
+    assert "writeConcernError" not in reply
+    created = {"a_1"} if command == "createIndexes" else set()
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | created
+
+
+def test_a_write_concern_of_more_than_the_majority(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    before = names(lower_mongod, placed)
+    specification = {"key": {"a": 1}, "name": "a_1"}
+    create = {"createIndexes": placed.name, "indexes": [specification], "writeConcern": {"w": 9}}
+    reply = placed.database.command(create)
+    assert reply["writeConcernError"]["code"] == ErrorCode.UnsatisfiableWriteConcern
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"a_1"}
+
+
+def test_an_index_with_a_long_name(placed: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    name = "n" * 1_000_000
+    placed.create_index("a", name=name)
+    assert name in names(lower_mongod, placed)
+    placed.drop_index(name)
+    assert name not in names(lower_mongod, placed) | names(upper_mongod, placed)
 
 
 def test_a_build_that_is_interrupted_on_one_shard_leaves_the_index_on_none(
@@ -149,7 +269,7 @@ def test_an_index_is_undone_though_user_writes_are_blocked_meanwhile(
     before, admin = names(lower_mongod, placed), placed.database.client.admin
     with (
         ThreadPoolExecutor() as threads,
-        fail_point(upper_mongod, "hangCreateIndexesBeforeStartingIndexBuild") as point,
+        fail_point(upper_mongod, _NOT_BEGUN) as point,
     ):
         creation = threads.submit(refused, placed, {"key": {"new": 1}, "name": "new"})
         point.wait_entered()

@@ -28,6 +28,9 @@ from tests.sampling import many
 COMMANDS = int(os.environ.get("MUTATED_COMMANDS", many(1500, 500)))
 """How many of them are sent to each daemon."""
 
+REPLY_SECONDS_MAX = 90.0
+"""Some wait until a server that does not exist has been looked for in vain."""
+
 PING = bson.encode({"ping": 1, "$db": "admin"})
 INTERNAL_ERROR = 1
 
@@ -72,6 +75,7 @@ def test_mutated_commands(
     logged_before = len(cluster.log(process))
     failures: list[str] = []
     with raw_client(cluster.address(process)) as client:
+        client.socket.settimeout(REPLY_SECONDS_MAX)
         for number in range(COMMANDS):
             name, body = bodies[number % len(bodies)]
             mutated = mutations.of(body, keeps_target=name in WRITES)

@@ -177,6 +177,8 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     index = Arguments.of(request).required_value(b"index")
     if not (is_string(index) or isinstance(index, list | dict)):
         raise wrong_type("_shardsvrDropIndexes.index", request.fields[b"index"][0], "string", "object")
+    if index == ["*"]:  # which means the same
+        index = "*"
 
     async def meant() -> _Meant:
         if await sharded_time_series(shard.context, namespace) is None:

@@ -18,6 +18,7 @@ from shardwright.shardd.cluster.identity import IDENTITY_ID, ShardIdentity
 from shardwright.shardd.cluster.remote_sets import RemoteSets
 from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
+from shardwright.shardd.context.index_creations import IndexCreations
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.metadata_store import MetadataStore
@@ -75,6 +76,7 @@ class ShardContext:
         views: the views on the local mongod.
         ddl_locks: serialise changes to the same namespace or database.
         shown_locks: shows these in the catalog.
+        index_creations: the creations of indexes that are under way on several shards.
         fail_points: where tests can make the daemon wait or fail.
     """
 
@@ -111,6 +113,7 @@ class ShardContext:
         self.refresher = MetadataRefresher(self, self.store, self.writer, nursery, refreshes)
         self.views = Views(self.mongod, lambda: self.sidecar.is_primary)
         self.ddl_locks = DDLLocks()
+        self.index_creations = IndexCreations()
         self.shown_locks = ShownLocks(self._update_catalog)
         self.fail_points = FailPoints(FAIL_POINT_NAMES)
 

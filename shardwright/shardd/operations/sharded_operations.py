@@ -102,7 +102,7 @@ async def drop_indexes(operation: ShardedOperation) -> bytes | None:
     assert table is not None
     check_not_resharding(operation.state)
     await in_own_task()
-    if operation.request.get(b"index") == "*":
+    if operation.request.get(b"index") in ("*", ["*"]):
         return await drop_all_but_needed(operation.upstream, operation.request, operation.namespace, table)
     await check_dropped_indexes(operation.upstream, operation.request, operation.namespace, table)
     return None

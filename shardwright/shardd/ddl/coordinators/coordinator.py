@@ -6,8 +6,8 @@ beginning; therefore every step can be repeated.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Container, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Final, Protocol
 from uuid import uuid4
 
@@ -117,6 +117,15 @@ class Coordinator(ABC):
         return (
             f"Another {self.operation_type} for namespace {self.namespace} is being executed with different parameters"
         )
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """What it holds, beside its locks, from beginning to end.
+
+        Raises:
+            CommandError: it cannot begin.
+        """
+        yield
 
     @abstractmethod
     async def run(self) -> dict[str, Any]:

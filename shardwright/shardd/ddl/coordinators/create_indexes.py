@@ -4,31 +4,31 @@ Each shard validates a specification against its own indexes, and builds from it
 refuse a specification are asked first; and if a build fails on one shard, the indexes that the command has built on
 others are dropped again. MongoDB 6.0, where a router sends the command to the shards, leaves them.
 
-A build may take hours, in which other changes are not locked out: as in MongoDB, a drop of the collection or of the
-index ends it, and a shard refuses an index if its own mongod would. The locks are for the indexes alone, so that what
-a shard has or lacks after a failure is this command's doing.
+A build may take hours, in which other changes of the collection are not locked out: as in MongoDB, its drop ends the
+build, and a drop of the indexes does (`DropIndexes`). The locks are for the indexes alone, so that what a shard has or
+lacks after a failure is this command's doing; a rename is refused (`IndexCreations`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
+from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
-    DROP_REFUSED_FOR_NOW,
     Index,
     IndexOwners,
     Outcome,
-    is_outage,
+    index_lock,
+    names_of,
     raise_outage,
     reply_of,
 )
 from shardwright.shardd.ddl.verbatim_documents import with_verbatim
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -50,6 +50,9 @@ _COLLECTION: Final = "collInfo"
 _EXISTING: Final = "existing"
 _REPLIES: Final = "replies"
 
+_WRITE_CONCERN: Final = "writeConcern"
+_MET_BY_MAJORITY: Final = (None, 0, 1, "majority")
+
 
 class CreateIndexes(IndexChange):
     """The argument is ``createIndexesRequest``, whose ``indexes`` are documents; see `REQUEST`.
@@ -60,36 +63,46 @@ class CreateIndexes(IndexChange):
     """
 
     operation_type: ClassVar[str] = "createIndexes"
+    _creation: IndexCreation
 
     @property
     def locks(self) -> list[str]:
         """Those of the indexes; see the head of this file."""
         return [index_lock(self.namespace, name) for name in sorted(self._requested_names)]
 
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """It is known to drops and renames, and waits for a rename of its collection."""
+        async with self.context.index_creations.entered(str(self.namespace)) as self._creation:
+            yield
+
     async def run(self) -> dict[str, Any]:
         """Build the indexes; returns each owner's reply under ``shards``, also if that is an error.
 
         Raises:
             CommandError: StaleConfig, the collection is not sharded, or not the one in which building began; or an
-                owner, or the config servers, could not be reached.
+                owner, or the config servers, could not be reached, or has lost an index meanwhile.
         """
         table = await self._table()
         owners = IndexOwners(self.context, self.namespace, table)
-        if self.phase == UNDO:
-            await self._undo(owners)
-            return {"shards": {each["shard"]: raw_document(bytes(each["reply"])) for each in self.arguments[_REPLIES]}}
-        outcomes = await self._build(owners, table)
-        replies = {shard: reply_of(outcome) for shard, outcome in sorted(outcomes.items())}
-        if self.phase is None:
-            return {"shards": replies}
-        if any(isinstance(each, CommandError) for each in outcomes.values()):
-            raise_outage(outcomes)
+        if self.phase != UNDO:
+            outcomes: Mapping[str, Outcome] = {shard: {} for shard in table.shards}
+            if not self._creation.is_aborted:
+                outcomes = await self._build(owners, table)
+            if self.phase is not None:
+                raise_outage(outcomes)
+            outcomes = self._unless_aborted(outcomes, table)
+            replies = {shard: reply_of(outcome) for shard, outcome in sorted(outcomes.items())}
+            if self.phase is None:
+                return {"shards": replies}
+            if not any(isinstance(each, CommandError) for each in outcomes.values()):
+                await self._check_all_have_them(owners)
+                return {"shards": await self._with_write_concern(owners, replies)}
             told = [{"shard": shard, "reply": encode_document(reply)} for shard, reply in replies.items()]
             await self.enter_phase(UNDO, **{_REPLIES: told})
-            await self._undo(owners)
-        else:
-            await self._follow_drops(owners)
-        return {"shards": replies}
+        self._creation.decided.set()
+        await self._undo(owners)
+        return {"shards": {each["shard"]: raw_document(bytes(each["reply"])) for each in self.arguments[_REPLIES]}}
 
     async def _table(self) -> RoutingTable:
         table = await self.read_routing()
@@ -104,7 +117,7 @@ class CreateIndexes(IndexChange):
         return table
 
     async def _begin(self, table: RoutingTable, existing: Mapping[str, Sequence[Index]]) -> None:
-        names = [{"shard": shard, "names": sorted(_names(indexes))} for shard, indexes in sorted(existing.items())]
+        names = [{"shard": shard, "names": sorted(names_of(indexes))} for shard, indexes in sorted(existing.items())]
         await self.enter_phase(
             BUILD, **{_COLLECTION: {"uuid": Binary.from_uuid(table.collection.uuid)}, _EXISTING: names}
         )
@@ -112,62 +125,83 @@ class CreateIndexes(IndexChange):
 
     async def _build(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
         """The outcomes of all owners, or, if one refuses in advance, of those that may refuse."""
-        raw = bytes(self.arguments[REQUEST])
-        request = with_verbatim(decode_document(raw), b"indexes", raw)
-        command = {"createIndexes": self.namespace.collection} | {
-            name: value for name, value in request.items() if name != "createIndexes"
-        }
-        if self.may_bypass:
-            command[BYPASS] = True
         existing = await owners.indexes()
-        if self.phase is not None:
-            command.pop("maxTimeMS", None)  # its client has gone, or has waited longer than that
-        elif any(self._requested_names - _names(indexes) for indexes in existing.values()):
+        is_client_waiting = self.phase is None
+        if is_client_waiting and any(self._requested_names - names_of(indexes) for indexes in existing.values()):
             await self._begin(table, existing)
+        if self.phase is not None:
+            self._creation.building = {shard: self._requested_names - had for shard, had in self._before.items()}
+        self._creation.decided.set()
+        command = self._command
+        if not is_client_waiting:
+            command.pop("maxTimeMS", None)  # its client has gone, or has waited longer than that
         first = {shard for shard, indexes in existing.items() if self._may_conflict(indexes)}
-        outcomes = await owners.ask(command, first)
+        outcomes = await owners.change(command, first)
         if any(isinstance(each, CommandError) for each in outcomes.values()):
             return outcomes
-        return outcomes | await owners.ask(command, without=first)
+        return outcomes | await owners.change(command, without=first)
+
+    def _unless_aborted(self, outcomes: Mapping[str, Outcome], table: RoutingTable) -> Mapping[str, Outcome]:
+        """The outcomes; if a drop has found the indexes, as if it had found them being built on all owners."""
+        if not self._creation.is_aborted:
+            return outcomes
+        aborted = CommandError(
+            ErrorCode.IndexBuildAborted,
+            f"Index build failed: Collection {self.namespace} ( {table.collection.uuid} ) :: caused by :: "
+            "dropIndexes command",
+        )
+        return {shard: each if isinstance(each, CommandError) else aborted for shard, each in outcomes.items()}
+
+    async def _check_all_have_them(self, owners: IndexOwners) -> None:
+        """Check that no owner has lost an index in a failover, which another attempt builds again.
+
+        Raises:
+            CommandError: one has.
+        """
+        indexes = {shard: names_of(found) for shard, found in (await owners.lasting_indexes()).items()}
+        everywhere = set.intersection(*indexes.values())
+        for shard, names in indexes.items():
+            lost = (self._requested_names & names) - everywhere
+            if lost:
+                raise CommandError(
+                    ErrorCode.InterruptedDueToReplStateChange,
+                    f"not all owners of {self.namespace} have what shard {shard} has: {', '.join(sorted(lost))}",
+                )
+
+    async def _with_write_concern(
+        self, owners: IndexOwners, replies: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """The replies, each with the error of its shard if the client's write concern, where it is more, is not met."""
+        concern = self._command_as_given.get(_WRITE_CONCERN)
+        if not isinstance(concern, dict) or concern.get("w") in _MET_BY_MAJORITY:
+            return dict(replies)
+        outcomes = await owners.ask({**self._command, _WRITE_CONCERN: concern})
+        raise_outage(outcomes)
+        failures = {
+            shard: {"writeConcernError": outcome["writeConcernError"]}
+            for shard, outcome in outcomes.items()
+            if not isinstance(outcome, CommandError) and "writeConcernError" in outcome
+        }
+        return {shard: {**reply, **failures.get(shard, {})} for shard, reply in replies.items()}
 
     async def _undo(self, owners: IndexOwners) -> None:
         """Drop the indexes that no shard had before, wherever they are."""
-        before = {each["shard"]: set(each["names"]) for each in self.arguments[_EXISTING]}
+        before = self._before
         anywhere: set[str] = set().union(*before.values())
-        for shard, indexes in sorted((await owners.indexes()).items()):
+
+        def unwanted(shard: str, indexes: Sequence[Index]) -> Set[str]:
             # One that got its first chunk meanwhile has what the donor had.
-            for name in sorted((self._requested_names & _names(indexes)) - before.get(shard, anywhere)):
-                await self._drop(owners, shard, name)
+            return (self._requested_names & names_of(indexes)) - before.get(shard, anywhere)
 
-    async def _follow_drops(self, owners: IndexOwners) -> None:
-        """Drop everywhere what a drop has found on some owners while it was still being built on others."""
-        indexes = {shard: _names(found) for shard, found in (await owners.indexes()).items()}
-        for name in sorted(self._requested_names):
-            holders = [shard for shard, names in sorted(indexes.items()) if name in names]
-            if len(holders) < len(indexes):
-                for shard in holders:
-                    await self._drop(owners, shard, name)
-
-    async def _drop(self, owners: IndexOwners, shard: str, name: str) -> None:
-        """Drop one index: a shard that lacks one of several drops none of them."""
-        drop = {
-            "dropIndexes": self.namespace.collection,
-            "index": name,
-            "writeConcern": MAJORITY,
-            BYPASS: True,  # no write of a user: what one has asked for is undone
-        }
-        for outcome in (await owners.ask(drop, {shard})).values():
-            if not isinstance(outcome, CommandError) or outcome.code == ErrorCode.IndexNotFound:
-                continue
-            if is_outage(outcome) or outcome.code in DROP_REFUSED_FOR_NOW:
-                raise outcome
-            logger.warning(
-                "Indexes stay that could not be built on all shards",
-                namespace=str(self.namespace),
-                shard=shard,
-                index=name,
-                error=str(outcome),
-            )
+        for shard, outcome in (await owners.drop(unwanted)).items():
+            if isinstance(outcome, CommandError) and outcome.code != ErrorCode.IndexNotFound:
+                logger.warning(
+                    "Indexes stay that could not be built on all shards",
+                    namespace=str(self.namespace),
+                    shard=shard,
+                    indexes=sorted(self._requested_names),
+                    error=str(outcome),
+                )
 
     def _may_conflict(self, indexes: Sequence[Index]) -> bool:
         """Whether a shard may refuse an index because of one that it has: of the same name or key, but not the same.
@@ -181,6 +215,25 @@ class CreateIndexes(IndexChange):
         )
 
     @property
+    def _before(self) -> dict[str, set[str]]:
+        """The names of the indexes that each owner had when building began."""
+        return {each["shard"]: set(each["names"]) for each in self.arguments[_EXISTING]}
+
+    @property
+    def _command_as_given(self) -> dict[str, Any]:
+        raw = bytes(self.arguments[REQUEST])
+        return with_verbatim(decode_document(raw), b"indexes", raw)
+
+    @property
+    def _command(self) -> dict[str, Any]:
+        """What an owner is asked, in which the write concern is left to `IndexOwners`."""
+        request = self._command_as_given
+        for name in ("createIndexes", _WRITE_CONCERN):
+            request.pop(name, None)
+        bypass = {BYPASS: True} if self.may_bypass else {}
+        return {"createIndexes": self.namespace.collection, **request, **bypass}
+
+    @property
     def _requested(self) -> list[Index]:
         indexes: list[Index] = decode_document(bytes(self.arguments[REQUEST]))["indexes"]
         return indexes
@@ -189,15 +242,6 @@ class CreateIndexes(IndexChange):
     def _requested_names(self) -> set[str]:
         names = (index.get("name") for index in self._requested)
         return {name for name in names if is_string(name)}
-
-
-def index_lock(namespace: Namespace, name: str) -> str:
-    """The name of the lock for the creation of one index."""
-    return f"index {name} of {namespace}"
-
-
-def _names(indexes: Sequence[Index]) -> set[str]:
-    return {index["name"] for index in indexes}
 
 
 def _without_version(index: Index) -> dict[str, Any]:

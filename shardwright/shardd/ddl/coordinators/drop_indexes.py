@@ -1,22 +1,30 @@
 """``dropIndexes`` on all shards that have a collection (``_shardsvrDropIndexes``).
 
 A shard may lack an index that another one has. Whether all owners answer is found out before any of them drops; then
-they are asked until all have.
+they are asked until none has one of the indexes. A creation that builds nothing but these is undone first, as a mongod
+ends their build, so that no owner builds one after the drop.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
+import trio
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
+from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
+from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
+    Index,
     IndexOwners,
     Outcome,
+    index_lock,
+    names_of,
+    names_of_all,
     raise_outage,
-    raise_refusal_of_some,
+    raise_refusal_for_now,
     reply_of,
 )
 from shardwright.shardd.local_mongod.local_collections import change
@@ -24,6 +32,7 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.reply_times import TIMES
 
 DROP: Final = "dropIndexes"
@@ -32,13 +41,17 @@ OF_MEASUREMENTS: Final = IS_TIME_SERIES_NAMESPACE.decode()
 """The argument that says that the client named a time-series collection, of which this one has the buckets."""
 
 _COLLECTION: Final = "collInfo"
+_NAMES: Final = "indexNames"
+
+_ABORT_SECONDS: Final = 0.2
+"""How soon builds are looked for again that an aborted creation has begun only now."""
 
 
 class DropIndexes(IndexChange):
     """The arguments are ``index``, as in the command (a name, a key, a list of names, or ``*``), and `OF_MEASUREMENTS`.
 
-    Once begun, ``collInfo`` has the UUID of the sharded collection. An unsharded one is changed in one step of its
-    mongod, for which there is nothing to persist.
+    Once begun, ``collInfo`` has the UUID of the sharded collection, and ``indexNames`` what was found to be dropped. An
+    unsharded one is changed in one step of its mongod, for which there is nothing to persist.
     """
 
     operation_type: ClassVar[str] = "dropIndexes"
@@ -65,19 +78,127 @@ class DropIndexes(IndexChange):
 
     async def _drop(self, table: RoutingTable) -> dict[str, Outcome]:
         owners, uuid = IndexOwners(self.context, self.namespace, table), table.collection.uuid
-        # The writes of users may have been blocked since some owners have dropped.
-        bypass = {BYPASS: True} if self.may_bypass or self.phase is not None else {}
-        if self.phase is None:
-            await owners.indexes()
-            await self.enter_phase(DROP, **{_COLLECTION: {"uuid": Binary.from_uuid(uuid)}})
-        elif uuid != UUID(bytes=bytes(self.arguments[_COLLECTION]["uuid"])):
+        if self.phase is not None and uuid != UUID(bytes=bytes(self.arguments[_COLLECTION]["uuid"])):
             return {}
+        indexes = await self._listed(owners)
+        names = self._names(indexes, table)
+        creations = self.context.index_creations.of(str(self.namespace))
+        for creation in creations:
+            await creation.decided.wait()
+        known = names_of_all(indexes).union(*(creation.names for creation in creations))
+        if self.phase is None and not self._drops_all and not (names and names <= known):
+            return await owners.change(self._command | self._bypass)  # which refuse it
+        aborted = self._abort(creations, names)
+        names = names.union(*(creation.names for creation in aborted))
+        await self._wait_ended(owners, aborted)
+        async with self.context.ddl_locks.hold_all([index_lock(self.namespace, name) for name in sorted(names)]):
+            return await self._drop_named(owners, table, names, indexes if aborted else {})
+
+    async def _drop_named(
+        self, owners: IndexOwners, table: RoutingTable, names: Set[str], aborted: Mapping[str, Sequence[Index]]
+    ) -> dict[str, Outcome]:
+        """Drop the indexes whose locks are held.
+
+        Args:
+            owners: the owners.
+            table: the routing table.
+            names: the names of the indexes.
+            aborted: the indexes of each owner before creations were aborted, if any were.
+        """
+        bypass, is_first = self._bypass, self.phase is None
+        if is_first:
+            indexes = await self._listed(owners)
+            names = self._names(indexes, table) & names
+            uuid = Binary.from_uuid(table.collection.uuid)
+            await self.enter_phase(DROP, **{_COLLECTION: {"uuid": uuid}, _NAMES: sorted(names)})
         self.must_finish = True
-        outcomes = await owners.ask({**self._command, **bypass})
+        outcomes = await owners.change(self._command | bypass)
         raise_outage(outcomes)
-        raise_refusal_of_some(outcomes)
+        raise_refusal_for_now(outcomes, of_some=True)
+        errors = {shard: each for shard, each in outcomes.items() if isinstance(each, CommandError)}
+        is_partly_done = aborted or not is_first or len(errors) < len(outcomes) or self._drops_all
+        if all(each.code == ErrorCode.IndexNotFound for each in errors.values()) and is_partly_done:
+            # An owner that lacks one of several drops none of them, nor one all while another is being built.
+            outcomes |= await owners.drop(lambda _, indexes: self._unwanted(indexes, names, table))
+            outcomes |= {
+                shard: {"nIndexesWas": len(aborted.get(shard, ())), "ok": 1.0}
+                for shard in (errors if aborted or self._drops_all else ())
+                if outcomes[shard] is errors[shard]
+            }
         self.must_finish = False
         return outcomes
+
+    async def _listed(self, owners: IndexOwners) -> dict[str, list[Index]]:
+        """The indexes of each owner; those of measurements are named by their keys in the client's terms."""
+        of_measurements = {name: self.arguments[name] for name in (OF_MEASUREMENTS,) if name in self.arguments}
+        return await owners.indexes(**of_measurements)
+
+    def _names(self, indexes: Mapping[str, Sequence[Index]], table: RoutingTable) -> frozenset[str]:
+        """The names of the indexes to drop: those that were found first, if this goes on with a drop."""
+        if _NAMES in self.arguments:
+            return frozenset(self.arguments[_NAMES])
+        wanted = self.arguments["index"]
+        if self._drops_all:
+            every = names_of_all(indexes)
+            return frozenset().union(*(self._unwanted(each, every, table) for each in indexes.values()))
+        if isinstance(wanted, dict):
+            key = list(wanted.items())
+            return frozenset(
+                index["name"] for each in indexes.values() for index in each if list(index["key"].items()) == key
+            )
+        return frozenset(filter(is_string, wanted if isinstance(wanted, list) else [wanted]))
+
+    def _unwanted(self, indexes: Sequence[Index], names: Set[str], table: RoutingTable) -> set[str]:
+        """Which of an owner's indexes are to be dropped."""
+        return {
+            index["name"]
+            for index in indexes
+            if index["name"] in names
+            and not (self._drops_all and (index["name"] == "_id_" or table.key_pattern.is_supported_by_index(index)))
+        }
+
+    @property
+    def _bypass(self) -> dict[str, Any]:
+        """Once begun it is not refused: the writes of users may have been blocked since some owners have dropped."""
+        return {BYPASS: True} if self.may_bypass or self.phase is not None else {}
+
+    @property
+    def _drops_all(self) -> bool:
+        return bool(self.arguments["index"] == "*")
+
+    def _abort(self, creations: Iterable[IndexCreation], names: Set[str]) -> list[IndexCreation]:
+        """Have the creations undone that build nothing but these indexes; returns them.
+
+        Raises:
+            CommandError: IndexNotFound, as on a mongod: one of these is being built together with others.
+        """
+        found = [each for each in creations if each.names and (self._drops_all or each.names & names)]
+        for each in found:
+            if not (self._drops_all or each.names <= names):
+                unfinished = min(each.names & names)
+                raise CommandError(ErrorCode.IndexNotFound, f"can't drop unfinished index with name: {unfinished}")
+        for each in found:
+            each.is_aborted = True
+        return found
+
+    async def _wait_ended(self, owners: IndexOwners, creations: Sequence[IndexCreation]) -> None:
+        """Wait until aborted creations have been undone, and end their builds on owners that have begun with them.
+
+        Raises:
+            CommandError: LockBusy, one did not end in time; or an owner could not be reached.
+        """
+        with trio.move_on_after(LOCK_SECONDS_MAX) as patience:
+            for creation in creations:
+                while not creation.ended.is_set():
+                    for shard, indexes in (await owners.indexes()).items():
+                        begun = creation.building.get(shard, creation.names) & names_of(indexes)
+                        if begun:
+                            drop = {"dropIndexes": self.namespace.collection, "index": sorted(begun), BYPASS: True}
+                            await owners.ask(drop, {shard})
+                    with trio.move_on_after(_ABORT_SECONDS):
+                        await creation.ended.wait()
+        if patience.cancelled_caught:
+            raise CommandError(ErrorCode.LockBusy, f"the creation of an index of {self.namespace} does not end")
 
     async def _drop_here(self) -> dict[str, Outcome]:
         me = self.context.require_identity().shard_name

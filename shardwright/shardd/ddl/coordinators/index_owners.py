@@ -1,12 +1,15 @@
 """The shards that own chunks of a collection, as those whose indexes change together."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from hashlib import sha256
 from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -21,15 +24,18 @@ Index = Mapping[str, Any]
 """The specification of an index, as ``listIndexes`` shows it."""
 
 ATTEMPTS_MAX: Final = 10
-"""How often a command is sent while chunks move, before the change pauses."""
+"""How often a command is sent while chunks move, or a drop while indexes come back, before the change pauses."""
 
-DROP_REFUSED_FOR_NOW: Final = frozenset(
+_DROP_REFUSED_FOR_NOW: Final = frozenset(
     {
         *(ErrorCode.LockBusy, ErrorCode.LockTimeout, ErrorCode.ReshardCollectionInProgress),
         ErrorCode.UserWritesBlocked,  # and not at all on the owners where they were blocked later
     }
 )
 """Errors with which a shard refuses to drop an index that it drops later."""
+
+_SHOWN_NAME_MAX: Final = 200
+"""So many characters of an index's name ``config.locks`` shows."""
 
 _OUTAGES: Final = (Category.RETRYABLE, Category.NETWORK_TIMEOUT)
 _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
@@ -48,6 +54,13 @@ class IndexOwners:
         self._context = context
         self._namespace = namespace
         self._table = table
+
+    async def change(
+        self, command: Mapping[str, Any], only: Set[str] | None = None, *, without: Set[str] = frozenset()
+    ) -> dict[str, Outcome]:
+        """As `ask`, for a change that must not be lost: a shard has made it once its majority has."""
+        outcomes = await self.ask({**command, "writeConcern": MAJORITY}, only, without=without)
+        return {shard: _if_replicated(shard, outcome) for shard, outcome in outcomes.items()}
 
     async def ask(
         self, command: Mapping[str, Any], only: Set[str] | None = None, *, without: Set[str] = frozenset()
@@ -72,14 +85,17 @@ class IndexOwners:
             await self._read_again(stale[0])
         raise stale[0]
 
-    async def indexes(self) -> dict[str, list[Index]]:
-        """The indexes of the collection on each owner.
+    async def indexes(self, **listing: object) -> dict[str, list[Index]]:
+        """The indexes of the collection on each owner, also those that are being built.
+
+        Args:
+            listing: further arguments of ``listIndexes``.
 
         Raises:
             CommandError: as `ask`; or an owner could not be reached.
         """
         found: dict[str, list[Index]] = {}
-        for shard, outcome in (await self.ask({"listIndexes": self._namespace.collection})).items():
+        for shard, outcome in (await self.ask({"listIndexes": self._namespace.collection, **listing})).items():
             if not isinstance(outcome, CommandError):
                 found[shard] = outcome["cursor"]["firstBatch"]
             elif outcome.code == ErrorCode.NamespaceNotFound:
@@ -87,6 +103,48 @@ class IndexOwners:
             else:
                 raise outcome
         return found
+
+    async def lasting_indexes(self) -> dict[str, list[Index]]:
+        """As `indexes`, without what a failover since an earlier command to an owner could still undo.
+
+        A repeated command finds done what the first one has done, and does not wait until that is replicated.
+        """
+        note = {"appendOplogNote": 1, "data": {"msg": f"indexes of {self._namespace}"}, "writeConcern": MAJORITY}
+        for shard in sorted(self._table.shards):
+            replicated = _if_replicated(shard, await send_to_shard(self._context, shard, "admin", note))
+            if isinstance(replicated, CommandError):
+                raise replicated
+        return await self.indexes()
+
+    async def drop(self, unwanted: Callable[[str, Sequence[Index]], Set[str]]) -> dict[str, Outcome]:
+        """Drop indexes until no owner has them, or refuses to drop them; returns what the owners said last.
+
+        It is not refused while the writes of users are blocked, since it ends what has begun before.
+
+        Args:
+            unwanted: tells which of a shard's indexes are to be dropped, by name.
+
+        Raises:
+            CommandError: an owner could not be reached, or does not drop them now.
+        """
+        outcomes: dict[str, Outcome] = {}
+        refusing: set[str] = set()
+        for _ in range(ATTEMPTS_MAX):
+            indexes = await self.lasting_indexes()
+            left = {shard: names for shard, each in indexes.items() if (names := unwanted(shard, each))}
+            if left.keys() <= refusing:
+                return outcomes
+            for shard, names in left.items():
+                drop = {"dropIndexes": self._namespace.collection, "index": sorted(names), BYPASS: True}
+                outcomes |= await self.change(drop, {shard})
+            raise_outage(outcomes)
+            raise_refusal_for_now(outcomes)
+            refusing = {
+                shard
+                for shard, each in outcomes.items()
+                if isinstance(each, CommandError) and each.code != ErrorCode.IndexNotFound
+            }
+        raise CommandError(ErrorCode.LockBusy, f"indexes of {self._namespace} come back as soon as they are dropped")
 
     async def _ask(self, command: Mapping[str, Any], shards: Iterable[str]) -> dict[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
@@ -116,28 +174,57 @@ class IndexOwners:
 def raise_outage(outcomes: Mapping[str, Outcome]) -> None:
     """Raise the first error that says nothing of the change itself: a shard was not reached, or lost its primary."""
     for outcome in outcomes.values():
-        if isinstance(outcome, CommandError) and is_outage(outcome):
+        if isinstance(outcome, CommandError) and _is_outage(outcome):
             raise outcome
 
 
-def raise_refusal_of_some(outcomes: Mapping[str, Outcome]) -> None:
-    """Raise a refusal of a drop that passes, unless all shards refuse it so: the others may have dropped already."""
+def raise_refusal_for_now(outcomes: Mapping[str, Outcome], *, of_some: bool = False) -> None:
+    """Raise the first refusal of a drop that passes.
+
+    Args:
+        outcomes: of the drop.
+        of_some: only if not all shards refuse it so: the others may have dropped already.
+    """
     refusals = [
-        each for each in outcomes.values() if isinstance(each, CommandError) and each.code in DROP_REFUSED_FOR_NOW
+        each for each in outcomes.values() if isinstance(each, CommandError) and each.code in _DROP_REFUSED_FOR_NOW
     ]
-    if len(refusals) < len(outcomes):
-        for refusal in refusals:
-            raise refusal
-
-
-def is_outage(error: CommandError) -> bool:
-    """Whether a command may have been carried out all the same, or can be when it is sent again."""
-    return error.code in _NO_ANSWER or any(has_category(error.code, category) for category in _OUTAGES)
+    if refusals and not (of_some and len(refusals) == len(outcomes)):
+        raise refusals[0]
 
 
 def reply_of(outcome: Outcome) -> dict[str, Any]:
     """The reply that an outcome is, or would be."""
     return outcome.reply() if isinstance(outcome, CommandError) else outcome
+
+
+def names_of(indexes: Iterable[Index]) -> set[str]:
+    """The names of indexes."""
+    return {index["name"] for index in indexes}
+
+
+def names_of_all(indexes: Mapping[str, Iterable[Index]]) -> set[str]:
+    """The names of the indexes that any owner has."""
+    return {index["name"] for each in indexes.values() for index in each}
+
+
+def index_lock(namespace: Namespace, name: str) -> str:
+    """The name of the lock for the creations and drops of one index, whose own name may have megabytes."""
+    if len(name) > _SHOWN_NAME_MAX:
+        name = f"{name[:_SHOWN_NAME_MAX]}… ({sha256(name.encode(errors='surrogatepass')).hexdigest()})"
+    return f"index {name} of {namespace}"
+
+
+def _if_replicated(shard: str, outcome: Outcome) -> Outcome:
+    """The outcome of a change; one that is not known to be replicated may be lost, like one without an answer."""
+    if isinstance(outcome, CommandError) or "writeConcernError" not in outcome:
+        return outcome
+    failure = outcome["writeConcernError"].get("errmsg")
+    return CommandError(ErrorCode.WriteConcernFailed, f"not replicated on shard {shard}: {failure}")
+
+
+def _is_outage(error: CommandError) -> bool:
+    """Whether a command may have been carried out all the same, or can be when it is sent again."""
+    return error.code in _NO_ANSWER or any(has_category(error.code, category) for category in _OUTAGES)
 
 
 def _is_stale(error: CommandError) -> bool:

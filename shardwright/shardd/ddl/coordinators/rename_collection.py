@@ -4,7 +4,8 @@ If neither is sharded, this shard alone has them, and its mongod renames in one 
 the catalog is changed, and operations wait from the first to the last (`shardd.ddl.rename_participants`).
 """
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -49,6 +50,17 @@ class RenameCollection(Coordinator):
         """The locks of both databases, then those of both collections."""
         names = (self.namespace, self._target)
         return [*sorted({name.db for name in names}), *sorted({str(name) for name in names})]
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """No index of either collection is created meanwhile, as the shards rename at different moments.
+
+        Raises:
+            CommandError: BackgroundOperationInProgressForNamespace, one is being created.
+        """
+        names = (str(self.namespace), str(self._target))
+        async with self.context.index_creations.kept_out(names, must_enter=self.must_finish):
+            yield
 
     @property
     def _target(self) -> Namespace:

@@ -176,6 +176,7 @@ class CoordinatorService:
             async with (
                 self._context.ddl_locks.hold_all(coordinator.locks, seconds_max),
                 self._context.shown_locks.shown(coordinator.locks, _THREAD, coordinator.operation_type),
+                coordinator.entered(),
             ):
                 await coordinator.hang_at(BEGIN)
                 if received is not None:
