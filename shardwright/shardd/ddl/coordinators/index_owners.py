@@ -228,4 +228,5 @@ def _is_outage(error: CommandError) -> bool:
 
 
 def _is_stale(error: CommandError) -> bool:
-    return has_category(error.code, Category.STALE_ROUTING)
+    """Whether the owners have to be found again; one may have been removed once its chunks had moved."""
+    return error.code == ErrorCode.ShardNotFound or has_category(error.code, Category.STALE_ROUTING)
