@@ -16,7 +16,7 @@ def full_namespace(request: Request) -> Namespace:
     Raises:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
     """
-    return Namespace.parse_collection(Arguments.of(request).string(request.name.encode()))
+    return Namespace.parse_collection(Arguments.of(request).namespace(request.name.encode()))
 
 
 def named_in_full(request: Request) -> Namespace:
@@ -38,7 +38,7 @@ def own_collection(request: Request) -> Namespace:
     Raises:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
     """
-    return Namespace.parse_collection(f"{request.db}.{Arguments.of(request).string(request.name.encode())}")
+    return Namespace.parse_collection(f"{request.db}.{Arguments.of(request).namespace(request.name.encode())}")
 
 
 def chunk_version(arguments: Arguments, name: bytes) -> ChunkVersion:

@@ -61,8 +61,8 @@ class ShardKeyPattern:
         """The pattern that a raw BSON document describes.
 
         Raises:
-            CommandError: BadValue for an empty pattern, a malformed path, a second hashed field, or a value that is
-                neither 1 nor "hashed".
+            CommandError: BadValue for an empty pattern, a malformed path (or one that is not UTF-8, which MongoDB
+                allows), a second hashed field, or a value that is neither 1 nor "hashed".
             InvalidBSONError: not a well-formed document.
         """
         fields = tuple(_parse_fields(pattern))
@@ -247,6 +247,8 @@ def _parse_fields(pattern: bytes) -> Iterator[ShardKeyField]:
     hashed_fields = 0
     for name, span in rawbson.spans(pattern):
         text = name.decode(errors="replace")
+        if text.encode() != name:
+            raise CommandError(ErrorCode.BadValue, f"Field {text} of a shard key is not valid UTF-8")
         _check_path(text)
         direction = rawbson.decode_value(pattern, span)
         hashed = direction == _HASHED

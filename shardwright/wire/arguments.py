@@ -14,6 +14,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.wire import rawbson
+from shardwright.wire.database_names import name_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field, unknown_field, value_too_small, wrong_type
@@ -113,6 +114,11 @@ class Arguments:
     def string(self, name: bytes) -> str:
         """A string."""
         return str(rawbson.decode_value(self.document, self.span(name, rawbson.STRING)))
+
+    def namespace(self, name: bytes) -> str:
+        """A string that names a database or collection (`name_text`)."""
+        span = self.span(name, rawbson.STRING)
+        return name_text(self.document[span[2] + 4 : span[3] - 1])
 
     def maybe_string(self, name: bytes) -> str | None:
         """A string, or None."""

@@ -1,4 +1,4 @@
-"""Which names a database may have, with the rules and the messages of mongod 6.0.5."""
+"""Which names databases and collections may have, with the rules and the messages of mongod 6.0.5."""
 
 from typing import Final
 
@@ -31,6 +31,20 @@ def check_database_name(db: str) -> None:
     if "\0" in db:
         raise _invalid("namespaces cannot have embedded null characters")
     raise _invalid(f"Invalid database name: '{db}'")
+
+
+def name_text(raw: bytes) -> str:
+    """A name of a database or collection, which is refused if it is not UTF-8: as text it would be another one.
+
+    MongoDB takes any bytes but NUL.
+
+    Raises:
+        CommandError: InvalidNamespace.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise _invalid(f"Invalid namespace specified '{raw.decode(errors='backslashreplace')}': not UTF-8") from None
 
 
 def _invalid(message: str) -> CommandError:

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from shardwright.wire.command_layouts import COMMAND_LAYOUTS
-from shardwright.wire.database_names import check_database_name
+from shardwright.wire.database_names import check_database_name, name_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import duplicate_field, missing_field, wrong_type
@@ -80,7 +80,7 @@ class Request:
         if db[0] != STRING:
             raise CommandError(13111, f"wrong type for field ($db) {type_name(db[0])} != string")
         self.name = next(iter(fields)).decode(errors="replace")
-        self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
+        self.db = name_text(body[db[2] + 4 : db[3] - 1])
         check_database_name(self.db)
         _refuse_repeated(body, fields)
         COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
@@ -174,13 +174,13 @@ class Request:
         """The collection that the command's first field names.
 
         Raises:
-            CommandError: it is not a string; InvalidNamespace or BadValue, depending on the command.
+            CommandError: InvalidNamespace or BadValue, it is not a string; InvalidNamespace, it is not UTF-8.
         """
         body = self.body
         kind, _, value_start, value_end = span = next(iter(self.fields.values()))
         if kind != STRING:
             raise self._not_a_collection(span)
-        return body[value_start + 4 : value_end - 1].decode(errors="replace")
+        return name_text(body[value_start + 4 : value_end - 1])
 
 
 def _refuse_repeated(body: bytes, fields: Mapping[bytes, Span]) -> None:

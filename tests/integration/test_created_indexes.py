@@ -162,6 +162,24 @@ def test_an_index_that_exists_is_created_and_dropped_at_once(
     assert ("a_1" in names(lower_mongod, placed)) == (slow == "dropIndexes")
 
 
+def test_an_index_that_is_being_built_does_not_replace_that_of_the_shard_key(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    before = names(lower_mongod, placed)
+    placed.insert_many({"key": 600, "other": 1} for _ in range(2))
+    unique = {"key": {"key": 1, "other": 1}, "name": "unique", "unique": True}
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, _HANG) as point:
+        creation = threads.submit(refused, placed, unique)
+        point.wait_entered()
+        eventually(lambda: "unique" in built(lower_mongod, placed), what="one shard has built the index")
+        with pytest.raises(OperationFailure) as failure:
+            placed.drop_index("key_1")
+        assert failure.value.code == ErrorCode.CannotDropShardKeyIndex
+        point.turn_off()
+        assert creation.result()["code"] == ErrorCode.DuplicateKey
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before
+
+
 def test_a_drop_reaches_the_shard_that_lacks_one_of_several(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:

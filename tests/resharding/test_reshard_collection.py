@@ -439,3 +439,26 @@ def test_equal_requests_through_two_routers_are_one_operation(
     assert client.config.changelog.count_documents(changes) == 1
     assert collection.count_documents({}) == 100
     check_nothing_left(client, mongods, namespace)
+
+
+def test_documents_that_together_are_more_than_a_command_may_have(collection: Documents, mongods: list[Client]) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    small = [{"_id": n, "key": n, "other": 1, "text": "x" * 900} for n in range(400)]
+    large = {"_id": 400, "key": 400, "other": 1, "text": "x" * ((16 << 20) - 400_000)}
+    collection.insert_many([*small, large])
+    client.admin.command("reshardCollection", namespace, key={"other": 1, "_id": 1}, numInitialChunks=1)
+    assert collection.count_documents({}) == 401
+    check_nothing_left(client, mongods, namespace)
+
+
+def test_a_plan_with_a_shard_that_does_not_exist(collection: Documents, mongods: list[Client]) -> None:
+    """As one that is removed while the chunks are planned."""
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(10))
+    chunk = {"recipientShardId": "nonesuch", "min": {"other": MinKey()}, "max": {"other": MaxKey()}}
+    with pytest.raises(OperationFailure) as failure:
+        client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=[chunk])
+    assert failure.value.code == ErrorCode.ShardNotFound
+    check_nothing_left(client, mongods, namespace)
+    client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=1)
+    assert collection.count_documents({}) == 10

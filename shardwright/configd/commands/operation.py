@@ -36,7 +36,7 @@ class Operation:
         Raises:
             CommandError: TypeMismatch.
         """
-        return self.arguments.string(self.request.name.encode())
+        return self.arguments.namespace(self.request.name.encode())
 
     @property
     def namespace(self) -> Namespace:

@@ -111,9 +111,10 @@ class Participants:
         await self._ask(others, {**drop, "writeConcern": _MAJORITY}, db=namespace.db)
 
     async def abort(self, *, user_canceled: bool) -> None:
-        """Have all participants remove what they have of the operation."""
+        """Have all participants remove what they have of the operation; one that has been removed has nothing."""
+        known = {each.id for each in await self._primary.catalog.shards()}
         abort = {"_shardsvrAbortReshardCollection": self._id, "userCanceled": user_canceled, **self._operation}
-        await self._ask(self._participation.shards, abort)
+        await self._ask([each for each in self._participation.shards if each in known], abort)
 
     async def refresh(self, shard_ids: Iterable[str]) -> None:
         """Have shards refresh the collection, which ends migrations that are forbidden by now.

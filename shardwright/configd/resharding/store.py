@@ -14,7 +14,7 @@ from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
-from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor
@@ -99,6 +99,8 @@ class ReshardingStore:
         now = await self._catalog.now()
 
         async def work(transaction: Transaction, source: dict[str, Any]) -> None:
+            for shard in told.shards:  # one may have been removed since the chunks were planned
+                await check_shard_exists(transaction, shard)
             entry = CollectionEntry.from_document(source)
             temporary = CollectionEntry(
                 namespace=told.temporary,

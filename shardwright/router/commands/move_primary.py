@@ -19,7 +19,7 @@ _FIXED: Final = frozenset({"admin", "config", "local"})
 async def move_primary(operation: Operation) -> Reply:
     """Makes another shard the primary shard of a database, and moves its unsharded collections there."""
     request = operation.request
-    db = Arguments.of(request).string(request.name.encode())
+    db = Arguments.of(request).namespace(request.name.encode())
     if not is_valid_database_name(db):
         raise CommandError(ErrorCode.InvalidNamespace, f"invalid db name specified: {db}")
     if db in _FIXED:

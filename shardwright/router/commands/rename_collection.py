@@ -82,7 +82,7 @@ def _target(request: Request) -> Namespace:
     Raises:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
     """
-    text = Arguments.of(request).string(b"to")
+    text = Arguments.of(request).namespace(b"to")
     _refuse_null_characters(text)
     namespace = Namespace.parse(text)
     if not namespace.collection or not is_valid_database_name(namespace.db):

@@ -39,7 +39,7 @@ _SHARDING_OPTIONS: Final = (
 async def enable_sharding(operation: Operation) -> Reply:
     """Creates a database, which makes it ready for sharded collections."""
     request = operation.request
-    db = Arguments.of(request).string(request.name.encode())
+    db = Arguments.of(request).namespace(request.name.encode())
     creation: dict[str, Any] = {"_configsvrCreateDatabase": db, "writeConcern": MAJORITY}
     if b"primaryShard" in request.fields:
         creation["primaryShardId"] = Arguments.of(request).string(b"primaryShard")

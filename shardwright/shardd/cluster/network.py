@@ -18,9 +18,13 @@ def is_transient(error: CommandError) -> bool:
     return has_category(error.code, Category.RETRYABLE) or error.code == ErrorCode.FailedToSatisfyReadPreference
 
 
-def as_command_error(error: CommandError | BackendError | RemoteProtocolError) -> CommandError:
-    """An error in the form in which requests are answered with it."""
-    return error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))
+def as_command_error(error: Exception) -> CommandError:
+    """An error in the form in which requests are answered with it; InternalError if it is none of our own."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, BackendError | RemoteProtocolError):
+        return CommandError(ErrorCode.HostUnreachable, str(error))
+    return CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
 
 
 async def repeated(ask: Callable[[], Awaitable[Result]], on_failure: Callable[[CommandError], None]) -> Result:

@@ -191,7 +191,7 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
 @command("_shardsvrMovePrimary", admin_only=True)
 async def move_primary(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Make another shard the primary shard of a database."""
-    db = Arguments.of(request).string(request.name.encode())
+    db = Arguments.of(request).namespace(request.name.encode())
     await check_database_version(shard.context, request, db)
     arguments = {"to": Arguments.of(request).string(b"to")}
     return await _coordinate(shard, request, MovePrimary, Namespace(db), arguments)

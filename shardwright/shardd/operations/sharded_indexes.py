@@ -1,6 +1,7 @@
 """The rules for indexes of sharded collections, which mongod does not enforce because it knows no sharding."""
 
 from typing import Any, Final
+from uuid import UUID
 
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.metadata.namespace_state import NamespaceState
@@ -17,6 +18,8 @@ from shardwright.wire.rawbson import append, decode_document, encode_document, e
 from shardwright.wire.request import Request
 
 _REPLACED: Final = VERSION_FIELDS | {b"index"}
+
+_BUILD: Final = "buildUUID"
 
 _DROPPED_ALL: Final = "non-_id indexes and non-shard key indexes dropped for collection"
 
@@ -75,15 +78,25 @@ async def check_dropped_indexes(
 async def drop_all_but_needed(
     upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> bytes | None:
-    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key; returns the reply."""
+    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key; returns the reply.
+
+    Those that are being built are dropped first, together with those of the same command: mongod takes no others with
+    them.
+    """
+    body = without(request.body, _REPLACED)
+    for unfinished in (await _unfinished(upstream, namespace)).values():
+        try:
+            await upstream.command(namespace.db, decode_document(append(body, encode_elements({"index": unfinished}))))
+        except CommandError as error:
+            if error.code != ErrorCode.IndexNotFound:  # as for one that has failed meanwhile
+                raise
     indexes = await _indexes(upstream, namespace)
     names = [
         index["name"]
         for index in indexes
         if index["name"] != "_id_" and not table.key_pattern.is_supported_by_index(index)
     ]
-    body = append(without(request.body, _REPLACED), encode_elements({"index": names}))
-    reply = await upstream.command(namespace.db, decode_document(body))
+    reply = await upstream.command(namespace.db, decode_document(append(body, encode_elements({"index": names}))))
     request_id = request.message.request_id
     return op_msg(encode_document({**reply, "msg": _DROPPED_ALL}), request_id=next_request_id(), response_to=request_id)
 
@@ -91,8 +104,22 @@ async def drop_all_but_needed(
 async def _indexes(
     upstream: TermExchange, namespace: Namespace, of_measurements: object = None
 ) -> list[dict[str, Any]]:
-    """The specifications of the existing indexes; those of buckets also in the terms of measurements."""
-    listing: dict[str, Any] = {"listIndexes": namespace.collection}
+    """The specifications of the indexes that have been built; those of buckets also in the terms of measurements."""
+    return [index for index in await _listed(upstream, namespace, of_measurements) if _BUILD not in index]
+
+
+async def _unfinished(upstream: TermExchange, namespace: Namespace) -> dict[UUID, list[str]]:
+    """The names of the indexes that are being built, by build."""
+    builds: dict[UUID, list[str]] = {}
+    for index in await _listed(upstream, namespace):
+        if _BUILD in index:
+            builds.setdefault(UUID(bytes=bytes(index[_BUILD])), []).append(index["spec"]["name"])
+    return builds
+
+
+async def _listed(upstream: TermExchange, namespace: Namespace, of_measurements: object = None) -> list[dict[str, Any]]:
+    """As mongod lists the indexes: the specification of one that is being built is under ``spec``."""
+    listing: dict[str, Any] = {"listIndexes": namespace.collection, "includeBuildUUIDs": True}
     if of_measurements:
         listing[IS_TIME_SERIES_NAMESPACE.decode()] = True
     try:

@@ -167,6 +167,10 @@ class ReshardingRecipient:
             return await self._receive()
         except (CommandError, BackendError) as error:
             return as_command_error(error)
+        except Exception as error:
+            # It fails the operation, and not the daemon, which would meet it again at each start.
+            logger.exception("Internal error while receiving a resharded collection")
+            return as_command_error(error)
 
     async def _receive(self) -> CommandError:
         participation = self.part.participation

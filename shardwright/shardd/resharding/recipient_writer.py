@@ -153,13 +153,15 @@ class RecipientWriter:
 
 
 def _parts(writes: Sequence[Write]) -> Iterator[list[Write]]:
+    """The writes as parts of one command each; a document that is larger than the limit is a part of its own."""
     part: list[Write] = []
     size = 0
     for each in writes:
-        part.append(each)
-        size += len(each.document or each.identity)
-        if len(part) == _WRITES_MAX or size >= _BYTES_MAX:
+        added = len(each.document or each.identity)
+        if part and (len(part) == _WRITES_MAX or size + added > _BYTES_MAX):
             yield part
             part, size = [], 0
+        part.append(each)
+        size += added
     if part:
         yield part

@@ -265,7 +265,7 @@ def executed_statements(
 
 def text_of(raw: bytes, span: Span) -> str:
     """The text of a string."""
-    return raw[span[2] + 4 : span[3] - 1].decode()
+    return raw[span[2] + 4 : span[3] - 1].decode(errors="surrogateescape")
 
 
 def _statement_ids(raw: bytes, span: Span) -> list[int]:

@@ -15,6 +15,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
+from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.moved_database import DatabaseMoves
@@ -65,12 +66,14 @@ class Coordinator(ABC):
         operation_type: MongoDB's name for the kind of change.
         is_user_write: whether it does not begin while the writes of users are blocked.
         not_compared: the arguments in which requests for the same change may differ.
+        lock_seconds_max: how long it waits for its locks before it fails with LockBusy.
         must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
     """
 
     operation_type: ClassVar[str]
     is_user_write: ClassVar[bool] = True
     not_compared: ClassVar[frozenset[str]] = frozenset()
+    lock_seconds_max: ClassVar[float] = LOCK_SECONDS_MAX
 
     def __init__(
         self,

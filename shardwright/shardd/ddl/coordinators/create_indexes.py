@@ -11,6 +11,7 @@ lacks after a failure is this command's doing; a rename is refused (`IndexCreati
 
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -63,6 +64,7 @@ class CreateIndexes(IndexChange):
     """
 
     operation_type: ClassVar[str] = "createIndexes"
+    lock_seconds_max: ClassVar[float] = inf  # as long as another command builds the same index
     _creation: IndexCreation
 
     @property

@@ -7,7 +7,6 @@ from typing import Any, Final
 import trio
 
 from shardwright.daemon.sidecar.user_write_block import UserWriteBlock
-from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.coordinator import (
     BEGIN,
@@ -172,7 +171,7 @@ class CoordinatorService:
             # One that was left behind waits for the others as long as it takes.
             if coordinator.phase is None and coordinator.is_blockable:
                 await self._check_not_blocked()
-            seconds_max = inf if coordinator.must_finish else LOCK_SECONDS_MAX
+            seconds_max = inf if coordinator.must_finish else coordinator.lock_seconds_max
             async with (
                 self._context.ddl_locks.hold_all(coordinator.locks, seconds_max),
                 self._context.shown_locks.shown(coordinator.locks, _THREAD, coordinator.operation_type),

@@ -248,6 +248,9 @@ class DonorMigration:
             await source.run()
         except (CommandError, BackendError) as error:
             self.abort(as_command_error(error))
+        except Exception as error:
+            self._logger.exception("Internal error in the source of a migration")
+            self.abort(as_command_error(error))
         finally:
             await history.close()
 
