@@ -11,7 +11,7 @@ from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client
+from tests.local_cluster import Client, RunningCluster
 
 _HANG: Final = "hangAfterStartingIndexBuild"
 """A fail point of mongod, at which builds can be interrupted."""
@@ -196,7 +196,7 @@ def test_a_drop_reaches_the_shard_that_lacks_one_of_several(
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"a_1"}
 
 
-def test_a_collection_is_not_renamed_while_an_index_is_being_built(
+def test_collections_are_not_renamed_nor_indexes_changed_while_one_is_being_built(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))
@@ -207,8 +207,12 @@ def test_a_collection_is_not_renamed_while_an_index_is_being_built(
         with pytest.raises(OperationFailure, match="an index build is currently running") as failure:
             placed.rename("renamed")
         assert failure.value.code == ErrorCode.BackgroundOperationInProgressForNamespace
+        hide = {"collMod": placed.name, "index": {"name": "slow_1", "hidden": True}}
+        with pytest.raises(OperationFailure, match="an index build is currently running"):
+            placed.database.command(hide)
         point.turn_off()
         creation.result()
+    placed.database.command(hide)
     placed.rename("renamed")
     renamed = placed.database["renamed"]
     assert names(lower_mongod, renamed) == names(upper_mongod, renamed) == before | {"slow_1"}
@@ -338,3 +342,22 @@ def _failing(collection: Documents, command: str, code: int) -> Document:
     """The data of a ``failCommand`` on a shard's mongod."""
     data = {"failCommands": [command], "errorCode": code, "failInternalCommands": True}
     return {**data, "namespace": collection.full_name}
+
+
+def test_a_drop_does_not_join_one_that_is_over(
+    placed: Documents, lower_mongod: Client, upper_mongod: Client, cluster: RunningCluster
+) -> None:
+    placed.create_index("a")
+    with (
+        cluster.direct("shard0.0.shardd") as daemon,
+        ThreadPoolExecutor() as threads,
+        fail_point(daemon, "hangInDDLCoordinator", operationType="dropIndexes", at="end") as point,
+    ):
+        first = threads.submit(placed.drop_index, "a_1")
+        point.wait_entered()
+        placed.create_index("a")
+        second = threads.submit(placed.drop_index, "a_1")
+        point.turn_off()
+        first.result()
+        second.result()
+    assert "a_1" not in names(lower_mongod, placed) | names(upper_mongod, placed)

@@ -106,7 +106,15 @@ class ReshardingCoordinator:
         if not self._control.is_decided and (error := await self._try_to_prepare()) is not None:
             await self._enter_aborting(error)
             return
-        await self._enter(await self._store.commit(self.operation))
+        try:
+            committed = await self._store.commit(self.operation)
+        except CommandError as error:
+            if error.code != ErrorCode.BSONObjectTooLarge:
+                raise
+            self._control.is_decided = False  # a transaction that is too large has certainly not been executed
+            await self._enter_aborting(error)
+            return
+        await self._enter(committed)
 
     async def _try_to_prepare(self) -> CommandError | None:
         """Do all that comes before the decision; returns the error for which the operation has to be aborted."""

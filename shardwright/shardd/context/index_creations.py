@@ -39,7 +39,7 @@ class IndexCreations:
 
     def __init__(self) -> None:
         self._running: dict[str, list[IndexCreation]] = {}
-        self._renamed: dict[str, trio.Event] = {}
+        self._closed: dict[str, trio.Event] = {}
 
     def of(self, namespace: str) -> Sequence[IndexCreation]:
         """Those that are under way for a collection."""
@@ -47,9 +47,9 @@ class IndexCreations:
 
     @asynccontextmanager
     async def entered(self, namespace: str) -> AsyncIterator[IndexCreation]:
-        """One is under way in the block, which is entered when the collection is not being renamed."""
-        while namespace in self._renamed:
-            await self._renamed[namespace].wait()
+        """One is under way in the block, which is entered when none is kept out."""
+        while namespace in self._closed:
+            await self._closed[namespace].wait()
         creation, running = IndexCreation(), self._running.setdefault(namespace, [])
         running.append(creation)
         try:
@@ -63,11 +63,11 @@ class IndexCreations:
 
     @asynccontextmanager
     async def kept_out(self, namespaces: Iterable[str], *, must_enter: bool) -> AsyncIterator[None]:
-        """None is under way in the block, in which collections are renamed.
+        """None is under way in the block, in which collections are renamed, or an index is changed.
 
         Args:
-            namespaces: the collections.
-            must_enter: whether it waits for those that are under way, since a former primary has begun to rename.
+            namespaces: the collections, of which the caller holds the locks.
+            must_enter: whether it waits for those that are under way, since a former primary has begun with the change.
 
         Raises:
             CommandError: BackgroundOperationInProgressForNamespace, one is under way.
@@ -80,12 +80,12 @@ class IndexCreations:
                     f"cannot perform operation: an index build is currently running for collection {name}",
                 )
         over = trio.Event()
-        self._renamed |= dict.fromkeys(names, over)
+        self._closed |= dict.fromkeys(names, over)
         try:
             for creation in [creation for name in names for creation in self.of(name)]:
                 await creation.ended.wait()
             yield
         finally:
             for name in names:
-                del self._renamed[name]
+                del self._closed[name]
             over.set()

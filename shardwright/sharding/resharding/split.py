@@ -4,6 +4,7 @@ The rules are MongoDB 6.0's: split points are the bounds of zones, then keys of 
 chunks; each chunk goes to the shard of its zone that has the fewest so far.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -91,6 +92,7 @@ class _Owners:
         self._pattern = pattern
         self._shards = sorted(shards)
         self._zones = zones
+        self._lows = [pattern.key_bytes(zone.min) for zone in zones]
         self._shards_of_zone = {zone: sorted(names) for zone, names in shards_of_zone.items()}
         self._chunks: Counter[str] = Counter()
 
@@ -101,10 +103,10 @@ class _Owners:
         return shard
 
     def _candidates(self, low: bytes) -> Sequence[str]:
-        for zone in self._zones:
-            if self._pattern.key_bytes(zone.min) <= low < self._pattern.key_bytes(zone.max):
-                if not self._shards_of_zone.get(zone.zone):
-                    message = f"Specified zone {zone.zone} does not belong to any shard"
-                    raise CommandError(ZONE_WITHOUT_SHARDS, message)
-                return self._shards_of_zone[zone.zone]
-        return self._shards
+        position = bisect_right(self._lows, low) - 1
+        if position < 0 or low >= self._pattern.key_bytes(self._zones[position].max):
+            return self._shards
+        zone = self._zones[position].zone
+        if not self._shards_of_zone.get(zone):
+            raise CommandError(ZONE_WITHOUT_SHARDS, f"Specified zone {zone} does not belong to any shard")
+        return self._shards_of_zone[zone]

@@ -78,3 +78,13 @@ def test_a_zone_without_shards() -> None:
     with pytest.raises(CommandError) as caught:
         plan_chunks(PATTERN, 1, [], SHARDS, [ZoneRange(key(0), key(1), "none")], {})
     assert caught.value.code == ZONE_WITHOUT_SHARDS
+
+
+def test_thousands_of_zones() -> None:
+    zones = [ZoneRange(key(3 * each), key(3 * each + 2), ("east", "west")[each % 2]) for each in range(5_000)]
+    plan = plan_chunks(PATTERN, 1, [], SHARDS, zones, {"east": ["s2"], "west": ["s1"]})
+    check_covers_everything(plan)
+    shards = {bson.decode(chunk.min)["k"]: chunk.shard for chunk in plan}
+    assert {shards[3 * each] for each in range(0, 5_000, 2)} == {"s2"}
+    assert {shards[3 * each] for each in range(1, 5_000, 2)} == {"s1"}
+    assert {shards[3 * each + 2] for each in range(4_999)} == set(SHARDS)

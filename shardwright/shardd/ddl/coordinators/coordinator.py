@@ -68,6 +68,7 @@ class Coordinator(ABC):
         not_compared: the arguments in which requests for the same change may differ.
         lock_seconds_max: how long it waits for its locks before it fails with LockBusy.
         must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
+        is_over: whether the change has been made, or given up: a later request for the same is one of its own.
     """
 
     operation_type: ClassVar[str]
@@ -93,6 +94,7 @@ class Coordinator(ABC):
         self.may_bypass = may_bypass
         # How far a former primary came is unknown until `run` has found out.
         self.must_finish = phase is not None
+        self.is_over = False
 
     @property
     def id(self) -> dict[str, str]:

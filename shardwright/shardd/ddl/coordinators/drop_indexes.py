@@ -142,7 +142,8 @@ class DropIndexes(IndexChange):
         Raises:
             CommandError: CannotDropShardKeyIndex.
         """
-        unsure = names | frozenset().union(*(each.names for each in self.context.index_creations.of(str(self.namespace))))
+        creations = self.context.index_creations.of(str(self.namespace))
+        unsure = names | frozenset().union(*(each.names for each in creations))
         supporting = [
             {index["name"] for index in each if table.key_pattern.is_supported_by_index(index)}
             for each in indexes.values()

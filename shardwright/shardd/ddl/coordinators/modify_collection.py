@@ -4,7 +4,8 @@ A change to several shards is checked on all of them before it is made on any. M
 a recipient might copy the collection as it was before.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import AsyncIterator, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Final
 
 from bson.binary import Binary
@@ -65,6 +66,21 @@ class ModifyCollection(Coordinator):
         else:
             results = await self._modify_buckets(table, granularity)
         return {"raw": {shards[shard_id].host: result for shard_id, result in sorted(results.items())}}
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """The index that it changes is not one that is still being created, and may be undone.
+
+        Raises:
+            CommandError: BackgroundOperationInProgressForNamespace, one is being created.
+        """
+        async with AsyncExitStack() as stack:
+            if "index" in self._request:
+                namespaces = (str(self.namespace),)
+                await stack.enter_async_context(
+                    self.context.index_creations.kept_out(namespaces, must_enter=self.must_finish)
+                )
+            yield
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
         await self.enter_phase(self.phase or BLOCK_SHARDS)

@@ -35,12 +35,14 @@ async def run_to_end(coordinator: Coordinator) -> dict[str, Any]:
     while True:
         try:
             reply = await coordinator.run()
+            coordinator.is_over = True
             await _remove_document(coordinator)
         except Exception as error:
             failure = _as_command_error(coordinator, error)
         else:
             return reply
         if not coordinator.must_finish:
+            coordinator.is_over = True
             await _remove_document(coordinator)
             raise failure
         # A late change is better than a half-done one.

@@ -125,11 +125,14 @@ class CoordinatorService:
                 ConflictingOperationInProgress, a similar change with other arguments is under way; StaleDbVersion, the
                 database has moved or was dropped while the change waited for its locks; what ``check`` raises.
         """
-        if self._nursery is None:
-            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         run = self._runs.get(_key(coordinator))
+        while run is not None and run.coordinator.is_over:
+            await run.ended.wait()
+            run = self._runs.get(_key(coordinator))
         if run is None:
+            if self._nursery is None:
+                raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
             run = self._start(coordinator, self._nursery, received, check)
         elif not run.has_arguments(coordinator.arguments):
             raise CommandError(ErrorCode.ConflictingOperationInProgress, coordinator.conflict_text)
