@@ -5,6 +5,7 @@ from typing import Final
 
 import bson
 from bson import MaxKey, MinKey
+from bson.timestamp import Timestamp
 from pymongo.collation import Collation
 
 from tests.fail_points import fail_point
@@ -47,6 +48,25 @@ def test_documents_of_the_maximum_size(collection: Documents, cluster: RunningCl
         found = collection.find_one({"_id": identity, "other": 0})
         assert found == largest(identity, text)
     assert collection.count_documents({}) == 3
+
+
+def test_an_empty_timestamp_stays_as_it_is(collection: Documents, cluster: RunningCluster) -> None:
+    """An update can set one, and one by a modifier keeps it, where mongod would fill it in for an insert."""
+    client, empty = collection.database.client, Timestamp(0, 0)
+    collection.insert_one({"_id": 1, "key": 0, "other": 0})
+    collection.update_one({"_id": 1, "key": 0}, [{"$set": {"time": {"$literal": empty}}}])
+    with (
+        cluster.direct("shard1.0.shardd") as upper,
+        fail_point(upper, "reshardingPauseRecipientDuringCloning") as point,
+    ):
+        preset = {"_presetReshardedChunks": two_halves("other")}
+        with resharding(client, collection.full_name, {"other": 1}, **preset) as running:
+            point.wait_entered()
+            for number in range(3):
+                collection.update_one({"_id": 1, "key": 0}, {"$set": {"number": number}})
+            point.turn_off()
+            assert running.wait() is None
+    assert collection.find_one({"_id": 1}) == {"_id": 1, "key": 0, "other": 0, "time": empty, "number": 2}
 
 
 def test_a_collation(cluster: RunningCluster) -> None:

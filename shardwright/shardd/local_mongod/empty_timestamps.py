@@ -16,11 +16,12 @@ _SIGN: Final = b"\0" + _EMPTY
 
 def restoring_updates(documents: Sequence[bytes]) -> list[dict[str, Any]]:
     """The statements of an ``update`` that restore inserted documents; mostly none."""
-    return [_verbatim(document) for document in documents if _SIGN in document and _has_empty_timestamp(document)]
+    return [_verbatim(document) for document in documents if has_empty_timestamp(document)]
 
 
-def _has_empty_timestamp(document: bytes) -> bool:
-    return any(
+def has_empty_timestamp(document: bytes) -> bool:
+    """Whether it is such a document."""
+    return _SIGN in document and any(
         kind == TIMESTAMP and name != b"_id" and document[start:end] == _EMPTY
         for name, (kind, _, start, end) in spans(document)
     )

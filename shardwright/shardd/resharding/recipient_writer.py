@@ -15,6 +15,7 @@ from bson.binary import Binary
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.cursors import all_documents
+from shardwright.shardd.local_mongod.empty_timestamps import has_empty_timestamp
 from shardwright.shardd.resharding.local_documents import PROGRESS
 from shardwright.shardd.resharding.pull_progress import PullProgress
 from shardwright.sharding.namespace import Namespace
@@ -130,7 +131,7 @@ class RecipientWriter:
         return await all_documents(self._mongod, namespace, {"filter": query})
 
     async def _execute(self, writes: Sequence[Write], progress: PullProgress | None = None) -> None:
-        operations = [self._operation(each) for each in writes]
+        operations = [operation for each in writes for operation in self._operations(each)]
         if progress is not None:
             document = progress.to_document(self._participation.id)
             operations.append({"op": "i", "ns": f"config.{PROGRESS}", "o": document})
@@ -138,8 +139,11 @@ class RecipientWriter:
             apply = {"applyOps": operations, "allowAtomic": False, "bypassDocumentValidation": True}
             await self._mongod.write("admin", apply)
 
-    def _operation(self, write: Write) -> Mapping[str, Any]:
-        """A write as an operation of the oplog; an insert replaces the document with the same ``_id``."""
+    def _operations(self, write: Write) -> Iterator[Mapping[str, Any]]:
+        """A write as operations of the oplog; an insert replaces the document with the same ``_id``.
+
+        That is an update, in which mongod would fill in empty timestamps.
+        """
         if write.place is None:
             place: dict[str, Any] = {
                 "ns": str(self._participation.temporary),
@@ -147,9 +151,10 @@ class RecipientWriter:
             }
         else:
             place = {"ns": str(self._stashes[write.place])}
-        if write.document is None:
-            return {"op": "d", **place, "o": raw_document(write.identity)}
-        return {"op": "i", **place, "o": raw_document(write.document)}
+        if write.document is None or has_empty_timestamp(write.document):
+            yield {"op": "d", **place, "o": raw_document(write.identity)}
+        if write.document is not None:
+            yield {"op": "i", **place, "o": raw_document(write.document)}
 
 
 def _parts(writes: Sequence[Write]) -> Iterator[list[Write]]:
