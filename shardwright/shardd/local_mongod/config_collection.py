@@ -68,6 +68,15 @@ class ConfigCollection:
         command = {"update": self._name, "updates": [update], "writeConcern": write_concern}
         await self._mongod.write(_CONFIG, {**command, **(gossip or {})})
 
+    async def change(self, identity: object, fields: Mapping[str, Any]) -> None:
+        """Set fields of the document with an ``_id``, if it exists.
+
+        A document may be nested as deep as mongod allows, or deeper where it embeds one of a client: then it can be
+        stored, and single fields set, but not replaced.
+        """
+        update = {"q": {"_id": identity}, "u": {"$set": fields}}
+        await self._mongod.write(_CONFIG, {"update": self._name, "updates": [update], "writeConcern": MAJORITY})
+
     async def remove(self, identity: object, *, write_concern: Mapping[str, Any] = MAJORITY) -> None:
         """Remove the document with an ``_id``, if it exists."""
         delete = {"q": {"_id": identity}, "limit": 1}

@@ -77,20 +77,10 @@ class RangeDeletionStore:
             BackendError: mongod does not answer.
         """
         pending = {"_id": Binary.from_uuid(migration_id), "pending": {"$exists": True}}
-        update = {"$unset": {"pending": ""}, "$set": {"whenToClean": when, "timestamp": timestamp}}
-        reply = await self._mongod.write(
-            _CONFIG,
-            {
-                "findAndModify": RANGE_DELETIONS,
-                "query": pending,
-                "update": update,
-                "new": True,
-                "writeConcern": MAJORITY,
-            },
-        )
-        document = reply["value"]
-        if document is None:
-            document = await self._documents.get(Binary.from_uuid(migration_id))
+        ready = {"$unset": {"pending": ""}, "$set": {"whenToClean": when, "timestamp": timestamp}}
+        update = {"update": RANGE_DELETIONS, "updates": [{"q": pending, "u": ready}], "writeConcern": MAJORITY}
+        await self._mongod.write(_CONFIG, update)
+        document = await self._documents.get(Binary.from_uuid(migration_id))
         return None if document is None else RangeDeletionTask.from_document(document)
 
     async def rename(self, collection_uuid: UUID, target: str) -> None:

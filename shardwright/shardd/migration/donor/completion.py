@@ -47,7 +47,7 @@ async def decide(
             retry_seconds=round(retry_seconds, 3),
         )
 
-    save = partial(DonorStore(context.mongod).save_coordinator, decided)
+    save = partial(DonorStore(context.mongod).save_decision, decided)
     await until_done(save, Backoff(first_seconds=0.1, seconds_max=5.0), log_failure)
     return decided
 

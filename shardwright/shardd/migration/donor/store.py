@@ -34,8 +34,12 @@ class DonorStore:
         return [(coordinator, attempts.get(coordinator.id)) for coordinator in coordinators]
 
     async def save_coordinator(self, document: MigrationCoordinatorDocument) -> None:
-        """Insert or replace a coordinator document."""
+        """Insert a coordinator document, or replace it."""
         await self._coordinators.save(document.to_document())
+
+    async def save_decision(self, document: MigrationCoordinatorDocument) -> None:
+        """Add the decision to a coordinator document, if it exists."""
+        await self._coordinators.change(Binary.from_uuid(document.id), {"decision": document.decision})
 
     async def save_attempts(self, document: MigrationAttempts) -> None:
         """Insert or replace the attempts at a migration."""
