@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+import bson
 import pytest
 import trio
 
@@ -159,3 +160,38 @@ def test_transaction_whose_snapshot_is_gone_starts_again(catalog: CatalogUser, c
     found = catalog.config.settings.find_one({"_id": "one"})
     assert found is not None
     assert found["value"] == 7
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"_id": "one", "value": 2, "list": [1, {"a": None}]},
+        {"_id": "one", "value": 1.0, "list": [1, {"a": None}]},
+        {"_id": "one", "value": True, "list": []},
+        {"_id": "one", "list": [1, {"a": 1}], "more": {"b": 1}},
+        {"_id": "one", "value": 1},
+        {"_id": "one", "new": 1, "value": 1, "list": [1, {"a": None}]},
+        {"_id": "one", "list": [1, {"a": None}], "value": 1},
+        {"_id": "one", "value": 1, "list": [1, {"a": None}]},
+        {"_id": "one"},
+    ],
+    ids=str,
+)
+def test_transaction_replaces_what_it_has_read(
+    catalog: CatalogUser, config_set: Set, changed: dict[str, object]
+) -> None:
+    """Whether it writes the document or what is different, which is found out here for two writes of one document."""
+
+    async def work(transaction: Transaction) -> None:
+        document = await transaction.find_one("settings", {"_id": "one"})
+        assert document is not None
+        transaction.put("settings", [{**document, "value": 5, "between": 1}])
+        transaction.put("settings", [changed])
+
+    async def body(mongod: FaultyMongod) -> None:
+        await run_transaction(mongod, work)
+
+    on_mongod(config_set, body)
+    found = catalog.config.settings.find_one({"_id": "one"})
+    assert found is not None
+    assert bson.encode(found) == bson.encode(changed)

@@ -17,6 +17,7 @@ from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import encode_elements
 from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("configd.transactions")
@@ -57,6 +58,7 @@ class Transaction:
         self._snapshot: dict[str, Any] = {"level": "snapshot"}
         self._conditions: list[dict[str, Any]] = []
         self._operations: list[dict[str, Any]] = []
+        self._found: dict[tuple[str, bytes], Mapping[str, Any]] = {}
 
     async def find(
         self,
@@ -90,14 +92,26 @@ class Transaction:
         found = documents[0] if documents else None
         unchanged = _ABSENT if found is None else {"$expr": {"$eq": ["$$ROOT", {"$literal": found}]}}
         self._conditions.append({"ns": f"{_DB}.{collection}", "q": condition, "res": unchanged})
+        if found is not None:
+            self._found[_key(collection, found)] = found
         return found
 
     def put(self, collection: str, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Insert documents, or replace those with the same ``_id``."""
-        self._operations += [
-            {"op": "u", "b": True, "ns": f"{_DB}.{collection}", "o": document, "o2": {"_id": document["_id"]}}
-            for document in documents
-        ]
+        """Insert documents, or replace those with the same ``_id``.
+
+        Of one that was read with `find_one` only the fields that change are written, so that a large one, which the
+        condition contains already, is not in the command twice.
+        """
+        for document in documents:
+            place = {"ns": f"{_DB}.{collection}", "o2": {"_id": document["_id"]}}
+            former = self._found.get(_key(collection, document))
+            changed = None if former is None else _changed_fields(former, document)
+            if changed:
+                self._operations.append({"op": "u", **place, "o": {"$v": 2, "diff": changed}})
+            else:
+                self._operations.append({"op": "u", "b": True, **place, "o": document})
+            if former is not None:
+                self._found[_key(collection, document)] = document
 
     def delete(self, collection: str, ids: Iterable[object]) -> None:
         """Delete documents by their ``_id``."""
@@ -138,6 +152,30 @@ class Transaction:
                 if has_category(error.code, Category.SNAPSHOT):
                     raise TransactionConflictError(f"{_DB}.{command['find']}") from error
                 raise
+
+
+def _key(collection: str, document: Mapping[str, Any]) -> tuple[str, bytes]:
+    return collection, encode_elements({"_id": document["_id"]})
+
+
+def _changed_fields(former: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What makes one document of another, as in an oplog entry with ``$v: 2``: deleted, updated and inserted fields.
+
+    Nothing if they are equal, or if the fields would not be in the same order: inserted ones come last.
+    """
+    kept = [name for name in former if name in document]
+    if list(document)[: len(kept)] != kept:
+        return {}
+    changed = {
+        "d": {name: False for name in former if name not in document},
+        "u": {
+            name: value
+            for name, value in document.items()
+            if name in former and encode_elements({name: value}) != encode_elements({name: former[name]})
+        },
+        "i": {name: value for name, value in document.items() if name not in former},
+    }
+    return {kind: fields for kind, fields in changed.items() if fields}
 
 
 async def check_shard_exists(transaction: Transaction, shard_id: str) -> None:
