@@ -27,8 +27,9 @@ def names(mongod: Client, collection: Documents) -> set[str]:
 
 def built(mongod: Client, collection: Documents) -> set[str]:
     """The names of the indexes on one shard that have been built."""
-    indexes = mongod[collection.database.name][collection.name].aggregate([{"$indexStats": {}}])
-    return {index["name"] for index in indexes if not index.get("building")}
+    database = mongod[collection.database.name]
+    listed = database.command("listIndexes", collection.name, includeBuildUUIDs=True)["cursor"]["firstBatch"]
+    return {index["name"] for index in listed if "buildUUID" not in index}
 
 
 def refused(collection: Documents, *indexes: Document) -> Document:
