@@ -23,6 +23,7 @@ REFUSALS: Final = frozenset(
         ErrorCode.NamespaceNotSharded,
         ErrorCode.AlreadyInitialized,
         ErrorCode.IndexNotFound,
+        ErrorCode.Interrupted,  # a move ends when an index of its collection changes
         ErrorCode.InvalidOptions,
         ErrorCode.CannotDropShardKeyIndex,
         ErrorCode.IllegalOperation,
