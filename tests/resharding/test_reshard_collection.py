@@ -480,3 +480,11 @@ def test_zones_that_are_too_large_to_be_committed(collection: Documents, mongods
         check_nothing_left(client, mongods, namespace)
     finally:
         client.admin.command("removeShardFromZone", "shard0", zone="wide")
+
+
+def test_a_key_below_the_id(collection: Documents) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many({"_id": {"x": number}, "key": number} for number in range(100))
+    client.admin.command("reshardCollection", namespace, key={"_id.x": 1}, numInitialChunks=4)
+    assert len(chunks(client, namespace)) == 4
+    assert collection.count_documents({}) == 100

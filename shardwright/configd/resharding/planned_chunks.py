@@ -98,7 +98,9 @@ async def _sample(primary: Primary, operation: ReshardingOperation, count: int) 
         share = min(_SAMPLES_MAX, count) * sizes[donor] // total + 1
         size = min(share, _SAMPLES_PER_SHARD_MAX)
         fields = {each.name.decode(): 1 for each in pattern.fields}
-        pipeline = [{"$sample": {"size": size}}, {"$project": {"_id": 0, **fields}}]
+        if not any(each.path[0] == b"_id" for each in pattern.fields):
+            fields["_id"] = 0
+        pipeline = [{"$sample": {"size": size}}, {"$project": fields}]
         # The batch may have one more than the sample, so that the cursor ends with it, unless the keys are too large.
         # An open one would keep the ranges of the collection from being deleted.
         aggregate = {"aggregate": namespace.collection, "pipeline": pipeline, "cursor": {"batchSize": size + 1}}
