@@ -41,3 +41,14 @@ def test_a_move_that_cannot_be_recorded_is_refused(placed: Documents) -> None:
     assert placement(client, collection.full_name) == [LOWER, LOWER]
     assert collection.count_documents({}) == 10
     client.admin.command("moveChunk", placed.full_name, find={"key": 0}, to=UPPER)
+
+
+@pytest.mark.parametrize("levels", [176, 177, 178])
+def test_the_key_is_refined(placed: Documents, levels: int) -> None:
+    collection = deep_collection(placed, levels)
+    admin = placed.database.client.admin
+    collection.create_index([("key", 1), ("_id", 1)])
+    admin.command("refineCollectionShardKey", collection.full_name, key={"key": 1, "_id": 1})
+    assert collection.count_documents({}) == 10
+    assert collection.find_one({"key": nested(levels, 7)}) == {"_id": 7, "key": nested(levels, 7)}
+    collection.drop()
