@@ -195,3 +195,41 @@ def test_transaction_replaces_what_it_has_read(
     found = catalog.config.settings.find_one({"_id": "one"})
     assert found is not None
     assert bson.encode(found) == bson.encode(changed)
+
+
+def test_transaction_contains_a_large_document_once(catalog: CatalogUser, config_set: Set) -> None:
+    catalog.config.settings.update_one({"_id": "one"}, {"$set": {"large": "x" * 9_000_000}})
+
+    async def work(transaction: Transaction) -> None:
+        document = await transaction.find_one("settings", {"_id": "one"})
+        assert document is not None
+        assert document == await transaction.find_one("settings", {"value": 1})
+        transaction.put("settings", [{**document, "value": 2}])
+
+    async def body(mongod: FaultyMongod) -> None:
+        await run_transaction(mongod, work)
+
+    on_mongod(config_set, body)
+    found = catalog.config.settings.find_one({"_id": "one"}, {"value": 1})
+    assert found == {"_id": "one", "value": 2}
+
+
+def test_transaction_whose_second_query_would_find_another_document_starts_again(
+    catalog: CatalogUser, config_set: Set
+) -> None:
+    seen: list[object] = []
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.find_one("settings", {"_id": "one"})
+        lowest = await transaction.find_one("settings", {"value": {"$exists": True}}, sort={"value": 1})
+        assert lowest is not None
+        seen.append(lowest["_id"])
+        if len(seen) == 1:
+            catalog.config.settings.insert_one({"_id": "two", "value": 0})
+        transaction.put("settings", [{**lowest, "value": 7}])
+
+    async def body(mongod: FaultyMongod) -> None:
+        await run_transaction(mongod, work)
+
+    on_mongod(config_set, body)
+    assert seen == ["one", "two"]

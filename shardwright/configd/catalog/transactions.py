@@ -90,10 +90,8 @@ class Transaction:
             command["sort"] = condition["orderby"] = sort
         documents = await self._read(command)
         found = documents[0] if documents else None
-        unchanged = _ABSENT if found is None else {"$expr": {"$eq": ["$$ROOT", {"$literal": found}]}}
+        unchanged = _ABSENT if found is None else self._unchanged(collection, found)
         self._conditions.append({"ns": f"{_DB}.{collection}", "q": condition, "res": unchanged})
-        if found is not None:
-            self._found[_key(collection, found)] = found
         return found
 
     def put(self, collection: str, documents: Iterable[Mapping[str, Any]]) -> None:
@@ -140,6 +138,14 @@ class Transaction:
                 raise TransactionConflictError(str(error.extra["whatFailed"]["ns"])) from error
             raise
         check_write_concern(reply)
+
+    def _unchanged(self, collection: str, found: Mapping[str, Any]) -> dict[str, Any]:
+        """The condition that a query still finds a document; only the first such condition contains the whole of it."""
+        key = _key(collection, found)
+        if key in self._found:
+            return {"_id": {"$eq": found["_id"]}}
+        self._found[key] = found
+        return {"$expr": {"$eq": ["$$ROOT", {"$literal": found}]}}
 
     async def _read(self, command: Mapping[str, Any]) -> list[dict[str, Any]]:
         in_snapshot = {**command, "readConcern": self._snapshot}
