@@ -109,7 +109,9 @@ class DropIndexes(IndexChange):
         if is_first:
             indexes = await self._listed(owners)
             names = self._names(indexes, table) & names
-            self._check_key_keeps_index(await owners.indexes(), names, table)
+            refusal = self._refusal(await owners.indexes(), names, table)
+            if refusal is not None:
+                return dict.fromkeys(indexes, refusal)
             uuid = Binary.from_uuid(table.collection.uuid)
             await self.enter_phase(DROP, **{_COLLECTION: {"uuid": uuid}, _NAMES: sorted(names)})
         self.must_finish = True
@@ -134,13 +136,12 @@ class DropIndexes(IndexChange):
         of_measurements = {name: self.arguments[name] for name in (OF_MEASUREMENTS,) if name in self.arguments}
         return await owners.indexes(**of_measurements)
 
-    def _check_key_keeps_index(
+    def _refusal(
         self, indexes: Mapping[str, Sequence[Index]], names: Set[str], table: RoutingTable
-    ) -> None:
-        """Check for all owners, before any drops, that an index for the shard key is left that will not be undone.
+    ) -> CommandError | None:
+        """CannotDropShardKeyIndex for all owners, before any drops, if one would have no index for the shard key left.
 
-        Raises:
-            CommandError: CannotDropShardKeyIndex.
+        One that is being created may be undone.
         """
         creations = self.context.index_creations.of(str(self.namespace))
         unsure = names | frozenset().union(*(each.names for each in creations))
@@ -148,11 +149,11 @@ class DropIndexes(IndexChange):
             {index["name"] for index in each if table.key_pattern.is_supported_by_index(index)}
             for each in indexes.values()
         ]
-        if not self._drops_all and any(each & names and each <= unsure for each in supporting):
-            raise CommandError(
-                ErrorCode.CannotDropShardKeyIndex,
-                "Cannot drop the only compatible index for this collection's shard key",
-            )
+        if self._drops_all or not any(each & names and each <= unsure for each in supporting):
+            return None
+        return CommandError(
+            ErrorCode.CannotDropShardKeyIndex, "Cannot drop the only compatible index for this collection's shard key"
+        )
 
     def _names(self, indexes: Mapping[str, Sequence[Index]], table: RoutingTable) -> frozenset[str]:
         """The names of the indexes to drop: those that were found first, if this goes on with a drop."""
