@@ -12,9 +12,10 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
+from tests.fail_points import fail_point
 from tests.integration.sharded import SPLIT_AT, Document, shard_by_range
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client
+from tests.local_cluster import Client, RunningCluster
 from tests.sampling import many
 
 NAMES: Final = ("a", "b", "c")
@@ -124,3 +125,28 @@ def test_renames_lose_nothing(routers: tuple[Client, Client], database: Database
         found = [each["_id"] for name in (*NAMES, "d") for each in router[database.name][name].find({}, {"_id": 1})]
         assert sorted(found) == sorted(written)
     assert database.command("checkMetadataConsistency", 1, checkIndexes=True)["cursor"]["firstBatch"] == []
+
+
+def test_a_collection_that_is_created_in_the_way_is_not_replaced(
+    cluster: RunningCluster, routers: tuple[Client, Client], database: Database[Document]
+) -> None:
+    """It is created after the coordinator has looked whether there is one."""
+    source = shard_by_range(database, "a")
+    source.insert_many({"key": key} for key in (0, SPLIT_AT))
+    with (
+        cluster.direct("shard0.0.shardd") as daemon,
+        ThreadPoolExecutor(1) as pool,
+        fail_point(daemon, "hangInDDLCoordinator", operationType="renameCollection", at="blockCRUDAndRename") as point,
+    ):
+        renaming = pool.submit(renamed, routers[0], database.name, ("a", "b"), drop_target=False)
+        point.wait_entered()
+        routers[1][database.name]["b"].insert_one({"_id": "acknowledged"})
+        point.turn_off()
+        assert renaming.result(60) == ErrorCode.NamespaceExists
+    for router in routers:
+        assert list(router[database.name]["b"].find()) == [{"_id": "acknowledged"}]
+        assert router[database.name]["a"].count_documents({}) == 2
+    routers[0].admin.command("moveChunk", source.full_name, find={"key": 0}, to="shard1")
+    database["b"].drop()
+    assert renamed(routers[1], database.name, ("a", "b"), drop_target=False) == 0
+    assert database["b"].count_documents({}) == 2

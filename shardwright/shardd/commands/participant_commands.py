@@ -148,14 +148,15 @@ async def rename_collection_participant(shard: ShardComponents, request: Request
     """Rename the local part of a collection; operations on both names wait until the command that ends the rename.
 
     Raises:
-        CommandError: TransactionTooOld, the command comes late; LockBusy, a write under way did not end.
+        CommandError: TransactionTooOld, the command comes late; LockBusy, a write under way did not end;
+            NamespaceExists, ``replacesTarget`` is false and something has the new name.
     """
     arguments, source = Arguments.of(request), own_collection(request)
     target = Namespace.parse(arguments.string(b"to"))
     rename = LocalRename(source, target, arguments.uuid(b"sourceUUID"), arguments.boolean(b"stayTemp"))
 
     async def work() -> None:
-        await shard.renames.rename(rename)
+        await shard.renames.rename(rename, replaces_target=arguments.boolean(b"replacesTarget", default=True))
 
     await execute_once(shard.context, request, str(source), work)
     return {}

@@ -22,6 +22,8 @@ from shardwright.shardd.metadata.critical_sections import enter_exclusively, lea
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.renamed import RENAME, supersede_reads
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 
 _ENDED: Final = "Collection is being renamed"
 
@@ -105,13 +107,16 @@ class RenameParticipants:
     def end_term(self) -> None:
         """Do nothing: critical sections end with the term."""
 
-    async def rename(self, rename: LocalRename) -> None:
+    async def rename(self, rename: LocalRename, *, replaces_target: bool = True) -> None:
         """Rename the local collection, and make operations on both names wait from then on; may be repeated.
 
-        Whatever has the new name is dropped, even if there is no local collection to rename.
+        Args:
+            rename: the rename.
+            replaces_target: whatever has the new name is dropped, even if there is no local collection to rename.
 
         Raises:
-            CommandError: LockBusy, a write under way did not end; or an error of mongod.
+            CommandError: NamespaceExists, something has the new name, so that nothing has been done; LockBusy, a write
+                under way did not end; or an error of mongod.
             BackendError: mongod does not answer.
         """
         for name in (rename.source, rename.target):
@@ -121,8 +126,24 @@ class RenameParticipants:
             await enter_exclusively(state, rename.reason)
         for state in self._states(rename):
             await supersede_reads(state)
+        if not replaces_target:
+            await self._check_target_is_free(rename)
         await self._rename_locally(rename)
         await self._range_deletions.rename(rename.uuid, str(rename.target))
+
+    async def _check_target_is_free(self, rename: LocalRename) -> None:
+        """Take the rename back if a client has created a collection of the new name since the coordinator looked.
+
+        Raises:
+            CommandError: NamespaceExists.
+        """
+        replaced = await local_collections.describe(self._context.mongod, rename.target)
+        if replaced is None or replaced.uuid == rename.uuid:
+            return
+        await self._documents.remove(str(rename.source))
+        for state in self._states(rename):
+            leave(state, rename.reason)
+        raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
 
     async def finish(self, source: Namespace, target: Namespace) -> None:
         """Admit operations again, after the catalog has been changed; may be repeated.

@@ -12,7 +12,7 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.shardd.context.changelog import log_change
-from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shards
+from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.rename_checks import check_rename
@@ -24,6 +24,7 @@ from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import UNSHARDED
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
@@ -34,6 +35,7 @@ FREEZE_TARGET: Final = "freezeTargetMigrations"
 RENAME: Final = "blockCRUDAndRename"
 RENAME_METADATA: Final = "renameMetadata"
 UNBLOCK: Final = "unblockCRUD"
+GIVE_UP: Final = "allowMigrations"
 
 
 class RenameCollection(Coordinator):
@@ -120,7 +122,14 @@ class RenameCollection(Coordinator):
         await self.enter_phase(FREEZE_MIGRATIONS, sourceUUID=Binary.from_uuid(uuid), **sharded, **replaced)
 
     async def _rename_everywhere(self) -> None:
-        """Go on from the present phase to the end."""
+        """Go on from the present phase to the end.
+
+        Raises:
+            CommandError: NamespaceExists, a collection of the new name has been created since the checks, and must not
+                be replaced; or a server could not be reached.
+        """
+        if self.phase == GIVE_UP:
+            await self._give_up()
         if self.phase == FREEZE_MIGRATIONS:
             if self.arguments["sourceIsSharded"]:
                 await self._forbid_migrations(self.namespace, "sourceUUID")
@@ -130,6 +139,7 @@ class RenameCollection(Coordinator):
                 await self._forbid_migrations(self._target, "targetUUID")
             await self.enter_phase(RENAME)
         if self.phase == RENAME:
+            await self._rename_here_first()
             await self._send_to_all("_shardsvrRenameCollectionParticipant")
             await self.enter_phase(RENAME_METADATA)
         if self.phase == RENAME_METADATA:
@@ -142,15 +152,48 @@ class RenameCollection(Coordinator):
             self.context, namespace, UUID(bytes=bytes(self.arguments[uuid])), self.session, allow=False
         )
 
+    async def _rename_here_first(self) -> None:
+        """Rename on this shard, which alone may get an unsharded collection of the new name, before any other does.
+
+        Raises:
+            CommandError: NamespaceExists, it has got one.
+        """
+        if self.arguments.get("dropTarget"):
+            return
+        me = self.context.require_identity().shard_name
+        command = self._participation("_shardsvrRenameCollectionParticipant")
+        try:
+            await send_to_shard(self.context, me, self.namespace.db, {**command, "replacesTarget": False})
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceExists:
+                raise
+            await self.enter_phase(GIVE_UP)
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Allow migrations again, since nothing has been renamed.
+
+        Raises:
+            CommandError: NamespaceExists; or the config servers could not be reached.
+        """
+        if self.arguments["sourceIsSharded"]:
+            uuid = UUID(bytes=bytes(self.arguments["sourceUUID"]))
+            await allow_migrations(self.context, self.namespace, uuid, self.session, allow=True)
+        self.must_finish = False
+        raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
+
     async def _send_to_all(self, participate: str) -> None:
-        command = {
+        command = self._participation(participate)
+        await send_to_shards(self.context, await all_shard_ids(self.context), self.namespace.db, command)
+
+    def _participation(self, participate: str) -> dict[str, Any]:
+        return {
             participate: self.namespace.collection,
             "to": str(self._target),
             "sourceUUID": self.arguments["sourceUUID"],
             "stayTemp": bool(self.arguments.get("stayTemp", False)),
             **self.session,
         }
-        await send_to_shards(self.context, await all_shard_ids(self.context), self.namespace.db, command)
 
     async def _rename_in_catalog(self) -> None:
         rename: dict[str, Any] = {"_configsvrRenameCollectionMetadata": str(self.namespace), "to": str(self._target)}
