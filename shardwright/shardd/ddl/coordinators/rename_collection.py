@@ -132,11 +132,11 @@ class RenameCollection(Coordinator):
             await self._give_up()
         if self.phase == FREEZE_MIGRATIONS:
             if self.arguments["sourceIsSharded"]:
-                await self._forbid_migrations(self.namespace, "sourceUUID")
+                await self._allow_migrations(self.namespace, "sourceUUID", allow=False)
             await self.enter_phase(FREEZE_TARGET)
         if self.phase == FREEZE_TARGET:
             if self.arguments["targetIsSharded"]:
-                await self._forbid_migrations(self._target, "targetUUID")
+                await self._allow_migrations(self._target, "targetUUID", allow=False)
             await self.enter_phase(RENAME)
         if self.phase == RENAME:
             await self._rename_here_first()
@@ -147,9 +147,9 @@ class RenameCollection(Coordinator):
             await self.enter_phase(UNBLOCK)
         await self._send_to_all("_shardsvrRenameCollectionParticipantUnblock")
 
-    async def _forbid_migrations(self, namespace: Namespace, uuid: str) -> None:
+    async def _allow_migrations(self, namespace: Namespace, uuid: str, *, allow: bool) -> None:
         await allow_migrations(
-            self.context, namespace, UUID(bytes=bytes(self.arguments[uuid])), self.session, allow=False
+            self.context, namespace, UUID(bytes=bytes(self.arguments[uuid])), self.session, allow=allow
         )
 
     async def _rename_here_first(self) -> None:
@@ -177,8 +177,7 @@ class RenameCollection(Coordinator):
             CommandError: NamespaceExists; or the config servers could not be reached.
         """
         if self.arguments["sourceIsSharded"]:
-            uuid = UUID(bytes=bytes(self.arguments["sourceUUID"]))
-            await allow_migrations(self.context, self.namespace, uuid, self.session, allow=True)
+            await self._allow_migrations(self.namespace, "sourceUUID", allow=True)
         self.must_finish = False
         raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
 
