@@ -1,5 +1,7 @@
 """Resharding of documents as large as documents can be, and of a collection with a collation of its own."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
@@ -28,21 +30,28 @@ def largest(identity: int, text: str) -> Document:
     return {**document, "text": text * room}
 
 
-def test_documents_of_the_maximum_size(collection: Documents, cluster: RunningCluster) -> None:
-    """They are cloned, and what changes meanwhile is followed, one of them in each batch."""
-    client = collection.database.client
-    collection.insert_many([largest(0, "a"), largest(1, "a")])
+@contextmanager
+def resharded_meanwhile(collection: Documents, cluster: RunningCluster) -> Iterator[None]:
+    """Reshard a collection by ``other``; the block takes place while documents are cloned."""
     with (
         cluster.direct("shard1.0.shardd") as upper,
         fail_point(upper, "reshardingPauseRecipientDuringCloning") as point,
     ):
         preset = {"_presetReshardedChunks": two_halves("other")}
-        with resharding(client, collection.full_name, {"other": 1}, **preset) as running:
+        with resharding(collection.database.client, collection.full_name, {"other": 1}, **preset) as running:
             point.wait_entered()
-            assert collection.replace_one({"_id": 1, "key": 0}, largest(1, "b")).modified_count == 1
-            collection.insert_one(largest(2, "c"))
+            yield
             point.turn_off()
             assert running.wait() is None
+
+
+def test_documents_of_the_maximum_size(collection: Documents, cluster: RunningCluster) -> None:
+    """They are cloned, and what changes meanwhile is followed, one of them in each batch."""
+    client = collection.database.client
+    collection.insert_many([largest(0, "a"), largest(1, "a")])
+    with resharded_meanwhile(collection, cluster):
+        assert collection.replace_one({"_id": 1, "key": 0}, largest(1, "b")).modified_count == 1
+        collection.insert_one(largest(2, "c"))
     assert placement(client, collection.full_name) == ["shard1", "shard0"]
     for identity, text in enumerate("abc"):
         found = collection.find_one({"_id": identity, "other": 0})
@@ -52,20 +61,12 @@ def test_documents_of_the_maximum_size(collection: Documents, cluster: RunningCl
 
 def test_an_empty_timestamp_stays_as_it_is(collection: Documents, cluster: RunningCluster) -> None:
     """An update can set one, and one by a modifier keeps it, where mongod would fill it in for an insert."""
-    client, empty = collection.database.client, Timestamp(0, 0)
+    empty = Timestamp(0, 0)
     collection.insert_one({"_id": 1, "key": 0, "other": 0})
     collection.update_one({"_id": 1, "key": 0}, [{"$set": {"time": {"$literal": empty}}}])
-    with (
-        cluster.direct("shard1.0.shardd") as upper,
-        fail_point(upper, "reshardingPauseRecipientDuringCloning") as point,
-    ):
-        preset = {"_presetReshardedChunks": two_halves("other")}
-        with resharding(client, collection.full_name, {"other": 1}, **preset) as running:
-            point.wait_entered()
-            for number in range(3):
-                collection.update_one({"_id": 1, "key": 0}, {"$set": {"number": number}})
-            point.turn_off()
-            assert running.wait() is None
+    with resharded_meanwhile(collection, cluster):
+        for number in range(3):
+            collection.update_one({"_id": 1, "key": 0}, {"$set": {"number": number}})
     assert collection.find_one({"_id": 1}) == {"_id": 1, "key": 0, "other": 0, "time": empty, "number": 2}
 
 
