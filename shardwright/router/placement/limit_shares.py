@@ -7,8 +7,10 @@ one of two shards has more than 66 once in a thousand times. So each is asked fo
 small, nothing has been returned to the client yet, and the shards are asked for the whole.
 
 Where a document is may well depend on its place in the sort: one shard has all of a result that is sorted by a ranged
-shard key. So a collection's shares grow whenever one proved too small, up to the point where they are not worth it, and
-shrink slowly with each use. Then at most about one find in 400 is run twice, however the documents are distributed.
+shard key. So a collection's shares grow a little whenever one proved too small, up to the point where they are not
+worth it, and shrink by a small fraction of that with each use. Then at most about one find in 400 is run twice, however
+the documents are distributed; and where their places do not matter, the few shares that are too small by chance leave
+the others as small as they can be.
 """
 
 from functools import lru_cache
@@ -22,11 +24,14 @@ _FAILURES: Final = 1 / 500
 _WORTH_IT: Final = 3 / 4
 """A share is used if it is at most this part of the limit. Below, its few documents cost less than they would save."""
 
-_GROWTH: Final = 1 / 4
+_GROWTH: Final = 1 / 16
 """Which part of the way to "one shard has everything" the assumed inequality goes when a share was too small."""
 
-_DECAY: Final = 1 / 2048
-"""Which part of the assumed inequality is given up each time."""
+_DECAY: Final = _GROWTH / 600
+"""How much of the assumed inequality is given up each time.
+
+A share that is too small once in 600 times leaves it as it is, on average. It is chance if they are so less often.
+"""
 
 
 class LimitShares:
@@ -47,7 +52,7 @@ class LimitShares:
             limit: how many documents are needed in all.
             shard_count: how many shards there are.
         """
-        self._inequality -= self._inequality * _DECAY
+        self._inequality = max(0.0, self._inequality - _DECAY)
         part = self._inequality + (1 - self._inequality) / shard_count
         share = likely_share(limit, part, _FAILURES / shard_count)
         return share if share <= limit * _WORTH_IT else None

@@ -1,5 +1,6 @@
 """Shares of a limited result: large enough for documents that are anywhere, and given up where they are too small."""
 
+import random
 from math import comb
 
 import pytest
@@ -59,6 +60,20 @@ def test_where_one_shard_has_everything_shares_are_rarely_tried() -> None:
             tried += 1
             shares.note_exhausted()
     assert 1 < tried < 10_000 / 400
+
+
+def test_shares_that_are_too_small_by_chance_leave_the_others_small() -> None:
+    shares, numbers = LimitShares(), random.Random(7)
+    finds, asked_for, too_small = 10_000, 0, 0
+    for _ in range(finds):
+        share = shares.share(LIMIT, SHARDS) or LIMIT
+        asked_for += share
+        of_first_shard = numbers.getrandbits(LIMIT).bit_count()
+        if max(of_first_shard, LIMIT - of_first_shard) > share:
+            too_small += 1
+            shares.note_exhausted()
+    assert 0 < too_small < finds / 400
+    assert asked_for / finds < 67.5
 
 
 def test_shares_are_small_again_after_many_that_were_enough() -> None:
