@@ -1,7 +1,8 @@
 """Logical sessions: what a router knows of them, writes down, and ends."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -13,6 +14,7 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
+from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
@@ -289,6 +291,32 @@ def test_sessions_are_refreshed_by_themselves(cluster: RunningCluster, client: C
     with extra_router(cluster, *interval) as (address, _), raw_client(address) as router:
         ok(router.command({"find": ranged.name, "lsid": lsid}, db=ranged.database.name))
         eventually(lambda: stored(client, lsid), what="the session is written")
+
+
+def test_a_session_that_begins_during_a_refresh_keeps_its_cursor(
+    cluster: RunningCluster,
+    raw: RawClient,
+    client: Client,
+    ranged: Documents,
+    lower_mongod: Client,
+    upper_mongod: Client,
+) -> None:
+    refresh(raw)
+    entry = client.config.collections.find_one({"_id": "config.system.sessions"})
+    assert entry is not None
+    (shard,) = client.config.chunks.distinct("shard", {"uuid": entry["uuid"]})
+    mongod = lower_mongod if shard == LOWER else upper_mongod
+    slow: Document = {"failCommands": ["update"], "namespace": "config.system.sessions", "failInternalCommands": True}
+    ok(raw.command({"refreshSessions": [new_session()]}))
+    with ThreadPoolExecutor() as pool, raw_client(cluster.address("router.0")) as early, ExitStack() as stack:
+        point = stack.enter_context(fail_point(mongod, "failCommand", **slow, blockConnection=True, blockTimeMS=2_000))
+        refreshing = pool.submit(refresh, early)
+        point.wait_entered()
+        with cursor_in(raw, ranged, new_session()) as get_more, raw_client(cluster.address("router.0")) as late:
+            also_refreshing = pool.submit(refresh, late)
+            refreshing.result(60)
+            also_refreshing.result(60)
+            ok(raw.command(get_more, db=ranged.database.name))
 
 
 def test_the_timeout_of_sessions_is_told(cluster: RunningCluster) -> None:

@@ -1,14 +1,21 @@
-"""What the refreshes of the session cache have done, for ``serverStatus``."""
+"""The refreshes of the session cache: whose turn it is, and what they have done, for ``serverStatus``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import trio
 
 
 @dataclass(slots=True)
 class SessionJobs:
-    """Counts of refreshes, and what the last one did."""
+    """Counts of refreshes, and what the last one did.
 
+    Attributes:
+        turn: held by the refresh that is at work.
+    """
+
+    turn: trio.Lock = field(default_factory=trio.Lock)
     count: int = 0
     finished: float = 0.0
     milliseconds: int = 0

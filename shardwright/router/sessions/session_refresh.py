@@ -55,11 +55,19 @@ async def refresh_repeatedly(context: RouterContext) -> None:
 async def refresh_sessions(context: RouterContext) -> None:
     """Write what was noted since the last refresh, and end what runs in sessions that have ended or expired.
 
+    One after the other: a session that one of them is about to write must not look to another as if it had ended.
+
     Raises:
         CommandError: the sessions could not be written; they are kept for the next refresh.
     """
+    async with context.session_jobs.turn:
+        await _refresh(context)
+
+
+async def _refresh(context: RouterContext) -> None:
     started = monotonic()
     await _request_collection(context)
+    at_work = sessions_at_work(context)  # those that begin to work from now on may not have been written yet
     changes = context.sessions.take()
     running = _sessions_of_operations(context) - changes.ended
     changes.used.update(dict.fromkeys(running, time()))
@@ -69,9 +77,11 @@ async def refresh_sessions(context: RouterContext) -> None:
         context.sessions.put_back(changes)
         raise
     used, ended = ({session.key for session in sessions} for sessions in (changes.used, changes.ended))
-    killed = await end_work(context, ended | await _missing(context, sessions_at_work(context) - used - ended))
-    at_work = context.cursors.sessions() | {session.key for session in running}
-    await _keep_on_shards(context, used & at_work)
+    missing = await _missing(context, at_work - used - ended)
+    used_since = {session.key for session in context.sessions.sessions()}
+    killed = await end_work(context, ended | (missing - used_since))
+    reading = context.cursors.sessions() | {session.key for session in running}
+    await _keep_on_shards(context, used & reading)
     context.session_jobs.record(
         time(), monotonic() - started, refreshed=len(changes.used), ended=len(changes.ended), cursors_closed=killed
     )
