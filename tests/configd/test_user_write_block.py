@@ -97,6 +97,27 @@ def test_a_phase_is_repeated_until_every_shard_has_carried_it_out(
     assert steps(commands[0])[-1] == (True, "complete")
 
 
+def test_a_database_moves_while_a_shard_lets_a_phase_wait(
+    catalog: CatalogUser, shards: dict[str, FakeShard], commands: list[list[dict[str, Any]]]
+) -> None:
+    catalog.run({"_configsvrCreateDatabase": "moving", "primaryShardId": "a"})
+    released = shards["a"].held[COMMAND] = Event()
+    with ThreadPoolExecutor(1) as pool:
+        blocking = pool.submit(set_mode, catalog, block=True)
+        try:
+            eventually(lambda: steps(commands[0]))
+            entry = catalog.config.databases.find_one({"_id": "moving"})
+            assert entry is not None
+            move = {"to": "b", "expectedDatabaseVersion": entry["version"], "maxTimeMS": 20_000}
+            catalog.run({"_configsvrCommitMovePrimary": "moving", **move})
+        finally:
+            released.set()
+        blocking.result(30)
+    entry = catalog.config.databases.find_one({"_id": "moving"})
+    assert entry is not None
+    assert entry["primary"] == "b"
+
+
 @pytest.mark.usefixtures("commands")
 def test_a_shard_that_is_added_takes_the_mode_over(catalog: CatalogUser) -> None:
     with fake_shards("late_one", "late_two") as fakes:

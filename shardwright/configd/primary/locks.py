@@ -6,8 +6,14 @@ yet noticed that it was deposed. The locks prevent write conflicts between opera
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 
 import trio
+
+ADDING_SHARDS: Final = "adding shards"
+"""Held while a shard is added, and by what has to reach all shards, however long some of them take.
+
+What it waits for may itself need the lock ``shards``, to move databases: see `configd.user_writes.coordinator`."""
 
 
 class NamedLocks:

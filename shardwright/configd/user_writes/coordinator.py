@@ -14,6 +14,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.configd.primary.coordinator_places import END
+from shardwright.configd.primary.locks import ADDING_SHARDS
 from shardwright.configd.primary.primary import Primary
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
@@ -85,11 +86,14 @@ async def _is_over(primary: Primary, document: dict[str, Any]) -> bool:
 
 
 async def _enter(primary: Primary, document: dict[str, Any], phase: Phase) -> None:
-    """Carry out a phase everywhere; no shard is added meanwhile."""
+    """Carry out a phase everywhere; no shard is added meanwhile.
+
+    A shard may wait for a change that waits for a `movePrimary`, whose commit excludes the removal of shards.
+    """
     session = document["session"]
     document |= {"phase": str(phase), "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
     block: bool = document["block"]
-    async with primary.locks.hold("shards"):
+    async with primary.locks.hold(ADDING_SHARDS):
         await _save(primary, document)
         await primary.hang_at(_TYPE, phase)
         await _send_to_shards(primary, document, phase)
