@@ -86,3 +86,17 @@ def test_operations_that_wait_for_a_routing_table_are_counted(placed: Documents)
     added = {name: count - before[name] for name, count in waited().items()}
     assert added.pop("countAllOperations") == sum(added.values()) == 3
     assert added == {"countInserts": 1, "countQueries": 1, "countUpdates": 0, "countDeletes": 0, "countCommands": 1}
+
+
+def test_updates_by_an_id_that_all_shards_get_are_counted(placed: Documents) -> None:
+    def count() -> int:
+        status = placed.database.client.admin.command("serverStatus")
+        found: int = status["metrics"]["query"]["updateOneOpStyleBroadcastWithExactIDCount"]
+        return found
+
+    before = count()
+    placed.update_one({"_id": 1}, {"$set": {"a": 1}})
+    placed.bulk_write([UpdateOne({"_id": 2}, {"$set": {"a": 1}}), UpdateOne({"_id": 3, "key": 1}, {"$set": {"a": 1}})])
+    placed.update_many({"_id": 1}, {"$set": {"a": 2}})
+    placed.delete_one({"_id": 1})
+    assert count() == before + 2

@@ -53,7 +53,7 @@ async def server_status(operation: Operation) -> Reply:
         "transactions": context.transactions.document(),
         "transportSecurity": _transport_security(context),
         "mem": {"bits": 64, "resident": _resident_mb(), "supported": True},
-        "metrics": {"commands": _commands(context), "cursor": _cursors(context)},
+        "metrics": {"commands": _commands(context), "cursor": _cursors(context), "query": _queries(context)},
     }
     uptime = time() - context.started
     # As on a mongod, {<name>: 0} leaves a section out, but no section can be requested alone.
@@ -81,6 +81,11 @@ def _asserts(context: RouterContext) -> dict[str, int]:
         if outcome != "ok"
     )
     return {"regular": 0, "warning": 0, "msg": 0, "user": failed, "tripwire": 0, "rollovers": 0}
+
+
+def _queries(context: RouterContext) -> dict[str, Int64]:
+    # The name of what is not a replacement in MongoDB's code is "op style".
+    return {"updateOneOpStyleBroadcastWithExactIDCount": Int64(context.target_counts.updates_by_id)}
 
 
 def _connections(context: RouterContext) -> dict[str, Any]:

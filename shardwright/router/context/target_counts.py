@@ -16,9 +16,13 @@ class TargetCounts:
 
     As in MongoDB one shard counts as one also if it is the only owner, and a write that goes to all shards of the
     cluster, owners or not, as one to all.
+
+    Attributes:
+        updates_by_id: updates of one document that were sent to all shards, since its ``_id`` alone was given.
     """
 
     def __init__(self) -> None:
+        self.updates_by_id = 0
         self._counts = {command: dict.fromkeys((_ALL, _MANY, _ONE, _UNSHARDED), 0) for command in _COUNTED}
 
     def note(self, command: str, targeted: Collection[str], table: RoutingTable | None) -> None:

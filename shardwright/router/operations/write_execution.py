@@ -328,6 +328,7 @@ class _Execution:
     def _targets(self, routing: CollectionRouting) -> Destinations:
         if self._destinations is None:
             self._destinations = target_batch(self._batch, routing.table, routing.primary)
+            self._operation.context.target_counts.updates_by_id += self._destinations.updates_by_id
         return self._destinations
 
     def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:

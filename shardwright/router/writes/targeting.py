@@ -57,11 +57,13 @@ class Destinations(NamedTuple):
         by_statement: the destination of each.
         has_errors: some statement cannot be targeted.
         has_broadcasts: some statement goes to all shards.
+        updates_by_id: how many updates of one document go to all shards, which only an exact ``_id`` allows.
     """
 
     by_statement: list[Destination]
     has_errors: bool
     has_broadcasts: bool
+    updates_by_id: int = 0
 
     @classmethod
     def of(cls, found: list[Destination]) -> "Destinations":
@@ -92,7 +94,13 @@ def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) ->
         return target_inserts(batch.statements, table)
     if batch.kind is WriteKind.UPDATE:
         updates = [UpdateStatement(statement) for statement in batch.statements]
-        return Destinations.of([target_update(update, table) for update in updates])
+        found = Destinations.of([target_update(update, table) for update in updates])
+        if not found.has_broadcasts:
+            return found
+        by_id = sum(
+            to is ALL_SHARDS and not each.is_multi for each, to in zip(updates, found.by_statement, strict=True)
+        )
+        return found._replace(updates_by_id=by_id)
     deletes = [DeleteStatement(statement) for statement in batch.statements]
     return Destinations.of([target_delete(delete, table) for delete in deletes])
 
