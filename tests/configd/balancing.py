@@ -19,25 +19,27 @@ class SizedShard(FakeShard):
     """A shard with a given size of each collection.
 
     Attributes:
-        sizes: bytes by namespace.
+        sizes: bytes by namespace; anything but a number is sent as it is.
         split_keys: what ``splitVector`` finds.
     """
 
     def __init__(self, set_name: str, address: str) -> None:
         super().__init__(set_name, address)
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, int | str] = {}
         self.split_keys: list[dict[str, Any]] = []
 
     def answer(self, request: Request) -> Mapping[str, Any]:
         """The reply to a command, without ``ok``."""
         if request.name == "_shardsvrGetStatsForBalancing":
             asked = request.document["collections"]
-            return {
-                "stats": [{"namespace": each["ns"], "collSize": Int64(self.sizes.get(each["ns"], 0))} for each in asked]
-            }
+            return {"stats": [{"namespace": each["ns"], "collSize": self._size_of(each["ns"])} for each in asked]}
         if request.name == "splitVector":
             return {"splitKeys": self.split_keys}
         return super().answer(request)
+
+    def _size_of(self, namespace: str) -> Int64 | str:
+        size = self.sizes.get(namespace, 0)
+        return size if isinstance(size, str) else Int64(size)
 
     @property
     def moves(self) -> list[dict[str, Any]]:

@@ -197,6 +197,27 @@ def test_settings_apply_to_moves(world: BalancedWorld) -> None:
     assert move["max"] == {"x": 0}, "by count, whole chunks move"
 
 
+@pytest.mark.parametrize("throttle", ["yes", None, [True]])
+def test_a_throttle_that_is_none_makes_the_balancer_pause(world: BalancedWorld, throttle: object) -> None:
+    uneven(world)
+    world.catalog.config.settings.update_one({"_id": "balancer"}, {"$set": {"_secondaryThrottle": throttle}})
+    world.run_round()
+    assert world.shards["a"].moves == []
+    world.catalog.config.settings.update_one({"_id": "balancer"}, {"$set": {"_secondaryThrottle": 1}})
+    world.start()
+    assert world.wait_moves("a", 1)[0]["secondaryThrottle"] is True
+
+
+def test_a_round_that_fails_unexpectedly_is_not_the_last_one(world: BalancedWorld) -> None:
+    uneven(world)
+    world.shards["a"].sizes["db.uneven"] = "many"
+    world.run_round()
+    assert world.logged_rounds()[-1]["errorOccurred"] is True
+    world.shards["a"].sizes["db.uneven"] = 400 * MB
+    world.start()
+    world.wait_moves("a", 1)
+
+
 def test_collections_that_must_be_left_alone(world: BalancedWorld) -> None:
     uneven(world)
     world.catalog.config.collections.update_one({}, {"$set": {"noBalance": True}})

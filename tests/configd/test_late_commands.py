@@ -19,6 +19,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.pools import ConnectionPools
 from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.fake_shard import fake_shards
 from tests.configd.in_process import WRITES, in_process
 from tests.shardd.mini_cluster import Set
 
@@ -78,6 +79,31 @@ def test_migrations_are_not_forbidden_late(catalog: CatalogUser, coordinator: Ca
     entry = catalog.config.collections.find_one({"_id": sharded.namespace})
     assert entry is not None
     assert "allowMigrations" not in entry
+
+
+@pytest.mark.parametrize("last", ["listDatabases", "_addShard", "setFeatureCompatibilityVersion"])
+def test_a_candidate_hears_nothing_more_from_a_daemon_whose_term_is_over(
+    config_set: Set, catalog: CatalogUser, last: str
+) -> None:
+    """Meanwhile another primary may have added it, and have had it block the writes of users."""
+    term = catalog.client.admin.command("replSetGetStatus")["term"]
+    with fake_shards(f"heard_{last}") as fakes:
+        candidate = fakes[f"heard_{last}"]
+
+        async def check_term() -> None:
+            if candidate.received(last):
+                raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "the term is over")
+
+        async def add() -> None:
+            async with in_process(config_set, term) as daemon:
+                daemon.primary.shards.check_term = check_term
+                with pytest.raises(CommandError) as failure:
+                    await daemon.run({"_configsvrAddShard": candidate.connection_string})
+                assert failure.value.code == ErrorCode.InterruptedDueToReplStateChange
+
+        trio.run(add)
+        assert last in candidate.commands[-1]
+    assert catalog.config.shards.find_one({"host": candidate.connection_string}) is None
 
 
 class PausedDaemon:

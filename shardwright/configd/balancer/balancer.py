@@ -70,10 +70,8 @@ class Balancer:
         started = trio.current_time()
         try:
             moves = await Round(self._primary, self._configuration, self._metrics).decide()
-        except (CommandError, BackendError) as error:
-            self._metrics.failed_rounds.add()
-            logger.warning("A round failed", error=str(error))
-            await self._log_round(started, {"errorOccurred": True, "errmsg": str(error)})
+        except Exception as error:
+            await self._note_failure(started, error)
             return False
         finally:
             self._metrics.round_seconds = trio.current_time() - started
@@ -87,11 +85,27 @@ class Balancer:
 
     async def _make_moves(self, moves: Moves, started: float, over: trio.Event) -> None:
         with self._primary.balancer_rounds.moving():
-            await moves.make()
+            try:
+                await moves.make()
+            except Exception as error:
+                await self._note_failure(started, error)
+            else:
+                counts = {"candidateChunks": len(moves.decisions.moves), "chunksMoved": moves.moved}
+                await self._log_round(started, {"errorOccurred": False, **counts})
             self._metrics.round_seconds = trio.current_time() - started
-            counts = {"candidateChunks": len(moves.decisions.moves), "chunksMoved": moves.moved}
-            await self._log_round(started, {"errorOccurred": False, **counts})
         over.set()
+
+    async def _note_failure(self, started: float, error: Exception) -> None:
+        """Note that a round failed, even if for a reason that nobody has thought of.
+
+        Such a reason must not end the daemon: the next round would end the next primary's too.
+        """
+        self._metrics.failed_rounds.add()
+        if isinstance(error, CommandError | BackendError):
+            logger.warning("A round failed", error=str(error))
+        else:
+            logger.exception("A round failed unexpectedly")
+        await self._log_round(started, {"errorOccurred": True, "errmsg": str(error)})
 
     async def _log_round(self, started: float, details: dict[str, Any]) -> None:
         milliseconds = int((trio.current_time() - started) * 1000)

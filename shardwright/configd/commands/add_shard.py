@@ -60,7 +60,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
         if not target.set_name:
             await _check_lone_host(target)
         async with primary.shards.candidate(target) as client:
-            whole = await _check_set(client, target)
+            whole = await _check_set(primary, client, target)
             find_existing(whole, name, max_size, shards)
             shard = ShardEntry(shard_name(whole, name), str(whole), max_size=max_size)
             if any(shard.id == other.id for other in shards):
@@ -68,7 +68,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             databases = await _check_databases(primary, client, whole)
             await _identify(primary, client, shard)
             for setting in await settings(primary):
-                await _ask(client, setting)
+                await _ask(primary, client, setting)
             await _block_user_writes(primary, client)
         await _enter(primary, shard, databases)
         primary.shard_hosts.follow(shard)
@@ -86,12 +86,12 @@ async def _check_lone_host(target: ConnectionString) -> None:
     check_hello(target, connection.hello)
 
 
-async def _check_set(client: ReplicaSetClient, target: ConnectionString) -> ConnectionString:
-    return check_hello(target, await _ask(client, {"hello": 1}))
+async def _check_set(primary: Primary, client: ReplicaSetClient, target: ConnectionString) -> ConnectionString:
+    return check_hello(target, await _ask(primary, client, {"hello": 1}))
 
 
 async def _check_databases(primary: Primary, client: ReplicaSetClient, target: ConnectionString) -> list[str]:
-    reply = await _ask(client, {"listDatabases": 1, "nameOnly": True})
+    reply = await _ask(primary, client, {"listDatabases": 1, "nameOnly": True})
     entries = await primary.catalog.find("databases", {})
     primaries = {entry["_id"]: entry["primary"] for entry in entries}
     return check_databases(target, (database["name"] for database in reply["databases"]), primaries)
@@ -103,7 +103,7 @@ async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntr
     Its own collection of sessions is dropped, because a cluster keeps sessions in one sharded collection.
     """
     try:
-        await _ask(client, {"drop": "system.sessions", "writeConcern": _MAJORITY}, db="config")
+        await _ask(primary, client, {"drop": "system.sessions", "writeConcern": _MAJORITY}, db="config")
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise
@@ -112,16 +112,16 @@ async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntr
         "clusterId": primary.catalog.cluster_id,
         "configsvrConnectionString": str(primary.config_servers()),
     }
-    await _ask(client, {"_addShard": 1, "shardIdentity": identity, "writeConcern": _MAJORITY})
+    await _ask(primary, client, {"_addShard": 1, "shardIdentity": identity, "writeConcern": _MAJORITY})
 
 
 async def _block_user_writes(primary: Primary, client: ReplicaSetClient) -> None:
     """Have the new shard block the writes of users just as the cluster does."""
     command = {"_shardsvrSetUserWriteBlockMode": 1, "writeConcern": _MAJORITY}
     for phase in Phase:
-        await _ask(client, {**command, "global": False, "phase": str(phase)})
+        await _ask(primary, client, {**command, "global": False, "phase": str(phase)})
     for phase in await UserWriteBlock(primary.catalog.mongod).phases():
-        await _ask(client, {**command, "global": True, "phase": str(phase)})
+        await _ask(primary, client, {**command, "global": True, "phase": str(phase)})
 
 
 async def _enter(primary: Primary, shard: ShardEntry, databases: list[str]) -> None:
@@ -144,7 +144,15 @@ async def _enter(primary: Primary, shard: ShardEntry, databases: list[str]) -> N
     logger.info("Added a shard", shard=shard.id, host=shard.host, databases=databases)
 
 
-async def _ask(client: ReplicaSetClient, command: dict[str, Any], *, db: str = "admin") -> dict[str, Any]:
+async def _ask(
+    primary: Primary, client: ReplicaSetClient, command: dict[str, Any], *, db: str = "admin"
+) -> dict[str, Any]:
+    """Run a command on the set, but not in a later term, when it may be a shard and know newer settings.
+
+    Raises:
+        CommandError: it failed, or the set could not be reached; InterruptedDueToReplStateChange, the term is over.
+    """
+    await primary.shards.check_term()
     try:
         return await client.command(db, command)
     except BackendError as error:

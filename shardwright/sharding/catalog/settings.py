@@ -105,7 +105,7 @@ class BalancerSettings:
         return cls(
             mode="off" if optional(document, "stopped", bool) else mode,
             active_window=window,
-            secondary_throttle=document.get("_secondaryThrottle"),
+            secondary_throttle=_secondary_throttle(document),
             wait_for_delete=optional(document, "_waitForDelete", bool) or False,
             attempt_to_balance_jumbo_chunks=optional(document, "attemptToBalanceJumboChunks", bool) or False,
             policy=policy,
@@ -131,6 +131,16 @@ class BalancerSettings:
         if self.policy != POLICY_DEFAULT:
             document["balancerPolicy"] = self.policy
         return document
+
+
+def _secondary_throttle(settings: Mapping[str, Any]) -> bool | Mapping[str, Any] | None:
+    """The field ``_secondaryThrottle``; as in MongoDB, a number counts as a boolean.
+
+    Raises:
+        CommandError: TypeMismatch.
+    """
+    value = optional(settings, "_secondaryThrottle", bool, int, float, Mapping)
+    return bool(value) if isinstance(value, int | float) else value
 
 
 @dataclass(frozen=True, slots=True)
