@@ -307,6 +307,11 @@ def test_metrics_of_commands() -> None:
             73,
             "{aggregate: 1} is not valid for an empty pipeline.",
         ),
+        (
+            {"aggregate": 1, "pipeline": []},
+            9,
+            "The 'cursor' option is required, except for aggregate with the explain argument",
+        ),
         ({"count": 5}, 73, "collection name has invalid type int"),
         ({"find": 5}, 2, "collection name has invalid type int"),
         ({"killCursors": "", "cursors": []}, 73, "Invalid namespace specified 'admin.'"),

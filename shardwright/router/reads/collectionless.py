@@ -2,6 +2,7 @@
 
 from bson.decimal128 import Decimal128
 
+from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -14,7 +15,7 @@ def check_collectionless(request: Request, pipeline: Pipeline) -> None:
     """Refuse an ``aggregate`` whose argument is neither a collection's name nor 1.
 
     Raises:
-        CommandError: TypeMismatch, FailedToParse; InvalidNamespace, it has no stages.
+        CommandError: TypeMismatch, FailedToParse; InvalidNamespace, it has no stages; see also `batch_size`.
     """
     kind = next(iter(request.fields.values()))[0]
     if kind not in (INT32, INT64, DOUBLE, DECIMAL128):
@@ -26,4 +27,5 @@ def check_collectionless(request: Request, pipeline: Pipeline) -> None:
             "Invalid command format: the 'aggregate' field must specify a collection name or 1",
         )
     if not pipeline.stages:
+        batch_size(request)  # which mongod looks at first
         raise CommandError(ErrorCode.InvalidNamespace, "{aggregate: 1} is not valid for an empty pipeline.")
