@@ -52,6 +52,23 @@ def test_changes_that_are_asked_for_at_once_are_made_one_after_the_other(
     assert version(mongod) == "6.0"
 
 
+def test_a_database_moves_while_a_shard_does_not_answer(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
+    catalog.run({"_configsvrCreateDatabase": "moving_on", "primaryShardId": "a"})
+    may_answer = shards["a"].held[VERSION] = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        down = pool.submit(catalog.run, {VERSION: "5.0"})
+        try:
+            eventually(lambda: bool(shards["a"].received(VERSION)), what="the change has reached a shard")
+            entry = catalog.config.databases.find_one({"_id": "moving_on"})
+            assert entry is not None
+            move = {"to": "b", "expectedDatabaseVersion": entry["version"], "maxTimeMS": 20_000}
+            catalog.run({"_configsvrCommitMovePrimary": "moving_on", **move})
+        finally:
+            may_answer.set()
+        down.result(20)
+    catalog.run({VERSION: "6.0"})
+
+
 def test_a_shard_that_fails_is_told_and_the_others_have_been_asked(
     catalog: CatalogUser, shards: dict[str, FakeShard], mongod: MongoClient[dict[str, object]]
 ) -> None:

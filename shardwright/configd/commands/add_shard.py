@@ -7,7 +7,7 @@ from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.cluster_settings import settings
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
-from shardwright.configd.primary.locks import ADDING_SHARDS
+from shardwright.configd.primary.locks import ADDING_SHARDS, CLUSTER_SETTINGS
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_candidate import (
     check_databases,
@@ -52,7 +52,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
     max_size = operation.arguments.value(b"maxSize")
     primary = operation.primary
     # One at a time: two candidates may have a database of the same name.
-    async with primary.locks.hold(ADDING_SHARDS, "shards"):
+    async with primary.locks.hold(ADDING_SHARDS, CLUSTER_SETTINGS):
         shards = await primary.catalog.shards()
         existing = find_existing(target, name, max_size, shards)
         if existing is not None:

@@ -12,6 +12,7 @@ import trio
 
 from shardwright.configd.commands.command_registry import WriteConcernRule, config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.locks import CLUSTER_SETTINGS
 from shardwright.configd.primary.primary import Primary
 from shardwright.wire.errors import CommandError
 
@@ -66,7 +67,7 @@ def _without_names(parameter: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _set_everywhere(primary: Primary, setting: Mapping[str, Any]) -> None:
     errors: list[CommandError] = []
-    async with primary.locks.hold("shards"):
+    async with primary.locks.hold(CLUSTER_SETTINGS):
         await primary.catalog.mongod.command("admin", setting)
         shards = await primary.catalog.shards()
 

@@ -5,6 +5,7 @@ from typing import Any
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.locks import REMOVING_SHARDS
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.versions import DatabaseVersion
@@ -44,7 +45,7 @@ async def commit_move_primary(operation: Operation) -> dict[str, Any]:
         transaction.put("databases", [{**document, **entry.moved_to(to, moved_at).to_document()}])
 
     # Not while a shard is being removed, which is allowed only as long as it has no databases.
-    async with operation.primary.locks.hold("shards", f"db:{name.lower()}"):
+    async with operation.primary.locks.hold(REMOVING_SHARDS, f"db:{name.lower()}"):
         await operation.primary.catalog.transaction(work)
     logger.info("A database has another primary shard", db=name, shard=to)
     return {}

@@ -7,6 +7,7 @@ from bson.int64 import Int64
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.locks import REMOVING_SHARDS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -25,7 +26,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
             zone that has ranges.
     """
     shard_id, primary = operation.subject, operation.primary
-    async with primary.locks.hold("shards", "zones"):
+    async with primary.locks.hold(REMOVING_SHARDS, "zones"):
         shard = await primary.catalog.shard(shard_id)
         if not shard.is_draining:
             await primary.catalog.transaction(lambda transaction: _begin(transaction, shard_id))

@@ -10,10 +10,16 @@ from typing import Final
 
 import trio
 
-ADDING_SHARDS: Final = "adding shards"
-"""Held while a shard is added, and by what has to reach all shards, however long some of them take.
+# The list of shards has several locks, since some of their holders wait for shards, and others with a critical section.
 
-What it waits for may itself need the lock ``shards``, to move databases: see `configd.user_writes.coordinator`."""
+ADDING_SHARDS: Final = "adding shards"
+"""Held while a shard is added, and by the phases of a write block, which shards may hold up for long."""
+
+CLUSTER_SETTINGS: Final = "cluster settings"
+"""Held by what sets something on all shards, which a shard that is added then has to get too."""
+
+REMOVING_SHARDS: Final = "removing shards"
+"""Held by the removal of a shard, and by what gives a shard something for which it must not be removed."""
 
 
 class NamedLocks:

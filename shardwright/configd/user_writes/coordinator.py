@@ -86,10 +86,7 @@ async def _is_over(primary: Primary, document: dict[str, Any]) -> bool:
 
 
 async def _enter(primary: Primary, document: dict[str, Any], phase: Phase) -> None:
-    """Carry out a phase everywhere; no shard is added meanwhile.
-
-    A shard may wait for a change that waits for a `movePrimary`, whose commit excludes the removal of shards.
-    """
+    """Carry out a phase everywhere; no shard is added meanwhile."""
     session = document["session"]
     document |= {"phase": str(phase), "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
     block: bool = document["block"]
