@@ -17,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.document_fields import optional, required, required_uuid
+from shardwright.sharding.document_fields import documents, optional, required, required_uuid
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import ChunkVersion
@@ -150,7 +150,7 @@ class Chunk:
             version=ChunkVersion.from_lastmod(required(document, "lastmod", Timestamp), epoch, timestamp),
             history=tuple(
                 ChunkHistory(required(entry, "validAfter", Timestamp), required(entry, "shard", str))
-                for entry in optional(document, "history", list) or ()
+                for entry in documents(document, "history")
             ),
             jumbo=optional(document, "jumbo", bool),
         )
@@ -187,7 +187,10 @@ class Chunk:
 
 @lru_cache(4096)  # the chunks of a collection that was sharded at once share one history
 def _read_history(array: bytes) -> tuple[tuple[int, str], ...]:
-    entries = rawbson.array_documents(array, (rawbson.ARRAY, 0, 0, len(array)))
+    try:
+        entries = rawbson.array_documents(array, (rawbson.ARRAY, 0, 0, len(array)))
+    except rawbson.InvalidBSONError as error:
+        raise _wrong_type("history") from error
     return tuple(_read_history_entry(entry) for entry in entries)
 
 
@@ -202,8 +205,12 @@ def _raw_field(document: bytes, fields: Mapping[bytes, rawbson.Span], name: byte
     if span is None:
         raise _missing(name.decode())
     if span[0] != kind:
-        raise CommandError(ErrorCode.TypeMismatch, f'"{name.decode()}" had the wrong type in a chunk document')
+        raise _wrong_type(name.decode())
     return document[span[2] : span[3]]
+
+
+def _wrong_type(name: str) -> CommandError:
+    return CommandError(ErrorCode.TypeMismatch, f'"{name}" had the wrong type in a chunk document')
 
 
 def _missing(name: str) -> CommandError:

@@ -23,6 +23,21 @@ def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # no
     return _checked(document, name, kinds)
 
 
+def documents(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The documents of an array, none when the field is absent.
+
+    Raises:
+        CommandError: TypeMismatch.
+    """
+    found = optional(document, name, list) or []
+    for each in found:
+        if not isinstance(each, Mapping):
+            raise CommandError(
+                ErrorCode.TypeMismatch, f'"{name}" had the wrong type. Expected objects, found {type(each).__name__}'
+            )
+    return found
+
+
 def optional(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds, or None
     """The value of a field, None when it is absent.
 

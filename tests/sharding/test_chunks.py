@@ -68,7 +68,8 @@ def test_placement_from_raw_bytes_is_that_of_the_decoded_document() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "code"), [("shard", None, 14), ("min", 5, 14), ("lastmod", 1, 14), ("history", {}, 14)]
+    ("field", "value", "code"),
+    [("shard", None, 14), ("min", 5, 14), ("lastmod", 1, 14), ("history", {}, 14), ("history", [1], 14)],
 )
 def test_documents_with_wrong_types(field: str, value: object, code: int) -> None:
     document = moved_chunk().to_document() | {field: value}
