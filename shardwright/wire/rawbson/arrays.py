@@ -1,6 +1,9 @@
 """Arrays of documents: taking them apart, and putting them together."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct
+from struct import error as struct_error
 from typing import Final
 
 from shardwright.wire.rawbson.building import from_elements
@@ -17,8 +20,11 @@ from shardwright.wire.rawbson.types import (
 _unpack_int32 = INT32_STRUCT.unpack_from
 
 _HEADERS: Final = tuple(b"%c%d\0" % (OBJECT, number) for number in range(1_024))
-_SIZED_HEADERS: Final = tuple((header, len(header)) for header in _HEADERS)
-"""What stands before each document of an array, and the length of that."""
+"""What stands before each document of an array."""
+
+_HEADER_READERS: Final = {size: Struct(f"<{size}si").unpack_from for size in map(len, _HEADERS)}
+_READ_HEADERS: Final = tuple((header, len(header), _HEADER_READERS[len(header)]) for header in _HEADERS)
+"""With each header its length, and what reads it together with the length of the document."""
 
 
 class DocumentArray:
@@ -60,17 +66,16 @@ class DocumentArray:
         # This does not call `spans`, because migrations split millions of documents here. What servers send is tried
         # first: names that count from 0. `_take_any` is for any names, and finds what is wrong.
         found: list[bytes] = []
-        data, position, end = self._data, self._position, self._end
-        starts_with, number = data.startswith, self._number
-        for header, header_bytes in _SIZED_HEADERS[number : number + count]:
-            value_start = position + header_bytes
-            if not starts_with(header, position) or value_start + DOCUMENT_BYTES_MIN > end:
-                break
-            value_end = value_start + _unpack_int32(data, value_start)[0]
-            if not value_start + DOCUMENT_BYTES_MIN <= value_end <= end:
-                break
-            found.append(data[value_start:value_end])
-            position = value_end
+        data, position, end, number = self._data, self._position, self._end, self._number
+        with suppress(struct_error):  # the data ends
+            for header, header_bytes, read in _READ_HEADERS[number : number + count]:
+                name, length = read(data, position)
+                value_start = position + header_bytes
+                value_end = value_start + length
+                if name != header or length < DOCUMENT_BYTES_MIN or value_end > end:
+                    break
+                found.append(data[value_start:value_end])
+                position = value_end
         self._position = position
         self._number = number + len(found)
         if len(found) < count:
