@@ -25,7 +25,7 @@ async def append_oplog_note(operation: Operation) -> Reply:
     body = bson.encode({"appendOplogNote": 1, "data": raw_document(data), "writeConcern": MAJORITY, "$db": "admin"})
     shards = await operation.context.shards.all_ids()
     replies = await scatter(operation, {shard: op_msg(body, request_id=next_request_id()) for shard in shards})
-    return merge_raw(replies, connection_strings(operation))
+    return merge_raw(replies, await connection_strings(operation, replies))
 
 
 def _data(request: Request) -> bytes:

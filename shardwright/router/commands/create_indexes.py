@@ -30,7 +30,7 @@ async def create_indexes(operation: Operation) -> Reply:
             return await _by_primary_shard(operation, routing, body)
 
         replies = await with_routing(operation, operation.namespace, attempt, create_database=True)
-        return merge_raw(replies, connection_strings(operation))
+        return merge_raw(replies, await connection_strings(operation, replies))
 
     return await on_buckets_if_sharded(operation, create)
 

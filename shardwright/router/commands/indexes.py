@@ -87,7 +87,7 @@ async def set_index_commit_quorum(operation: Operation) -> Reply:
     arguments.strings(b"indexNames")
     arguments.required_value(b"commitQuorum")
     _, replies = await send_to_owning_shards(operation, operation.namespace)
-    return merge_raw(replies, connection_strings(operation))
+    return merge_raw(replies, await connection_strings(operation, replies))
 
 
 def _shard_of_lowest_chunk(routing: CollectionRouting) -> str:

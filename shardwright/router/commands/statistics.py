@@ -79,6 +79,6 @@ async def db_stats(operation: Operation) -> Reply:
     if isinstance(scale, bool) or not isinstance(scale, int | float) or clamp_int64(scale) < 1:
         raise CommandError(ErrorCode.BadValue, "Scale must be greater than zero")
     replies = await read_all_shards(operation)
-    merged = merge_raw(replies, connection_strings(operation))
+    merged = merge_raw(replies, await connection_strings(operation, replies))
     answers = [answer_of(reply) for reply in replies if reply.error is None]
     return merged | merge_database_stats(request.db, answers, scale=clamp_int64(scale))

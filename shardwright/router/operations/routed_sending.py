@@ -3,7 +3,7 @@
 Each function sends again when a shard says that the router's knowledge is out of date, with what it knows then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database, with_routing
@@ -101,6 +101,13 @@ async def read_all_shards(
     return await scatter(operation, dict.fromkeys(shards, frame), preference=chosen, may_repeat=True)
 
 
-def connection_strings(operation: Operation) -> dict[str, str]:
-    """``set/host:port,…`` of all shards that are known, by name."""
-    return {shard.id: shard.connection_string for shard in operation.context.shards.known()}
+async def connection_strings(operation: Operation, replies: Iterable[ShardReply]) -> dict[str, str]:
+    """``set/host:port,…`` of shards by name, among them those that have replied and have not been removed since.
+
+    Raises:
+        CommandError: a shard is new, and the list of shards could not be read.
+    """
+    shards = operation.context.shards
+    if any(shards.get_known(reply.shard_id) is None for reply in replies):
+        await shards.reload()
+    return {shard.id: shard.connection_string for shard in shards.known()}

@@ -1,13 +1,15 @@
 """Sending commands to shards, including this one, as a coordinator or a donor does."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+
+Answer = TypeVar("Answer")
 
 
 async def send_to_shard(
@@ -63,6 +65,16 @@ async def send_to_other_shards(context: ShardContext, db: str, command: Mapping[
     """Run a command on all other shards of the cluster; see `send_to_shards`."""
     me = context.require_identity().shard_name
     return await send_to_shards(context, [each for each in await all_shard_ids(context) if each != me], db, command)
+
+
+async def by_hosts(context: ShardContext, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    """What shards have answered, by their hosts in place of their ids, as ``raw`` shows it.
+
+    The list of shards is read now: one of them may have been added while the others were asked. One that has been
+    removed since keeps its id.
+    """
+    shards = await (await context.catalog()).shards()
+    return {shards[each].host if each in shards else each: answers[each] for each in sorted(answers)}
 
 
 async def all_shard_ids(context: ShardContext) -> list[str]:

@@ -15,6 +15,7 @@ from bson.binary import Binary
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.index_creations import IndexCreation
+from shardwright.shardd.context.other_shards import by_hosts
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
@@ -62,14 +63,13 @@ class DropIndexes(IndexChange):
         Raises:
             CommandError: IndexNotFound, no shard has them; or a shard's error, with ``raw``.
         """
-        catalog = await self.context.catalog()
-        table, shards = await self.read_routing(), await catalog.shards()
+        table = await self.read_routing()
         is_first = self.phase is None
         if table is None:
             outcomes = await self._drop_here() if is_first else {}
         else:
             outcomes = await self._drop(table)
-        raw = {shards[shard].host: reply_of(outcome) for shard, outcome in sorted(outcomes.items())}
+        raw = await by_hosts(self.context, {shard: reply_of(outcome) for shard, outcome in outcomes.items()})
         error = _error_of_all(outcomes)
         # An earlier attempt may have dropped them.
         if error is not None and (is_first or error.code != ErrorCode.IndexNotFound):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from bson.binary import Binary
 
-from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
+from shardwright.shardd.context.other_shards import all_shard_ids, by_hosts, send_to_shard, send_to_shards
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
 from shardwright.shardd.ddl.coordinators.granularity_change import BLOCK_SHARDS, UPDATE_SHARDS, GranularityChange
@@ -53,19 +53,18 @@ class ModifyCollection(Coordinator):
         if self.phase is None:
             await check_expected_uuid(self.context.mongod, self.namespace, self._request.get("collectionUUID"))
         table = await self.read_routing()
-        shards = await (await self.context.catalog()).shards()
         if table is None:
             with self.point_of_no_return():
                 results = await self._send({self._me}, self._participant_command(perform_view_change=True))
             # As in MongoDB, what the only shard says is at the top, too.
             changed = {name: value for name, value in results[self._me].items() if name != "ok"}
-            return {**changed, "raw": {shards[self._me].host: changed}}
+            return {**changed, "raw": await by_hosts(self.context, {self._me: changed})}
         granularity = self._new_granularity(table)
         if granularity is None:
             results = await self._modify_sharded(table)
         else:
             results = await self._modify_buckets(table, granularity)
-        return {"raw": {shards[shard_id].host: result for shard_id, result in sorted(results.items())}}
+        return {"raw": await by_hosts(self.context, results)}
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
