@@ -12,6 +12,7 @@ from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
 from shardwright.shardd.local_mongod.raw_replies import is_ok
+from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
 from shardwright.shardd.metadata.causal_reads import CausalReads
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
@@ -156,26 +157,27 @@ class VersionedOperations:
         is_write: bool,
     ) -> bytes | None:
         """Run an operation that has just been counted in; the placement of that moment applies to all of it."""
-        operations, orphans, table = state.operations, state.orphans, state.table
+        operations, placement = state.operations, AdmittedPlacement.of(state)
         if involved and is_snapshot_read(request):
             # Only now it is known what is behind views.
             await in_own_task()
             await self._snapshot_reads.wait_decided(request, [each.involved.state.namespace for each in involved])
         if transaction is not None:
-            orphans = await self._prepare_statement(transaction, state, request)
+            placement = await self._prepare_statement(transaction, state, placement, request)
         if transaction is not None or READ_CONCERN in request.fields:
-            databases = self._databases_read(request, state, involved)
+            databases = self._databases_read(request, placement, involved)
             check_not_moved_since(databases, transaction, partial(snapshot_time, request))
         history = self._shard.history_table
         if TXN_NUMBER in request.fields and history.sessions:
             write = maybe_retried_write(history, request)
             if write is not None:
                 await in_own_task()
-                run = partial(self._run_admitted, exchange, state, orphans)
+                run = partial(self._run_admitted, exchange, state, placement)
                 reply = await answer_retried_write(self._context.mongod, history, request, write, run)
                 if reply is not None:
                     return reply
-        reply = await self._run_admitted(exchange, state, orphans, request)
+        reply = await self._run_admitted(exchange, state, placement, request)
+        table = placement.table
         if table is not None:
             if is_write:
                 self._shard.auto_splitter.observe(request, reply, state, table)
@@ -211,25 +213,29 @@ class VersionedOperations:
 
     @may_run_in_reactor
     async def _prepare_statement(
-        self, transaction: OpenTransaction, state: NamespaceState, request: Request
-    ) -> OwnershipFilter | None:
-        """Check that an admitted statement fits the snapshot of its transaction; returns the filter for that."""
+        self, transaction: OpenTransaction, state: NamespaceState, placement: AdmittedPlacement, request: Request
+    ) -> AdmittedPlacement:
+        """Check that an admitted statement fits the snapshot of its transaction; returns the placement in that."""
         if not transaction.has_snapshot:
             transaction.note_snapshot(snapshot_time(request))
-        check_not_moved(transaction, state, request)
-        table, time = state.table, transaction.snapshot_time
-        if table is None or READ_CONCERN in request.fields:
-            return state.orphans  # if it reads at a time, `_run_admitted` replaces that
+        table, time = placement.table, transaction.snapshot_time
+        if table is None:
+            return placement
+        check_not_moved(transaction, state, table, request)
+        if READ_CONCERN in request.fields:
+            return placement  # if it reads at a time, `_run_admitted` replaces the filter
         if time is not None:
             await in_own_task()
-            return await ownership_at(self._shard.range_deletions, table, state.shard, time)
-        return snapshot_filter(transaction, state, table)
+            orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
+        else:
+            orphans = snapshot_filter(transaction, state, table)
+        return placement._replace(orphans=orphans)
 
     def _databases_read(
-        self, request: Request, state: NamespaceState, involved: Sequence[Entry]
+        self, request: Request, placement: AdmittedPlacement, involved: Sequence[Entry]
     ) -> Iterator[DatabaseState]:
         """The databases of the unsharded collections that an operation uses."""
-        if state.table is None and DATABASE_VERSION in request.fields:
+        if placement.table is None and DATABASE_VERSION in request.fields:
             yield self._context.database(request.db)
         for entry in involved:
             yield entry.involved.database
@@ -268,35 +274,44 @@ class VersionedOperations:
 
     @may_run_in_reactor
     async def _run_admitted(
-        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter | None, request: Request
+        self, exchange: TermExchange, state: NamespaceState, placement: AdmittedPlacement, request: Request
     ) -> bytes | None:
-        table = state.table
+        table, orphans = placement.table, placement.orphans
         if table is not None:
             if READ_CONCERN in request.fields and (time := snapshot_time(request)) is not None:
                 await in_own_task()
                 orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
             if orphans is not None:
                 await in_own_task()
-                run = partial(self._run_without_orphans, exchange, state, orphans, request)
+                run = partial(self._run_without_orphans, exchange, state, placement, orphans, request)
                 return await without_filter_in_errors(self._context.mongod, request, run)
-        return await self._run_filtered(exchange, state, request)
+        return await self._run_filtered(exchange, state, placement, request)
 
     async def _run_without_orphans(
-        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter, request: Request
+        self,
+        exchange: TermExchange,
+        state: NamespaceState,
+        placement: AdmittedPlacement,
+        orphans: OwnershipFilter,
+        request: Request,
     ) -> bytes | None:
         namespace = Namespace.parse(state.namespace)
-        time_series = None if state.table is None else state.table.collection.time_series
+        time_series = None if placement.table is None else placement.table.collection.time_series
         filtered = await without_orphans(request, self._context.mongod, namespace, orphans, time_series)
         if time_series is not None and filtered is not request and is_about_measurements(request):
             return await CountedMeasurements(exchange, namespace, filtered, time_series).run()
-        return await self._run_filtered(exchange, state, filtered)
+        return await self._run_filtered(exchange, state, placement, filtered)
 
     @may_run_in_reactor
-    async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
-        special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
-        if special is not None:
+    async def _run_filtered(
+        self, exchange: TermExchange, state: NamespaceState, placement: AdmittedPlacement, request: Request
+    ) -> bytes | None:
+        table = placement.table
+        special = None if table is None else SHARDED_OPERATIONS.get(request.name)
+        if table is not None and special is not None:
+            mongod, previews = self._context.mongod, self._shard.previews
             reply = await special(
-                ShardedOperation(self._context.mongod, self._shard.previews, exchange, request, state)
+                ShardedOperation(mongod, previews, exchange, request, state, table, placement.mutable_key)
             )
             if reply is not None:
                 await exchange.confirm()

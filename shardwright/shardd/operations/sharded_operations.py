@@ -23,6 +23,8 @@ from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangin
 from shardwright.shardd.shard_key_updates.key_changing_updates import KeyChangingUpdates
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -40,6 +42,8 @@ class ShardedOperation:
     upstream: TermExchange
     request: Request
     state: NamespaceState
+    table: RoutingTable
+    mutable_key: ShardKeyPattern | None
 
     @property
     def namespace(self) -> Namespace:
@@ -49,14 +53,13 @@ class ShardedOperation:
     @property
     def default_collation(self) -> Mapping[str, Any] | None:
         """The collation of operations that name none."""
-        assert self.state.table is not None
-        return self.state.table.collection.default_collation
+        return self.table.collection.default_collation
 
 
 @may_run_in_reactor
 async def update(operation: ShardedOperation) -> bytes | None:
     """Run updates that may change a shard key as `KeyChangingUpdates`."""
-    pattern = operation.state.mutable_key
+    pattern = operation.mutable_key
     if pattern is None or IS_TIME_SERIES_NAMESPACE in operation.request.fields:
         return None  # routers send no update of measurements that may change a shard key
     for statement in operation.request.documents(b"updates"):
@@ -67,14 +70,14 @@ async def update(operation: ShardedOperation) -> bytes | None:
         collated = is_collated(statement, fields.get(b"collation"), operation.default_collation)
         if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern, is_collated=collated):
             await in_own_task()
-            return await KeyChangingUpdates(_key_changing(operation)).run()
+            return await KeyChangingUpdates(_key_changing(operation, pattern)).run()
     return None
 
 
 @may_run_in_reactor
 async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     """Run a findAndModify that may change a shard key as `key_changing_find_and_modify`."""
-    request, pattern = operation.request, operation.state.mutable_key
+    request, pattern = operation.request, operation.mutable_key
     modification = request.fields.get(b"update")
     if pattern is None or modification is None or request.get(b"remove"):
         return None  # nor may one remove and update, which mongod reports
@@ -83,25 +86,23 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):
         return None
     await in_own_task()
-    return await key_changing_find_and_modify(_key_changing(operation))
+    return await key_changing_find_and_modify(_key_changing(operation, pattern))
 
 
 @may_run_in_reactor
 async def create_indexes(operation: ShardedOperation) -> bytes | None:
     """Refuse unique indexes that do not begin with the shard key."""
-    assert operation.state.table is not None
     check_not_resharding(operation.state)
-    check_created_indexes(operation.request, operation.state.table)
+    check_created_indexes(operation.request, operation.table)
     return None
 
 
 @may_run_in_reactor
 async def drop_indexes(operation: ShardedOperation) -> bytes | None:
     """Keep an index that supports the shard key."""
-    table = operation.state.table
-    assert table is not None
     check_not_resharding(operation.state)
     await in_own_task()
+    table = operation.table
     if operation.request.get(b"index") in ("*", ["*"]):
         return await drop_all_but_needed(operation.upstream, operation.request, operation.namespace, table)
     await check_dropped_indexes(operation.upstream, operation.request, operation.namespace, table)
@@ -118,19 +119,16 @@ async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
     raise CommandError(ErrorCode.IllegalOperation, "You can't convertToCapped a sharded collection")
 
 
-def _key_changing(operation: ShardedOperation) -> KeyChangingRequest:
-    state = operation.state
-    assert state.table is not None
-    assert state.mutable_key is not None
+def _key_changing(operation: ShardedOperation, mutable_key: ShardKeyPattern) -> KeyChangingRequest:
     return KeyChangingRequest(
         operation.previews,
         operation.mongod,
         operation.upstream,
         operation.request,
         operation.namespace,
-        state.table,
-        state.mutable_key,
-        state.shard,
+        operation.table,
+        mutable_key,
+        operation.state.shard,
     )
 
 
