@@ -31,6 +31,7 @@ async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
                 f"cannot become shard {identity.shard_name} of cluster {identity.cluster_id}: this is already shard "
                 f"{current.shard_name} of cluster {current.cluster_id}",
             )
+        await _end_former_membership(shard, current)
     document = identity.to_document()
     update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
     await shard.context.mongod.write(
@@ -38,6 +39,17 @@ async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
     )
     shard.context.adopt_identity(identity)
     return {}
+
+
+async def _end_former_membership(shard: ShardComponents, identity: ShardIdentity) -> None:
+    """Admit what coordinators had made wait when this shard was removed: they do not reach it any more.
+
+    Nothing is done on a shard of the cluster, which this command reaches only if it comes late.
+    """
+    catalog = await shard.context.catalog()
+    if identity.shard_name not in await catalog.shards():
+        await shard.renames.abandon()
+        await shard.blocked.abandon()
 
 
 @command("shardingState", admin_only=True, primary_only=False, needs_identity=False)

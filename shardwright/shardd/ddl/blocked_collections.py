@@ -71,6 +71,17 @@ class BlockedCollections:
             await self._documents.remove(str(namespace))
         leave(state, _reason(namespace))
 
+    async def abandon(self) -> None:
+        """Admit operations on all collections again, which nobody unblocks on a shard that has been removed.
+
+        Raises:
+            CommandError, BackendError: mongod failed.
+        """
+        for document in await self._documents.all():
+            if document["reason"].get("command") == _COMMAND:
+                await self._documents.remove(document["_id"])
+                leave(self._context.namespace(document["_id"]), document["reason"])
+
 
 def _reason(namespace: Namespace) -> dict[str, str]:
     return {"command": _COMMAND, "ns": str(namespace)}

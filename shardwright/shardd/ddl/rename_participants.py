@@ -165,6 +165,18 @@ class RenameParticipants:
             for state in self._states(rename):
                 leave(state, rename.reason)
 
+    async def abandon(self) -> None:
+        """Forget all renames, which nobody ends on a shard that has been removed.
+
+        Raises:
+            CommandError, BackendError: mongod failed.
+        """
+        for document in await self._documents.all():
+            rename = LocalRename.from_document(document)
+            await self._documents.remove(str(rename.source))
+            for state in self._states(rename):
+                leave(state, rename.reason)
+
     def _states(self, rename: LocalRename) -> list[NamespaceState]:
         """The states of both names, in an order that is the same for all renames."""
         return [self._context.namespace(name) for name in sorted({str(rename.source), str(rename.target)})]
