@@ -34,6 +34,7 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
     "tests/integration/test_tls_cluster.py": "starts closed clusters of its own",
     "tests/integration/test_tls_modes.py": "starts closed clusters of its own",
     "tests/integration/test_added_shard.py": "adds a shard that has no access control",
+    "tests/integration/test_shards_during_changes.py": "adds a shard that has no access control",
     "tests/integration/test_aggregation_errors.py::test_halves_are_checked_against_the_stable_api": (
         "internal stages are for the cluster alone"
     ),

@@ -30,7 +30,7 @@ def session(cluster: RunningCluster, placed: Documents) -> Iterator[RetryingSess
 
 
 def moved_to_upper(session: RetryingSession, placed: Documents, command: Document) -> Document:
-    move(placed, UPPER)
+    move(session, placed, UPPER)
     return session.on_mongod(command, NUMBER)
 
 
@@ -45,24 +45,25 @@ def executed_and_moved(session: RetryingSession, placed: Documents, command: Doc
 
 
 def moved_and_executed(session: RetryingSession, placed: Documents, command: Document) -> Document:
-    move(placed, UPPER)
+    move(session, placed, UPPER)
     return executed_by_another_router(session, placed, command)
 
 
 def executed_and_moved_back(session: RetryingSession, placed: Documents, command: Document) -> Document:
     session.compare(command, NUMBER, router=OTHER)
-    move(placed, UPPER)
+    move(session, placed, UPPER)
     return moved_to_lower(session, placed, command)
 
 
 def moved_to_lower(session: RetryingSession, placed: Documents, command: Document) -> Document:
-    move(placed, LOWER)
+    move(session, placed, LOWER)
     return session.on_mongod(command, NUMBER)
 
 
-def move(placed: Documents, shard: str) -> None:
-    """Move the range of the key by which the write is routed."""
-    placed.database.client.admin.command("moveChunk", placed.full_name, find={"key": LOW}, to=shard)
+def move(session: RetryingSession, placed: Documents, shard: str) -> None:
+    """Move the range of the key by which the write is routed; the router with the paused write does not know of it."""
+    moved = session.routers[OTHER].command({"moveChunk": placed.full_name, "find": {"key": LOW}, "to": shard})
+    assert moved["ok"], moved
 
 
 MEANWHILE: dict[str, Callable[[RetryingSession, Documents, Document], Document]] = {
@@ -90,6 +91,6 @@ def test_the_write_takes_effect_once(
         assert reply.result() == expected
     for router, shard in ((PAUSED, LOWER), (OTHER, UPPER)):
         session.compare(command, NUMBER, router=router)
-        move(placed, shard)
+        move(session, placed, shard)
     session.compare(command, NUMBER, router=PAUSED)
     assert list(placed.find().sort("_id")) == session.documents_on_mongod()

@@ -32,6 +32,8 @@ class WriteBatch:
         request: the command as it came.
         is_ordered: statements are executed in turn, and the first error ends the batch.
         is_retryable: the shards remember its statements, so that it can be sent again.
+        is_numbered: the shards remember its statements by numbers. Those of a router's transaction have some too if it
+            stands for a retryable write.
         is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.
         body: the command as shards get it. ``w: 0`` is raised to 1, since shards have to answer, if only to reject
             versions.
@@ -45,6 +47,7 @@ class WriteBatch:
         "_statements",
         "body",
         "has_own_statements",
+        "is_numbered",
         "is_on_buckets",
         "is_ordered",
         "is_retryable",
@@ -63,6 +66,7 @@ class WriteBatch:
         self.request = request
         self.is_ordered = Arguments.of(request).boolean(b"ordered", True, Strictness.BOOL)
         self.is_retryable = b"txnNumber" in request.fields and b"autocommit" not in request.fields
+        self.is_numbered = self.is_retryable or not STATEMENT_ID_FIELDS.isdisjoint(request.fields)
         if self.is_retryable and kind is WriteKind.INSERT and b"stmtIds" in request.fields:
             check_distinct(request)
         write_concern = _unacknowledged_write_concern(request)
@@ -146,7 +150,7 @@ class WriteBatch:
         return len(self.statements[position]) + STATEMENT_ID_BYTES_MAX
 
     def statement_ids(self) -> list[int]:
-        """The number by which the shards remember each statement of a retryable write.
+        """The number by which the shards remember each statement, if it `is_numbered`.
 
         Raises:
             CommandError: TypeMismatch, InvalidOptions or InvalidLength, the client's numbers are wrong.

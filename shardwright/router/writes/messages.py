@@ -52,10 +52,10 @@ def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes
     """A message with some of the statements.
 
     Those of a retryable write carry their ids from the client's batch, so that a shard recognizes them however the
-    batch is divided.
+    batch is divided, and also in the transaction that may have to execute it.
     """
     elements = versions
-    if batch.is_retryable:
+    if batch.is_numbered:
         ids = batch.statement_ids()
         elements = _statement_ids([ids[position] for position in part.positions]) + versions
     statements = batch.statements

@@ -65,7 +65,12 @@ def test_shard_message_holds_its_statements_only(in_body: bool) -> None:
 
 @pytest.mark.parametrize(
     ("numbered", "expected"),
-    [({}, [1, 3]), ({"stmtId": 10}, [11, 13]), ({"stmtIds": [7, 5, 9, 2]}, [5, 2])],
+    [
+        ({}, [1, 3]),
+        ({"stmtId": 10}, [11, 13]),
+        ({"stmtIds": [7, 5, 9, 2]}, [5, 2]),
+        ({"stmtIds": [7, 5, 9, 2], "autocommit": False}, [5, 2]),
+    ],
 )
 def test_shard_message_of_a_retryable_write_numbers_its_statements(
     numbered: dict[str, Any], expected: list[int]
@@ -75,6 +80,11 @@ def test_shard_message_of_a_retryable_write_numbers_its_statements(
     assert document["stmtIds"] == expected
     assert "stmtId" not in document
     assert (document["lsid"], document["txnNumber"]) == (SESSION, 4)
+
+
+def test_shard_message_of_a_transaction_has_no_numbers_of_its_own() -> None:
+    writes = batch(WriteKind.INSERT, DOCUMENTS, lsid=SESSION, txnNumber=Int64(4), autocommit=False)
+    assert "stmtIds" not in Request(OpMsg(shard_message(writes, part(1, 3), VERSION))).document
 
 
 @pytest.mark.parametrize(("numbered", "code"), [({"stmtIds": [1]}, 16), ({"stmtId": 1, "stmtIds": [1, 2, 3, 4]}, 72)])
