@@ -1,7 +1,6 @@
 """The catalog for the primary's operations: majority reads, transactions, cluster time."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from bson.int64 import Int64
@@ -21,12 +20,11 @@ from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.cursor import DecodedCursor
+from shardwright.wire.write_batches import write_batches
 
 T = TypeVar("T")
 
 DB: Final = "config"
-
-_DOCUMENTS_PER_INSERT: Final = 10_000
 
 
 class Catalog:
@@ -121,8 +119,7 @@ class Catalog:
             CommandError: mongod refused some of them, or they are not on a majority.
             BackendError: mongod does not answer.
         """
-        rest = iter(documents)
-        while batch := list(islice(rest, _DOCUMENTS_PER_INSERT)):
+        for batch in write_batches(documents):
             await self._write({"insert": collection, "documents": batch})
 
     async def delete(self, collection: str, query: Mapping[str, Any]) -> None:

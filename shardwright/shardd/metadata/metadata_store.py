@@ -33,6 +33,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document, index
 from shardwright.wire.transport.cursor import RawCursor
+from shardwright.wire.write_batches import write_batches
 
 _CONFIG: Final = "config"
 _CHUNKS_PER_WRITE: Final = 1_000
@@ -111,7 +112,8 @@ class MetadataStore:
         for batch in _batches(table.placements_since(before), _CHUNKS_PER_WRITE):
             if before is not None:
                 await self._delete_overlapping(chunks, batch)
-            await self._write({"insert": chunks, "documents": [cached_placement_document(each) for each in batch]})
+            for documents in write_batches(map(cached_placement_document, batch)):
+                await self._write({"insert": chunks, "documents": documents})
         done = replace(cached, refreshing=False, last_refreshed_version=table.collection_version.lastmod)
         await self._replace(CACHE_COLLECTIONS.collection, done.to_document())
         self._persisted[namespace] = table
@@ -183,8 +185,8 @@ class MetadataStore:
             for raw in await self._find(collection, {"_id": bounds}, None):
                 start, end = index(raw)[b"_id"][2:]
                 deletes.append({"q": {"_id": bson.raw_bson.RawBSONDocument(raw[start:end])}, "limit": 1})
-        if deletes:
-            await self._write({"delete": collection, "deletes": deletes})
+        for statements in write_batches(deletes):
+            await self._write({"delete": collection, "deletes": statements})
 
     async def _drop(self, collection: str) -> None:
         try:
