@@ -11,6 +11,7 @@ from itertools import pairwise
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -48,11 +49,13 @@ def split(
     """Cut a chunk at the given keys. The first part keeps the document's ``_id``; all parts keep its history.
 
     Raises:
-        CommandError: InvalidOptions, the keys are not inside the chunk in strictly rising order.
+        CommandError: InvalidOptions, the keys are not inside the chunk in strictly rising order; BSONObjectTooLarge, a
+            part has too large bounds.
     """
     check_split_points(chunk.range(pattern), split_points, pattern)
     parts = []
     for number, (low, high) in enumerate(pairwise([chunk.min, *split_points, chunk.max])):
+        check_bounds_fit(low, high)
         part = replace(chunk, min=low, max=high, version=collection_version.with_minor_raised(number + 1), jumbo=False)
         parts.append(part if number == 0 else replace(part, id=new_id()))
     return ChunkChanges(tuple(parts))
@@ -104,7 +107,8 @@ def merge(
         collection_version: before the merge.
 
     Raises:
-        CommandError: IllegalOperation, chunks of the shard do not fill the range exactly.
+        CommandError: IllegalOperation, chunks of the shard do not fill the range exactly; BSONObjectTooLarge, the
+            bounds are too large for one chunk.
     """
     ranges = [chunk.range(pattern) for chunk in chunks]
     fills = (
@@ -122,6 +126,7 @@ def merge(
         )
     if len(chunks) == 1:
         return ChunkChanges()
+    check_bounds_fit(chunks[0].min, chunks[-1].max)
     whole = replace(
         chunks[0],
         max=chunks[-1].max,
@@ -178,7 +183,8 @@ def move(
 
     Raises:
         CommandError: 40165 without ``current``; 4914702 if it is on neither shard; ConflictingOperationInProgress if
-            it is newer than the donor knew; IncompatibleShardingMetadata if its history reaches into the future.
+            it is newer than the donor knew; IncompatibleShardingMetadata if its history reaches into the future;
+            BSONObjectTooLarge if a part of it has too large bounds.
     """
     moved = migration.moved
     if current is None or not (whole := current.range(pattern)).contains(moved):
@@ -215,6 +221,9 @@ def move(
         staying.append(replace(current, id=new_id(), max=moved.min, jumbo=False))
     if moved.max_key < whole.max_key:
         staying.append(replace(current, id=new_id(), min=moved.max, jumbo=False))
+    if staying:
+        for part in (arrived, *staying):
+            check_bounds_fit(part.min, part.max)
     if control is not None:
         staying.append(control)
     raised = [chunk.with_version(arrived.version.with_minor_raised(n)) for n, chunk in enumerate(staying, start=1)]

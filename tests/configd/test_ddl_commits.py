@@ -79,6 +79,29 @@ def test_create_refuses_chunks_that_do_not_tile(
     assert catalog.config.collections.find_one({"_id": "ddl.untiled"}) is None
 
 
+def test_create_refuses_bounds_that_shards_could_not_persist(catalog: CatalogUser) -> None:
+    sharded, point = new_collection("ddl.large"), "a" * 8_370_000
+    with pytest.raises(OperationFailure, match="bounds of a chunk are too large") as failure:
+        catalog.run(catalog.create_command(sharded, [(LOW, point, "a"), (point, HIGH, "a")]))
+    assert failure.value.code == ErrorCode.BSONObjectTooLarge
+    assert not catalog.chunks(sharded)
+
+
+def test_commands_on_chunks_with_large_bounds_are_small(catalog: CatalogUser) -> None:
+    """Though they have no room for the bounds of two that they read: the newest one, and the first of each shard."""
+    points = [LOW, *(letter * 5_300_000 for letter in "amz"), HIGH]
+    sharded = new_collection("ddl.bounds")
+    for number, ((low, high), shard) in enumerate(zip(pairwise(points), "abba", strict=True)):
+        command = catalog.create_command(sharded, [(low, high, shard)])
+        catalog.config.chunks.insert_one(
+            {**command["chunks"][0], "lastmod": Timestamp(1, 9 if number == 2 else number)}
+        )
+    catalog.config.collections.insert_one(command["collection"])
+    for allowed in (False, True):
+        catalog.run({"_configsvrSetAllowMigrations": sharded.namespace, "allowMigrations": allowed})
+    assert [chunk["lastmod"] for chunk in catalog.chunks(sharded)] == [Timestamp(1, each) for each in (0, 1, 11, 3)]
+
+
 def test_create_with_many_chunks_uses_several_inserts(catalog: CatalogUser) -> None:
     """More documents than fit in one insert."""
     count = 25_000

@@ -1,21 +1,47 @@
 """A collection whose bounds have megabytes, which documents may have."""
 
-import pytest
+from typing import Any
 
+import pytest
+from pymongo.errors import OperationFailure
+
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import Documents, placement
 
 
-@pytest.mark.parametrize(("size", "chunks"), [(3_500_000, 3), (6_000_000, 2)])
+@pytest.mark.parametrize(("size", "chunks"), [(5_300_000, 4), (8_000_000, 2)])
 def test_it_can_be_changed_and_dropped(placed: Documents, size: int, chunks: int) -> None:
+    """Though a command has no room for the bounds of two of its chunks."""
     database = placed.database
     admin, collection = database.client.admin, database["large"]
     admin.command("shardCollection", collection.full_name, key={"key": 1})
-    collection.insert_many({"_id": number, "key": letter * size} for number, letter in enumerate("amz"))
+    collection.insert_many({"_id": number, "key": letter * size} for number, letter in enumerate("adhmz"))
     admin.command("reshardCollection", collection.full_name, key={"key": 1, "_id": 1}, numInitialChunks=chunks)
     assert len(placement(database.client, collection.full_name)) == chunks
+    collection.create_index({"key": 1, "_id": 1, "more": 1})
+    admin.command("refineCollectionShardKey", collection.full_name, key={"key": 1, "_id": 1, "more": 1})
     database.command("collMod", collection.name, validationLevel="moderate")
     collection.rename("renamed")
     renamed = database["renamed"]
-    assert renamed.count_documents({}) == 3
+    assert renamed.count_documents({}) == 5
     renamed.drop()
     assert "renamed" not in database.list_collection_names()
+
+
+def test_chunks_that_shards_could_not_persist_are_not_made(placed: Documents) -> None:
+    database = placed.database
+    admin, collection = database.client.admin, database["too_large"]
+    admin.command("shardCollection", collection.full_name, key={"key": 1})
+    collection.insert_many({"key": letter * 6_000_000} for letter in "amz")
+    admin.command("split", collection.full_name, middle={"key": "a" * 6_000_000})
+    refused: list[dict[str, Any]] = [
+        {"split": collection.full_name, "middle": {"key": "m" * 6_000_000}},
+        {"reshardCollection": collection.full_name, "key": {"key": 1, "_id": 1}, "numInitialChunks": 3},
+    ]
+    for command in refused:
+        with pytest.raises(OperationFailure, match="bounds of a chunk are too large") as failure:
+            admin.command(command)
+        assert failure.value.code == ErrorCode.BSONObjectTooLarge
+    assert len(placement(database.client, collection.full_name)) == 2
+    collection.drop()
+    assert collection.name not in database.list_collection_names()

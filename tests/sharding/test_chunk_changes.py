@@ -17,6 +17,7 @@ from shardwright.sharding.chunk_version_bumps import (
 from shardwright.sharding.chunks import Chunk, ChunkHistory
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import PATTERN, TIME, applied, bound, chunk, new_id, shape, span, version, whole
 
@@ -96,6 +97,29 @@ def test_merge_keeps_the_first_document_and_the_time_of_the_last_arrival() -> No
     assert after[1].id == chunks[1].id
     assert after[1].history == (ChunkHistory(NOW, "s1"),)
     assert changes.deleted == (chunks[2],)
+
+
+def test_bounds_that_shards_could_not_persist_are_refused() -> None:
+    low, between, high = (letter * 6_000_000 for letter in "amz")
+    changes: list[Callable[[], object]] = [
+        lambda: do_split(chunk(low, HIGH, "s1", 1, 0), [high], version(1, 0)),
+        lambda: do_move([chunk(low, HIGH, "s1", 1, 0)], high, HIGH, "s1", "s2", version(1, 0)),
+        lambda: merge(
+            [chunk(low, "b", "s1", 1, 0), chunk("b", high, "s1", 1, 1)],
+            span(low, high),
+            shard="s1",
+            pattern=PATTERN,
+            collection_version=version(1, 1),
+        ),
+    ]
+    for change in changes:
+        code, message = code_and_message(change)
+        assert code == ErrorCode.BSONObjectTooLarge
+        assert "have 180000" in message
+    assert len(do_split(chunk(LOW, high, "s1", 1, 0), [between[:4_000_000]], version(1, 0)).written) == 2
+    assert do_move(
+        [chunk(low, high, "s1", 1, 0)], low, high, "s1", "s2", version(1, 0)
+    ).written  # though it is too large
 
 
 def test_merge_of_what_is_one_chunk_already_changes_nothing() -> None:

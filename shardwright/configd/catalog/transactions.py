@@ -9,7 +9,7 @@ The work of a transaction is a function from the current catalog to writes. It m
 start, so it must not have effects outside the transaction.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from shardwright.daemon.metrics import Counter
@@ -17,7 +17,7 @@ from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import encode_elements
+from shardwright.wire.rawbson import encode_document, encode_elements
 from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("configd.transactions")
@@ -31,6 +31,11 @@ MAJORITY: Final = {"w": "majority"}
 
 _DB: Final = "config"
 _ABSENT: Final = {"_id": {"$exists": False}}
+
+_NAMED_BY_THE_REST: Final = {"chunks": ("min", "max")}
+"""Fields that do not change unless another field or the size of the document does: a chunk that is divided or merged
+has another version, and refined bounds have more fields. A command has no room for the bounds of several chunks, which
+may be as large as a document, and needs none of them to know the chunks again."""
 
 
 class Commands(Protocol):
@@ -145,7 +150,7 @@ class Transaction:
         if key in self._found:
             return {"_id": {"$eq": found["_id"]}}
         self._found[key] = found
-        return {"$expr": {"$eq": ["$$ROOT", {"$literal": found}]}}
+        return _equal_document(found, _NAMED_BY_THE_REST.get(collection, ()))
 
     async def _read(self, command: Mapping[str, Any]) -> list[dict[str, Any]]:
         in_snapshot = {**command, "readConcern": self._snapshot}
@@ -162,6 +167,17 @@ class Transaction:
 
 def _key(collection: str, document: Mapping[str, Any]) -> tuple[str, bytes]:
     return collection, encode_elements({"_id": document["_id"]})
+
+
+def _equal_document(found: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    """The condition that a document is this one, which does not contain the fields that are left out."""
+    rest: object = "$$ROOT"
+    for name in left_out:
+        rest = {"$unsetField": {"field": name, "input": rest}}
+    same_rest = {"$eq": [rest, {"$literal": {name: found[name] for name in found if name not in left_out}}]}
+    if not left_out:
+        return {"$expr": same_rest}
+    return {"$expr": {"$and": [same_rest, {"$eq": [{"$bsonSize": "$$ROOT"}, len(encode_document(found))]}]}}
 
 
 def _changed_fields(former: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

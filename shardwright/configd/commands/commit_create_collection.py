@@ -10,6 +10,7 @@ from shardwright.configd.catalog.transactions import Transaction, check_shard_ex
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.routing_table import RoutingTable
@@ -27,7 +28,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: AlreadyInitialized, another collection of that name is sharded; ShardNotFound, an owner of chunks
-            has been removed; TransactionTooOld, the command
+            has been removed; BSONObjectTooLarge, the bounds of a chunk are too large; TransactionTooOld, the command
             comes late; NoSuchKey, TypeMismatch, BadValue or ConflictingOperationInProgress, the documents are not a
             valid catalog.
     """
@@ -42,6 +43,8 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     # Building a table fails unless the chunks cover the whole key space exactly once.
     placements = [ChunkPlacement.from_raw(chunk) for chunk in chunks]
     RoutingTable.build(collection.sharded_collection(), placements)
+    for placement in placements:
+        check_bounds_fit(placement.min, placement.max)
     owners = sorted({placement.shard for placement in placements})
 
     async def work(transaction: Transaction, *, is_prepared: bool) -> bool:

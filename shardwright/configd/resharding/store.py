@@ -16,6 +16,7 @@ from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor
 from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
@@ -81,7 +82,13 @@ class ReshardingStore:
         return await self._catalog.transaction(work)
 
     async def write_chunks(self, operation: ReshardingOperation, plan: Sequence[PlannedChunk]) -> None:
-        """Write the chunks of the new key, to which nothing refers yet, in place of those of an earlier attempt."""
+        """Write the chunks of the new key, to which nothing refers yet, in place of those of an earlier attempt.
+
+        Raises:
+            CommandError: BSONObjectTooLarge, the bounds of a chunk are too large.
+        """
+        for each in plan:
+            check_bounds_fit(each.min, each.max)
         version = ChunkVersion(1, 0, ObjectId(), await self._catalog.now())
         chunks = make_initial_chunks(plan, uuid=operation.id, first_version=version, new_id=ObjectId)
         await self.delete_chunks(operation)
