@@ -47,14 +47,25 @@ def refined_placement(chunk: ChunkPlacement, pattern: ShardKeyPattern) -> ChunkP
 
 def chunks_to_refine(uuid: UUID, pattern: ShardKeyPattern) -> dict[str, Any]:
     """The query for the chunks of a collection whose bounds lack fields of the key."""
+    return {"uuid": Binary.from_uuid(uuid), **bounds_to_refine(pattern)}
+
+
+def bounds_to_refine(pattern: ShardKeyPattern) -> dict[str, Any]:
+    """The condition that the bounds of a chunk or a zone lack fields of the key."""
     last = {"$getField": {"field": {"$literal": pattern.fields[-1].name.decode()}, "input": "$min"}}
-    return {"uuid": Binary.from_uuid(uuid), "$expr": {"$eq": [{"$type": last}, "missing"]}}
+    return {"$expr": {"$eq": [{"$type": last}, "missing"]}}
 
 
-def refining_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
-    """The pipeline that extends the bounds of one chunk document, as `extend_bound` does.
+def chunk_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
+    """As `zone_update`, of one chunk document.
 
     The chunks keep their versions, but are not jumbo any more, as it may be possible to split them by the added fields.
+    """
+    return [*zone_update(old, new), {"$unset": "jumbo"}]
+
+
+def zone_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
+    """The pipeline that extends the bounds of one document, as `extend_bound` does.
 
     Args:
         old: the fields that the bounds have.
@@ -70,8 +81,7 @@ def refining_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str
                 "min": _with_least("$min", added),
                 "max": {"$cond": [is_end, {"$literal": whole_end}, _with_least("$max", added)]},
             }
-        },
-        {"$unset": "jumbo"},
+        }
     ]
 
 

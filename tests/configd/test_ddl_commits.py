@@ -203,6 +203,45 @@ def test_any_number_of_chunks_is_refined(catalog: CatalogUser, count: int) -> No
     assert "chunksBeingRefined" not in entry
 
 
+@pytest.mark.parametrize("count", [300, pytest.param(12_000, marks=pytest.mark.exhaustive)])
+def test_any_number_of_zones_with_long_bounds_is_refined(catalog: CatalogUser, count: int) -> None:
+    """The mongod's cache is too small for a transaction that changes all of the exhaustive ones."""
+    sharded = catalog.shard_collection(f"ddl.refined_zones_{count}", [(LOW, HIGH, "a")])
+    points = [LOW, *(f"{number:06}{'x' * 500}" for number in range(count - 1)), HIGH]
+    zones = [{"ns": sharded.namespace, "min": {"x": low}, "max": {"x": high}} for low, high in pairwise(points)]
+    catalog.config.tags.insert_many({**each, "tag": f"z{number % 5}"} for number, each in enumerate(zones))
+    assert refine(catalog, sharded, {"x": 1, "y.z": 1}) == {"ok": 1.0}
+    refined = list(catalog.config.tags.find({"ns": sharded.namespace}, {"_id": 0}).sort("min", 1))
+    assert [each["min"] for each in refined] == [{"x": point, "y.z": LOW} for point in points[:-1]]
+    assert [each["max"] for each in refined[:-1]] == [each["min"] for each in refined[1:]]
+    assert refined[-1] == {
+        **{"ns": sharded.namespace, "min": {"x": points[-2], "y.z": LOW}, "max": {"x": HIGH, "y.z": HIGH}},
+        "tag": f"z{(count - 1) % 5}",
+    }
+
+
+def test_a_zone_changes_while_others_are_refined(catalog: CatalogUser) -> None:
+    """As after a fail-over, before the coordinator has asked again."""
+    sharded = catalog.shard_collection("ddl.zone_half", [(LOW, HIGH, "a")])
+    catalog.run({"_configsvrAddShardToZone": "a", "zone": "half"})
+    for low, high in pairwise([LOW, 0, 5]):
+        catalog.config.tags.insert_one(
+            {"ns": sharded.namespace, "min": {"x": low}, "max": {"x": high}, "tag": f"from {low}"}
+        )
+    catalog.config.collections.update_one(
+        {"_id": sharded.namespace}, {"$set": {"key": {"x": 1, "y": 1}, "chunksBeingRefined": {"x": 1}}}
+    )
+    for low, high, zone in [(0, 5, None), (7, 9, "half")]:
+        bounds = {"min": {"x": low}, "max": {"x": high}}
+        catalog.run({"_configsvrUpdateZoneKeyRange": sharded.namespace, **bounds, "zone": zone})
+    assert refine(catalog, sharded, {"x": 1, "y": 1}) == {"ok": 1.0}
+    zones = catalog.config.tags.find({"ns": sharded.namespace}).sort("min", 1)
+    assert [(each["min"], each["max"], each["tag"]) for each in zones] == [
+        ({"x": LOW, "y": LOW}, {"x": 0, "y": LOW}, f"from {LOW}"),
+        ({"x": 7, "y": LOW}, {"x": 9, "y": LOW}, "half"),
+    ]
+
+
 def test_a_refinement_that_ended_halfway_is_completed(catalog: CatalogUser) -> None:
     sharded = catalog.shard_collection("ddl.half", [(LOW, 0, "a"), (0, 5, "a"), (5, HIGH, "b")])
     catalog.config.chunks.update_one({"uuid": sharded.uuid, "min.x": 0}, {"$set": {"jumbo": True}})

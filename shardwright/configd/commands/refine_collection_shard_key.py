@@ -7,12 +7,12 @@ from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, find_collection
+from shardwright.configd.catalog.refined_bounds import refine_chunks, refine_zones
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.catalog.collection_entry import REFINING, CollectionEntry
-from shardwright.sharding.catalog.tag_entry import TagEntry
-from shardwright.sharding.refined_key import chunks_to_refine, extend_bound, is_extended_by, refining_update
+from shardwright.sharding.refined_key import is_extended_by
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -24,9 +24,9 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
     """Extend the key and all bounds; repeating this completes what has been begun, and changes nothing else.
 
     One transaction changes the collection's key, epoch and timestamp, so that shards and routers refuse the versions
-    that they have. The bounds of the chunks, however many they are, follow one by one; until all are extended, a mark
-    in the entry makes readers extend those that they find. The shards that own chunks have checked before that an index
-    supports the key.
+    that they have. The bounds of the zones and of the chunks, however many they are, follow one by one: a transaction
+    that changes all of them need not fit into the mongod's cache. Until all are extended, a mark in the entry makes
+    readers extend those that they find. The shards that own chunks have checked before that an index supports the key.
 
     Raises:
         CommandError: NamespaceNotSharded; StaleEpoch, the collection is not the one meant; InvalidOptions, the key does
@@ -47,14 +47,12 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
         await _refine(transaction, before, after)
         return before
 
-    locks = operation.primary.locks
-    async with locks.hold(f"ns:{namespace}"):
-        async with locks.hold("zones"):
-            before = await catalog.transaction(work)
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        before = await catalog.transaction(work)
         if before is not None:
             details = _details(before, pattern, new_epoch)
             await operation.log_changes("refineCollectionShardKey.start", namespace, details)
-        if await _refine_chunks(catalog, namespace):
+        if await _refine_bounds(catalog, namespace):
             await operation.log_changes("refineCollectionShardKey.end", namespace, {})
     return {}
 
@@ -91,17 +89,16 @@ async def _refine(transaction: Transaction, before: CollectionEntry, after: Coll
     }
     await CollectionChunks(transaction, before).newest()  # commits only if no chunk has changed
     transaction.put("collections", [{**document, **changed}])
-    await _refine_zones(transaction, after)
 
 
-async def _refine_chunks(catalog: Catalog, namespace: str) -> bool:
+async def _refine_bounds(catalog: Catalog, namespace: str) -> bool:
     """Extend the bounds that are not yet, and remove the mark; False if there was none."""
     document = await catalog.find_by_id("collections", namespace)
     if document is None or REFINING not in document:
         return False
     entry = CollectionEntry.from_document(document)
-    old = ShardKeyPattern.from_mapping(document[REFINING])
-    await catalog.update_many("chunks", chunks_to_refine(entry.uuid, entry.key), refining_update(old, entry.key))
+    await refine_zones(catalog, entry)
+    await refine_chunks(catalog, entry)
 
     async def remove_mark(transaction: Transaction) -> None:
         present = await transaction.find_one("collections", {"_id": namespace})
@@ -110,16 +107,6 @@ async def _refine_chunks(catalog: Catalog, namespace: str) -> bool:
 
     await catalog.transaction(remove_mark)
     return True
-
-
-async def _refine_zones(transaction: Transaction, collection: CollectionEntry) -> None:
-    for document in await transaction.find("tags", {"ns": str(collection.namespace)}):
-        tag = TagEntry.from_document(document)
-        low, high = (
-            rawbson.raw_document(extend_bound(rawbson.encode_document(bound), collection.key))
-            for bound in (tag.min, tag.max)
-        )
-        transaction.put("tags", [replace(tag, min=low, max=high).to_document()])
 
 
 def _details(before: CollectionEntry, pattern: ShardKeyPattern, new_epoch: ObjectId) -> dict[str, Any]:

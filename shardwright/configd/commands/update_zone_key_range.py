@@ -5,10 +5,12 @@ from typing import Any
 from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import find_collection
+from shardwright.configd.catalog.refined_bounds import refine_zones
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.catalog.zone_ranges import ZoneBounds
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.key_order import encode_key
 from shardwright.wire import rawbson
@@ -48,6 +50,9 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
         entry = TagEntry(existing.id if existing else ObjectId(), namespace, low, high, zone)
         transaction.put("tags", [entry.to_document()])
 
+    catalog = operation.primary.catalog
     async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
-        await operation.primary.catalog.transaction(work)
+        if (document := await catalog.find_by_id("collections", str(namespace))) is not None:
+            await refine_zones(catalog, CollectionEntry.from_document(document))
+        await catalog.transaction(work)
     return {}
