@@ -65,10 +65,12 @@ def migrate(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
 
 def refine(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
     key = {"x": 1, "y": 1}
+    add_zones(catalog, sharded.namespace, "one", "two")
     return {"_configsvrRefineCollectionShardKey": sharded.namespace, "key": key, "epoch": sharded.epoch}
 
 
 def drop(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    add_zones(catalog, sharded.namespace, "one", "two")
     return {"_configsvrCommitDropCollection": sharded.namespace, "collectionUUID": {"uuid": sharded.uuid}}
 
 
@@ -111,7 +113,19 @@ def outcome(catalog: CatalogUser, sharded: Sharded) -> object:
         catalog.bounds(sharded),
         [sorted(chunk) for chunk in catalog.chunks(sharded)],
         sharded.namespace in shard.get("tags", ()),
+        zones(catalog, sharded.namespace),
     )
+
+
+def zones(catalog: CatalogUser, namespace: str) -> list[tuple[object, object, str]]:
+    found = catalog.config.tags.find({"ns": namespace}).sort("min", 1)
+    return [(each["min"], each["max"], each["tag"]) for each in found]
+
+
+def add_zones(catalog: CatalogUser, namespace: str, *tags: str) -> None:
+    for number, tag in enumerate(tags):
+        bounds = {"min": {"x": number}, "max": {"x": number + 1}}
+        catalog.config.tags.insert_one({"ns": namespace, **bounds, "tag": tag})
 
 
 async def code_of(server: InProcess, command: Mapping[str, Any]) -> int:
@@ -176,6 +190,47 @@ def test_create_collection_is_repeatable_after_a_crash_at_each_write(catalog: Ca
                 server.mongod.fault = None
                 await server.run(command)
                 assert outcome(catalog, other) == expected, (write, is_made)
+
+    run_in_process(config_set, body)
+
+
+@pytest.mark.parametrize("is_replacing", [False, True])
+def test_rename_is_repeatable_after_a_crash_at_each_write(
+    catalog: CatalogUser, config_set: Set, is_replacing: bool
+) -> None:
+    async def prepare() -> tuple[Sharded, str, dict[str, Any]]:
+        sharded, target = catalog.shard_collection(f"crash.c{next(_numbers)}", CHUNKS), f"crash.c{next(_numbers)}"
+        add_zones(catalog, sharded.namespace, "one", "two", "three")
+        command: dict[str, Any] = {"_configsvrRenameCollectionMetadata": sharded.namespace, "to": target}
+        command["optFromCollection"] = {"uuid": sharded.uuid}
+        if is_replacing:
+            replaced = catalog.shard_collection(target, CHUNKS)
+            add_zones(catalog, target, "replaced", "too")
+            command["targetUUID"] = replaced.uuid
+        return sharded, target, command
+
+    async def body(server: InProcess) -> None:
+        sharded, target, command = await prepare()
+        before = catalog.config.collections.find_one({"_id": sharded.namespace})
+        assert before is not None
+        await server.run(command)
+        writes = server.mongod.writes
+        for write in range(1, writes + 1):
+            for is_made in (False, True):
+                sharded, target, command = await prepare()
+                server.mongod.writes = 0
+                server.mongod.fault = Fault(write, is_made)
+                await code_of(server, command)
+                server.mongod.fault = None
+                await server.run(command)
+                entry = catalog.config.collections.find_one({"_id": target})
+                assert entry is not None
+                assert (entry["uuid"], entry.keys()) == (sharded.uuid, before.keys()), (write, is_made)
+                assert [tag for _, _, tag in zones(catalog, target)] == ["one", "two", "three"], (write, is_made)
+                assert zones(catalog, sharded.namespace) == []
+                assert catalog.config.collections.find_one({"_id": sharded.namespace}) is None
+                if is_replacing:
+                    assert catalog.config.chunks.find_one({"uuid": command["targetUUID"]}) is None
 
     run_in_process(config_set, body)
 

@@ -1,6 +1,7 @@
 """``_configsvrCommitDropDatabase``: remove from the catalog a database that its primary shard has dropped."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from bson.binary import Binary
@@ -22,18 +23,23 @@ async def commit_drop_database(operation: Operation) -> dict[str, Any]:
     name = operation.subject
     version = DatabaseVersion.from_value(operation.arguments.value(b"databaseVersion"))
 
+    of_database = Regex(f"^{re.escape(name)}\\.")
+
+    def is_meant(document: Mapping[str, Any] | None) -> bool:
+        return document is not None and DatabaseEntry.from_document(document).version.matches(version)
+
     async def work(transaction: Transaction) -> list[Binary]:
-        document = await transaction.find_one("databases", {"_id": name})
-        if document is None or not DatabaseEntry.from_document(document).version.matches(version):
+        if not is_meant(await transaction.find_one("databases", {"_id": name})):
             return []
-        of_database = Regex(f"^{re.escape(name)}\\.")
         uuids = [entry["uuid"] for entry in await transaction.find("collections", {"_id": of_database})]
         await transaction.delete_matching("collections", {"_id": of_database})
-        await transaction.delete_matching("tags", {"ns": of_database})
         transaction.delete("databases", [name])
         return uuids
 
+    catalog = operation.primary.catalog
     async with operation.primary.locks.hold(f"db:{name.lower()}"):
-        uuids = await operation.primary.catalog.transaction(work)
-        await operation.primary.catalog.delete("chunks", {"uuid": {"$in": uuids}})
+        if is_meant(await catalog.find_by_id("databases", name)):
+            await catalog.delete("tags", {"ns": of_database})  # one by one: there may be any number
+        uuids = await catalog.transaction(work)
+        await catalog.delete("chunks", {"uuid": {"$in": uuids}})
     return {}

@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.wire.errors import CommandError
@@ -22,9 +21,6 @@ async def remove_tags(operation: Operation) -> dict[str, Any]:
     if not (operation.arguments.has(b"lsid") and operation.arguments.has(b"txnNumber")):
         raise CommandError(_NOT_RETRYABLE, f"{operation.name} must be run as a retryable write")
 
-    async def work(transaction: Transaction) -> None:
-        await transaction.delete_matching("tags", {"ns": namespace})
-
     async with operation.primary.locks.hold("zones"):
-        await operation.primary.catalog.transaction(work)
+        await operation.primary.catalog.delete("tags", {"ns": namespace})
     return {}

@@ -7,10 +7,11 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import find_collection
+from shardwright.configd.catalog.renamed_zones import marked, rename_zones
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
-from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.document_fields import required_uuid
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
@@ -21,10 +22,10 @@ from shardwright.wire.errors import CommandError
 async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
 
-    The collection keeps its UUID and its chunks, and gets another epoch and timestamp. Its migrations, which the
-    coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not sharded: then only what has
-    the new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID`` is the UUID of that, if it is
-    sharded.
+    The collection keeps its UUID and its chunks, and gets another epoch and timestamp. When its zones have followed it,
+    its migrations, which the coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not
+    sharded: then only what has the new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID``
+    is the UUID of that, if it is sharded.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another collection has the old or the new name.
@@ -40,24 +41,28 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
         existing = await find_collection(transaction, target)
         if existing is not None and existing.uuid == uuid:
             return
-        if existing is not None and existing.uuid != replaced:
-            raise _conflict(target, existing.uuid)
+        _check_is_replaced(existing, replaced)
         document = await transaction.find_one("collections", {"_id": source})
         if uuid is not None and document is not None:
             if required_uuid(document, "uuid") != uuid:
                 raise _conflict(source, required_uuid(document, "uuid"))
-            kept = {name: value for name, value in document.items() if name not in ("_id", "allowMigrations")}
-            incarnation = {"lastmodEpoch": epoch, "timestamp": await catalog.now()}
+            incarnation = {"_id": target, "lastmodEpoch": epoch, "timestamp": await catalog.now()}
             transaction.delete("collections", [source])
-            transaction.put("collections", [{"_id": target, **kept, **incarnation}])
+            transaction.put("collections", [await marked(transaction, {**document, **incarnation}, source)])
         elif existing is not None:
             transaction.delete("collections", [target])
-        await transaction.delete_matching("tags", {"ns": target})
-        if uuid is not None:
-            await _rename_zones(transaction, source, target)
+
+    async def delete_replaced_zones() -> None:
+        document = await catalog.find_by_id("collections", target)
+        existing = None if document is None else CollectionEntry.from_document(document)
+        if existing is None or existing.uuid != uuid:  # otherwise they are those of the source
+            _check_is_replaced(existing, replaced)
+            await catalog.delete("tags", {"ns": target})
 
     async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
+        await delete_replaced_zones()
         await catalog.transaction(work)
+        await rename_zones(catalog, target)
         if replaced is not None:
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
     await _log(operation, target, is_sharded=uuid is not None)
@@ -75,13 +80,13 @@ async def _log(operation: Operation, target: str, *, is_sharded: bool) -> None:
     await operation.log_changes("renameCollection.metadata", what, details)
 
 
-async def _rename_zones(transaction: Transaction, source: str, target: str) -> None:
-    zones = [TagEntry.from_document(each) for each in await transaction.find("tags", {"ns": source})]
-    transaction.put("tags", [{**zone.to_document(), "ns": target} for zone in zones])
-
-
 def _has(operation: Operation, field: bytes) -> bool:
     return field in operation.request.fields
+
+
+def _check_is_replaced(existing: CollectionEntry | None, replaced: UUID | None) -> None:
+    if existing is not None and existing.uuid != replaced:
+        raise _conflict(str(existing.namespace), existing.uuid)
 
 
 def _conflict(namespace: str, uuid: UUID) -> CommandError:
