@@ -62,9 +62,10 @@ class ShardKeyPattern:
 
         Raises:
             CommandError: BadValue for an empty pattern, a malformed path (or one that is not UTF-8, which MongoDB
-                allows), a second hashed field, or a value that is neither 1 nor "hashed".
+                allows), a repeated or a second hashed field, or a value that is neither 1 nor "hashed".
             InvalidBSONError: not a well-formed document.
         """
+        refuse_repeated_fields(pattern)
         fields = tuple(_parse_fields(pattern))
         if not fields:
             raise CommandError(ErrorCode.BadValue, "Shard key is empty")
@@ -241,6 +242,23 @@ class ShardKeyPattern:
 
     def _constant(self, kind: int) -> bytes:
         return rawbson.from_elements(b"".join([rawbson.element(each.name, kind, b"") for each in self.fields]))
+
+
+def refuse_repeated_fields(pattern: bytes) -> None:
+    """Refuse a pattern that has a field twice as a mongod refuses an index on it, before it is decoded, which hides it.
+
+    Raises:
+        CommandError: BadValue.
+    """
+    names = set()
+    for name, _ in rawbson.spans(pattern):
+        if name in names:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"The field '{name.decode(errors='replace')}' appears multiple times in the index key pattern "
+                f"{document_text(pattern)}",
+            )
+        names.add(name)
 
 
 def _parse_fields(pattern: bytes) -> Iterator[ShardKeyField]:

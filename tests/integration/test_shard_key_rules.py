@@ -2,14 +2,19 @@
 
 from collections.abc import Callable
 
+import bson
 import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.database import Database
 from pymongo.errors import OperationFailure, WriteError
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import decode_document
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, shard_collection
-from tests.local_cluster import Client
+from tests.local_cluster import Client, RunningCluster
 
 
 def code_of(action: Callable[[], object]) -> int | None:
@@ -120,3 +125,16 @@ def test_hashed_key_targets_equality_only(hashed: Documents) -> None:
     assert hashed.count_documents({"_id": {"$gt": 5}}) == 94
     # Equal numbers of different types have the same hash.
     assert hashed.find_one({"_id": 5.0}) == {"_id": 5}
+
+
+@pytest.mark.parametrize("command", ["shardCollection", "reshardCollection", "refineCollectionShardKey"])
+def test_a_key_does_not_have_a_field_twice(cluster: RunningCluster, placed: Documents, command: str) -> None:
+    """With the words that a mongod has for an index on it."""
+    key = bson.encode({command: placed.full_name, "key": {"key": 1, "kex": 1}, "$db": "admin"}).replace(b"kex", b"key")
+    with raw_client(cluster.address("router.0")) as client:
+        client.send(op_msg(key, request_id=1))
+        reply = decode_document(client.receive()[21:])
+    assert (reply["code"], reply["errmsg"]) == (
+        ErrorCode.BadValue,
+        "The field 'key' appears multiple times in the index key pattern { key: 1, key: 1 }",
+    )

@@ -465,6 +465,20 @@ def test_a_plan_with_a_shard_that_does_not_exist(collection: Documents, mongods:
     assert collection.count_documents({}) == 10
 
 
+@pytest.mark.parametrize("side", ["min", "max"])
+def test_zones_with_arrays_as_bounds(collection: Documents, mongods: list[Client], side: str) -> None:
+    client, namespace = collection.database.client, collection.full_name
+    client.admin.command("addShardToZone", "shard0", zone="listed")
+    try:
+        zone = {"zone": "listed", "min": {"text": MinKey()}, "max": {"text": MaxKey()}, side: {"text": [1]}}
+        with pytest.raises(OperationFailure, match="must not have arrays") as failure:
+            client.admin.command("reshardCollection", namespace, key={"text": 1}, zones=[zone])
+        assert failure.value.code == ErrorCode.BadValue
+        check_nothing_left(client, mongods, namespace)
+    finally:
+        client.admin.command("removeShardFromZone", "shard0", zone="listed")
+
+
 def test_zones_of_several_megabytes(collection: Documents, mongods: list[Client]) -> None:
     """The last transaction has them twice."""
     client, namespace = collection.database.client, collection.full_name

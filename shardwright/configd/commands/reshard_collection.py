@@ -101,8 +101,9 @@ async def _zones(operation: Operation, pattern: ShardKeyPattern) -> list[Mapping
     """The zones of the request, with full bounds.
 
     Raises:
-        CommandError: BadValue, the collection has zones and the request has none, or a zone is incomplete;
-            RangeOverlapConflict; ShardKeyNotFound and FailedToParse, bounds are not a range of the new key.
+        CommandError: BadValue, the collection has zones and the request has none, or a zone is incomplete or has arrays
+            in its bounds; RangeOverlapConflict; ShardKeyNotFound and FailedToParse, bounds are not a range of the new
+            key.
     """
     given = operation.arguments.maybe_raw_documents(b"zones")
     if given is None:
@@ -115,6 +116,8 @@ async def _zones(operation: Operation, pattern: ShardKeyPattern) -> list[Mapping
         if not is_string(zone.get("zone")) or not all(isinstance(zone.get(end), dict) for end in ("min", "max")):
             raise CommandError(ErrorCode.BadValue, "A zone must have the fields zone, min and max")
         full = zone_range(pattern, zone)
+        if not (pattern.is_shard_key(full.min) and pattern.is_shard_key(full.max)):
+            raise CommandError(ErrorCode.BadValue, "The bounds of a zone must not have arrays as values")
         ZoneBounds.parse(full.min, full.max)
         zones.append({"zone": full.zone, "min": raw_document(full.min), "max": raw_document(full.max)})
     _check_disjoint(pattern, zones)

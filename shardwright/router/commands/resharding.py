@@ -13,6 +13,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.shard_key import refuse_repeated_fields
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -30,9 +31,10 @@ async def reshard_collection(operation: Operation) -> Reply:
     namespace, arguments = full_namespace(request), Arguments.of(request)
     if namespace.is_internal:
         raise CommandError(ErrorCode.IllegalOperation, f"can't reshard collections in the {namespace.db} database")
+    refuse_repeated_fields(key := arguments.raw(b"key"))
     resharding = {
         "_shardsvrReshardCollection": str(namespace),
-        "key": raw_document(arguments.raw(b"key")),
+        "key": raw_document(key),
         **arguments.present(*_OPTIONS),
     }
     try:

@@ -13,6 +13,7 @@ from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.shard_key import refuse_repeated_fields
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -54,6 +55,7 @@ async def shard_collection(operation: Operation) -> Reply:
     request = operation.request
     namespace = full_namespace(request)
     key = Arguments.of(request).raw(b"key")
+    refuse_repeated_fields(key)
     check_time_series(request)
     if namespace.is_admin or namespace.is_local:
         raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
