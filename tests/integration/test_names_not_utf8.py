@@ -80,6 +80,24 @@ def test_a_key_is_refused(raw: RawClient, placed: Documents) -> None:
     assert placed.count_documents({}) == 1
 
 
+@pytest.mark.parametrize("dropped", [NAME, "*", {"other": 1}], ids=str)
+def test_an_index_may_have_such_a_name(
+    raw: RawClient, placed: Documents, lower_mongod: Client, upper_mongod: Client, dropped: object
+) -> None:
+    """As at a mongod. Chunks move, the collection is changed, and the index is dropped from all shards."""
+    database, admin = placed.database, placed.database.client.admin
+    index = {"key": {"other": 1}, "name": NAME}
+    for _ in range(2):
+        assert ask(raw, {"createIndexes": placed.name, "indexes": [index]}, database.name)["ok"] == 1
+    for key, shard in ((1, UPPER), (700, "shard0")):
+        admin.command("moveChunk", placed.full_name, find={"key": key}, to=shard)
+    database.command("collMod", placed.name, validationLevel="moderate")
+    assert ask(raw, {"dropIndexes": placed.name, "index": dropped}, database.name)["ok"] == 1
+    for mongod in (lower_mongod, upper_mongod):
+        indexes = mongod[database.name][placed.name].list_indexes()
+        assert [dict(each["key"]) for each in indexes] == [{"_id": 1}, {"key": 1}]
+
+
 def test_chunks_move_beside_the_history_of_such_a_collection(
     raw: RawClient, placed: Documents, lower_mongod: Client
 ) -> None:

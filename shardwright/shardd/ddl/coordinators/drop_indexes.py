@@ -22,8 +22,10 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
     IndexOwners,
     Outcome,
     index_lock,
+    is_unsure,
     names_of,
     names_of_all,
+    namings,
     raise_outage,
     raise_refusal_for_now,
     reply_of,
@@ -120,6 +122,7 @@ class DropIndexes(IndexChange):
         raise_refusal_for_now(outcomes, of_some=True)
         errors = {shard: each for shard, each in outcomes.items() if isinstance(each, CommandError)}
         is_partly_done = aborted or not is_first or len(errors) < len(outcomes) or self._drops_all
+        is_partly_done = is_partly_done or any(map(is_unsure, names))  # the owners do not know what to drop
         if all(each.code == ErrorCode.IndexNotFound for each in errors.values()) and is_partly_done:
             # An owner that lacks one of several drops none of them, nor one all while another is being built.
             outcomes |= await owners.drop(lambda _, indexes: self._unwanted(indexes, names, table))
@@ -214,8 +217,8 @@ class DropIndexes(IndexChange):
                 while not creation.ended.is_set():
                     for shard, indexes in (await owners.indexes()).items():
                         begun = creation.building.get(shard, creation.names) & names_of(indexes)
-                        if begun:
-                            drop = {"dropIndexes": self.namespace.collection, "index": sorted(begun), BYPASS: True}
+                        for named in namings(indexes, begun):
+                            drop = {"dropIndexes": self.namespace.collection, "index": named, BYPASS: True}
                             await owners.ask(drop, {shard})
                     with trio.move_on_after(_ABORT_SECONDS):
                         await creation.ended.wait()

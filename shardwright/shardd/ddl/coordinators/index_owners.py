@@ -135,14 +135,16 @@ class IndexOwners:
             if left.keys() <= refusing:
                 return outcomes
             for shard, names in left.items():
-                drop = {"dropIndexes": self._namespace.collection, "index": sorted(names), BYPASS: True}
-                outcomes |= await self.change(drop, {shard})
+                for named in namings(indexes[shard], names):
+                    drop = {"dropIndexes": self._namespace.collection, "index": named, BYPASS: True}
+                    outcomes |= await self.change(drop, {shard})
             raise_outage(outcomes)
             raise_refusal_for_now(outcomes)
             refusing = {
                 shard
                 for shard, each in outcomes.items()
-                if isinstance(each, CommandError) and each.code != ErrorCode.IndexNotFound
+                if isinstance(each, CommandError)
+                and (each.code != ErrorCode.IndexNotFound or all(map(is_unsure, left.get(shard, ()))))
             }
         raise CommandError(ErrorCode.LockBusy, f"indexes of {self._namespace} come back as soon as they are dropped")
 
@@ -200,6 +202,18 @@ def reply_of(outcome: Outcome) -> dict[str, Any]:
 def names_of(indexes: Iterable[Index]) -> set[str]:
     """The names of indexes."""
     return {index["name"] for index in indexes}
+
+
+def is_unsure(name: str) -> bool:
+    """Whether an index may have a name that is not UTF-8, of which only the replaced form is known."""
+    return "\ufffd" in name
+
+
+def namings(indexes: Iterable[Index], names: Set[str]) -> list[object]:
+    """How ``dropIndexes`` names indexes: together by their names, but by its key one whose name is unsure."""
+    sure = sorted(name for name in names if not is_unsure(name))
+    keys = [index["key"] for index in indexes if index["name"] in names and is_unsure(index["name"])]
+    return [*([sure] if sure else ()), *keys]
 
 
 def names_of_all(indexes: Mapping[str, Iterable[Index]]) -> set[str]:
