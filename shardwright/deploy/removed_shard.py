@@ -51,9 +51,10 @@ def _drain(client: Client, shard: str, steps: Steps) -> None:
             chunks = left
             if left:
                 _check_can_go_on(client, shard, reply)
-                time.sleep(POLL_SECONDS)
-            else:
+            if not left and reply["dbsToMove"]:
                 _move_databases(client, shard, reply["dbsToMove"], steps)
+            else:
+                time.sleep(POLL_SECONDS)
             reply = client.admin.command("removeShard", shard)
         bar.advance(chunks)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import trio
+from bson.int64 import Int64
 
 from shardwright.daemon.run import open_listeners
 from shardwright.wire.error_codes import ErrorCode
@@ -28,6 +29,7 @@ class FakeShard:
         hello: fields of its hello that differ from those of a primary.
         databases: the result of listDatabases, with sizes in bytes.
         failures: errors by the name of the command that should fail with them.
+        found: what ``find`` finds, by the collection.
         held: events by the name of the command whose replies wait for them.
         commands: the received commands, except hello.
         arrived: notified of each of them.
@@ -39,6 +41,7 @@ class FakeShard:
         self.hello: dict[str, Any] = {}
         self.databases: dict[str, int] = {}
         self.failures: dict[str, CommandError] = {}
+        self.found: dict[str, list[dict[str, Any]]] = {}
         self.held: dict[str, threading.Event] = {}
         self.commands: list[dict[str, Any]] = []
         self.arrived = threading.Condition()
@@ -72,6 +75,9 @@ class FakeShard:
 
     def answer(self, request: Request) -> Mapping[str, Any]:
         """The reply to a command, without ``ok``."""
+        if request.name == "find":
+            found = self.found.get(request.document["find"], [])
+            return {"cursor": {"id": Int64(0), "ns": "config.c", "firstBatch": found}}
         answer = _ANSWERS.get(request.name)
         return {} if answer is None else answer(self)
 

@@ -27,12 +27,18 @@ NOTE = {"note": "you need to drop or movePrimary these databases"}
 
 
 @pytest.fixture
-def leaving(catalog: CatalogUser) -> Iterator[str]:
+def leaving_set(catalog: CatalogUser) -> Iterator[FakeShard]:
     """A third shard, ``leaving``, which is gone after the test."""
     with fake_shards("leaving") as shards:
         catalog.run({"_configsvrAddShard": shards["leaving"].connection_string})
-        yield "leaving"
+        yield shards["leaving"]
         catalog.config.shards.delete_one({"_id": "leaving"})
+
+
+@pytest.fixture
+def leaving(leaving_set: FakeShard) -> str:
+    """The name of this shard."""
+    return leaving_set.set_name
 
 
 def remove(catalog: CatalogUser, shard: str) -> dict[str, Any]:
@@ -90,6 +96,24 @@ def test_what_remains_is_reported(catalog: CatalogUser, leaving: str) -> None:
     assert remove(catalog, leaving)["remaining"] == {"chunks": 0, "dbs": 1, "jumboChunks": 0}
     catalog.config.databases.delete_one({"_id": "stays"})
     assert remove(catalog, leaving)["state"] == "completed"
+
+
+@pytest.mark.parametrize("collection", ["transaction_coordinators", "migrationCoordinators"])
+def test_a_shard_stays_until_it_has_finished_what_others_wait_for(
+    catalog: CatalogUser, leaving_set: FakeShard, collection: str
+) -> None:
+    assert remove(catalog, "leaving")["state"] == "started"
+    leaving_set.found[collection] = [{"_id": 1}]
+    ongoing = remove(catalog, "leaving")
+    assert (ongoing["state"], ongoing["remaining"]["chunks"]) == ("ongoing", 0)
+    leaving_set.found.clear()
+    assert remove(catalog, "leaving")["state"] == "completed"
+
+
+def test_a_shard_that_is_lost_can_be_removed(catalog: CatalogUser, leaving_set: FakeShard) -> None:
+    assert remove(catalog, "leaving")["state"] == "started"
+    leaving_set.failures["find"] = CommandError(ErrorCode.HostUnreachable, "nobody is there")
+    assert remove(catalog, "leaving")["state"] == "completed"
 
 
 def test_what_is_refused(catalog: CatalogUser, leaving: str) -> None:

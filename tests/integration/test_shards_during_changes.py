@@ -1,5 +1,6 @@
 """A shard that is added, or removed, in the middle of a change of a collection."""
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -70,18 +71,23 @@ def test_a_change_shows_a_new_shard_with_its_hosts(cluster: RunningCluster, thir
     remove(client)
 
 
-def test_a_rename_that_did_not_reach_a_removed_shard_is_over_when_it_is_added_again(
+def test_a_rename_that_a_lost_shard_has_not_finished_is_over_when_it_is_added_again(
     cluster: RunningCluster, third: Set, client: Client
 ) -> None:
     client.admin.command("addShard", third.connection_string, name="third")
+    (member,) = third.members
     with ThreadPoolExecutor() as pool:
         with held(cluster, "renameCollection", "renameMetadata") as point:
             renaming = pool.submit(client.admin.command, "renameCollection", "db.c", to="db.d")
             point.wait_entered()
+            client.admin.command("removeShard", "third")
+            assert client.admin.command("removeShard", "third")["state"] == "ongoing", "it waits for the rename to end"
+            member.daemon.stop(signal.SIGKILL)
             remove(client)
         renaming.result(60)
-    with third.members[0].mongod_client() as mongod:
+    with member.mongod_client() as mongod:
         assert mongod.config.localRenameParticipants.count_documents({}) == 1
+        member.restart(member.daemon)
         client.admin.command("addShard", third.connection_string, name="third")
         assert mongod.config.localRenameParticipants.count_documents({}) == 0
     client.admin.command("moveChunk", "db.d", bounds=UPPER_HALF, to="third")

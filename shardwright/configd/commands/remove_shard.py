@@ -8,6 +8,7 @@ from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.locks import REMOVING_SHARDS
+from shardwright.configd.shards.unfinished_work import unfinished_work
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -26,6 +27,9 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
             zone that has ranges.
     """
     shard_id, primary = operation.subject, operation.primary
+    shard = await primary.catalog.shard(shard_id)
+    # Before the locks are held: a shard that does not answer must not hold up the others' moves of databases.
+    unfinished = await unfinished_work(primary.shards, shard) if shard.is_draining else None
     async with primary.locks.hold(REMOVING_SHARDS, "zones"):
         shard = await primary.catalog.shard(shard_id)
         if not shard.is_draining:
@@ -40,7 +44,9 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
                 **await _databases(operation, shard_id),
             }
         remaining = await _remaining(operation, shard_id)
-        if remaining["chunks"] or remaining["dbs"]:
+        if remaining["chunks"] or remaining["dbs"] or unfinished is not None:
+            if unfinished is not None:
+                logger.info("A shard that is draining has not finished something", shard=shard_id, what=unfinished)
             return {
                 "msg": "draining ongoing",
                 "state": "ongoing",

@@ -1,0 +1,55 @@
+"""What a shard has begun and others wait for: it must not be removed, and then stopped, before that is over.
+
+A shard without chunks and databases may still have to tell the participants of a transaction that it is committed, the
+recipient of its last chunk that the chunk has moved, or the other shards that a change of a collection is over. Or it
+waits to hear that itself: of a rename, or of the migration of a chunk that it receives. Nobody tells a removed shard,
+so it would wait for ever if it was added again.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.configd.shards.shard_clients import ShardClients
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("configd.unfinished_work")
+
+_OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference})
+
+_UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "transaction_coordinators": {},
+    "migrationCoordinators": {},
+    "migrationRecipients": {},
+    "rangeDeletions": {"pending": True},  # of a range that is being received
+    "system.sharding_ddl_coordinators": {},
+    "localRenameParticipants": {},
+    "collection_critical_sections": {},
+    "localReshardingOperations.donor": {},
+    "localReshardingOperations.recipient": {},
+}
+"""Where a shard records, in its database ``config``, what it has not finished, and which documents that are."""
+
+
+async def unfinished_work(clients: ShardClients, shard: ShardEntry) -> str | None:
+    """The name of a collection that tells of unfinished work on a shard; None if there is none.
+
+    None is assumed of a shard that cannot be reached, as it may be lost for good.
+
+    Raises:
+        CommandError: the shard refuses to tell.
+    """
+    for collection, query in _UNFINISHED.items():
+        find = {"find": collection, "filter": query, "limit": 1, "singleBatch": True}
+        try:
+            reply = await clients.command(shard, "config", find)
+        except CommandError as error:
+            if error.code not in _OUT_OF_REACH and not has_category(error.code, Category.NETWORK):
+                raise
+            logger.warning("Cannot ask a shard what it has not finished", shard=shard.id, error=str(error))
+            return None
+        if reply["cursor"]["firstBatch"]:
+            return collection
+    return None
