@@ -138,7 +138,7 @@ class ShardHandler(SidecarHandler):
         run = partial(self._dispatch_operation, client, upstream)
         coordinators = self._shard.transaction_coordinators
         try:
-            reply = await self._shard.transactions.statements.run(upstream, request, run)
+            reply = await self._shard.transactions.statements.run(client, upstream, request, run)
         except CommandError as error:
             if COORDINATOR in request.fields and error.code == ErrorCode.WouldChangeOwningShard:
                 expect_commit(request, coordinators)

@@ -26,6 +26,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _WRITE_ERRORS: Final = b"\x04writeErrors\0"
@@ -48,21 +49,23 @@ class TransactionStatements:
         self._transactions = transactions
 
     @may_run_in_reactor
-    async def run(self, upstream: Upstream, request: Request, run: Run) -> bytes | None:
+    async def run(self, client: ClientConnection, upstream: Upstream, request: Request, run: Run) -> bytes | None:
         """Run a statement; returns the frame of the reply.
 
         Args:
+            client: who has sent it.
             upstream: the client's connection to mongod.
             request: the statement.
             run: runs it as one of a transaction, of which the table has an entry unless the statement is malformed or
                 the transaction is not open.
 
         Raises:
-            CommandError: as ``run``, with the label that the error has in a transaction.
+            CommandError: as ``run``, with the label that the error has in a transaction; ClientDisconnect, the
+                transaction does not begin any more.
             BackendError: as ``run``.
         """
         request = as_for_mongod(request)
-        transaction = await self._enter(upstream, request)
+        transaction = await self._enter(client, upstream, request)
         if transaction is None:
             return await self._run_labelled(request, None, run)
         transaction.is_doubtful = True  # unless it is answered
@@ -114,13 +117,15 @@ class TransactionStatements:
         await self._abort(upstream, {**session_fields(request), "txnNumber": Int64(older.number)}, older)
 
     @may_run_in_reactor
-    async def _enter(self, upstream: Upstream, request: Request) -> OpenTransaction | None:
+    async def _enter(self, client: ClientConnection, upstream: Upstream, request: Request) -> OpenTransaction | None:
         """The transaction of a statement, new if this is its first; None if mongod refuses the statement.
 
         Raises:
-            CommandError: WriteConflict, another router executes the same retryable write in a transaction. mongod runs
-                one command at a time for all child sessions of a session: the two could wait for each other, one for
-                documents that the other has prepared, the other for its turn to commit.
+            CommandError: ClientDisconnect, the router waits no longer. It may have aborted the transaction already, by
+                a connection on which the command was read earlier, so nobody would end it. WriteConflict, another
+                router executes the same retryable write in a transaction. mongod runs one command at a time for all
+                child sessions of a session: the two could wait for each other, one for documents that the other has
+                prepared, the other for its turn to commit.
         """
         identity = transaction_of(request)
         if identity is None:
@@ -136,6 +141,8 @@ class TransactionStatements:
         found = self._transactions.find(*identity)
         if found is not None:
             return found  # of the same statement, sent twice
+        if client.stream.has_peer_left:
+            raise CommandError(ErrorCode.ClientDisconnect, "the client has disconnected")
         transaction = OpenTransaction(*identity)
         other = self._transactions.of_same_write(transaction)
         if other is not None:

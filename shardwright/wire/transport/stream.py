@@ -6,6 +6,7 @@ is attempted before waiting only within a frame; between frames, where a daemon 
 backend's reply, the attempt would nearly always fail and cost more than it saves.
 """
 
+import select
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -80,6 +81,15 @@ class FrameStream:
     def socket(self) -> socket.socket:
         """The socket, for code that watches it; only this object may read from and write to it."""
         return self._plain
+
+    @property
+    def has_peer_left(self) -> bool:
+        """Whether the peer has closed its side by now, as a system call says: nobody need have been notified yet."""
+        if self.is_closed:
+            return True
+        poller = select.poll()
+        poller.register(self._plain, select.POLLRDHUP)
+        return bool(poller.poll(0))
 
     @property
     def is_between_frames(self) -> bool:

@@ -52,11 +52,34 @@ class Mongod:
         return op_msg(bson.encode(reply), request_id=2, response_to=1)
 
 
+def router(*, has_left: bool = False) -> "ClientConnection":
+    return cast("ClientConnection", SimpleNamespace(metadata=None, stream=SimpleNamespace(has_peer_left=has_left)))
+
+
+def test_a_statement_that_is_read_after_the_abort_begins_nothing() -> None:
+    """The router has closed its connection and sent the abort by another one, which was read first."""
+    mongod, transactions = Mongod(), OpenTransactions(GlobalLock())
+    statements, endings = TransactionStatements(transactions), TransactionEndings(transactions)
+
+    async def main() -> None:
+        async def run(request: Request, _: OpenTransaction | None = None) -> bytes:
+            return await mongod.run(request)
+
+        await endings.run(router(), request_of(ABORT), run)
+        await statements.run(router(has_left=True), cast("Upstream", mongod), request_of(FIRST), run)
+
+    with pytest.raises(CommandError) as raised:
+        trio.run(main)
+    assert raised.value.code == ErrorCode.ClientDisconnect
+    assert not mongod.is_open
+    assert not len(transactions)
+
+
 @pytest.mark.parametrize("executed", [("statement", "abort"), ("abort", "statement")])
 @pytest.mark.parametrize("answered", [("statement", "abort"), ("abort", "statement")])
 def test_the_transaction_does_not_stay_open(executed: tuple[str, str], answered: tuple[str, str]) -> None:
     mongod, transactions = Mongod(), OpenTransactions(GlobalLock())
-    client = cast("ClientConnection", SimpleNamespace(metadata=None))
+    client = router()
     statements, endings = TransactionStatements(transactions), TransactionEndings(transactions)
 
     async def main() -> None:
@@ -70,7 +93,7 @@ def test_the_transaction_does_not_stay_open(executed: tuple[str, str], answered:
 
         async def statement() -> None:
             with pytest.raises(CommandError) as raised:
-                await statements.run(cast("Upstream", mongod), request_of(FIRST), run)
+                await statements.run(client, cast("Upstream", mongod), request_of(FIRST), run)
             assert raised.value.code == ErrorCode.Interrupted
 
         async with trio.open_nursery() as nursery:

@@ -1,6 +1,7 @@
 """Commands that kill sessions, beside statements that have not reached mongod yet."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
@@ -25,6 +26,7 @@ from tests.shardd.transactions.requests import request_of
 
 if TYPE_CHECKING:
     from shardwright.daemon.sidecar.upstream import Upstream
+    from shardwright.wire.transport.client_connection import ClientConnection
 
 Command = dict[str, Any]
 
@@ -89,7 +91,8 @@ def test_a_statement_that_begins_a_killed_transaction_has_it_aborted(reply: Comm
 
     async def main() -> bytes | None:
         statements = TransactionStatements(open_ones)
-        return await statements.run(cast("Upstream", upstream), request_of(FIRST), run)
+        client = cast("ClientConnection", SimpleNamespace(stream=SimpleNamespace(has_peer_left=False)))
+        return await statements.run(client, cast("Upstream", upstream), request_of(FIRST), run)
 
     if reply["ok"]:
         with pytest.raises(CommandError) as raised:
