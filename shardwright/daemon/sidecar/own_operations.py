@@ -1,24 +1,44 @@
 """Showing the daemon's own operations among those of its mongod.
 
 A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operations are added after that stage by a
-``$unionWith``, so that the rest of the pipeline filters and projects them like all others.
+``$unionWith``, so that the rest of the pipeline filters and projects them like all others. All of them have to fit into
+that command, so what is large in them is replaced, as a mongod does it with ``truncateOps``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+from bson.json_util import dumps
 
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
-from shardwright.wire.rawbson import decode_document, encode_document, index
+from shardwright.wire.rawbson import decode_document, encode_document, index, is_string
 from shardwright.wire.request import Request
 from shardwright.wire.stages import with_stages
 
 _ADMIN = "admin"
 
+_COMMAND_BYTES_MAX: Final = 1_000
+"""The largest command that is shown; of others the beginning, as by a mongod."""
+
 
 def union_with(operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The stage that adds operations to its input; nothing in them is evaluated as an expression."""
-    return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": operation} for operation in operations]}]}}
+    return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": _shown(operation)} for operation in operations]}]}}
+
+
+def _shown(operation: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation, of whose command the beginning is shown if it is large."""
+    command = operation.get("command")
+    if not isinstance(command, Mapping) or len(encode_document(command)) <= _COMMAND_BYTES_MAX:
+        return dict(operation)
+    beginning = {name: _beginning(value) for name, value in command.items()}
+    return {**operation, "command": {"$truncated": dumps(beginning)[:_COMMAND_BYTES_MAX]}}
+
+
+def _beginning(value: object) -> object:
+    """A value, of which no more is kept than is shown in any case, as making a text of megabytes takes long."""
+    return value[:_COMMAND_BYTES_MAX] if is_string(value) or isinstance(value, bytes | list) else value
 
 
 def asks_for_users_own(request: Request, user: UserName | None) -> bool:
