@@ -3,6 +3,7 @@
 Most requests are versioned operations, which `VersionedOperations` runs.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -33,7 +34,8 @@ from shardwright.shardd.range_deleter.past_ownership import snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.session_kills import KILLS
+from shardwright.shardd.transactions.session_keys import session_key
+from shardwright.shardd.transactions.session_kills import KILLS, is_killed_by
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
 from shardwright.shardd.versioned_operations import VersionedOperations
@@ -46,6 +48,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import OBJECT
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -203,6 +206,7 @@ class ShardHandler(SidecarHandler):
             reply = await upstream.forward(request.message.frame, flags)
             if reply is not None and not has_failed(reply):
                 await in_own_task()
+                self._shard.components.coordinators.kill_sessions(_kills(request))
                 await self._shard.transactions.note_kill(request)
             return reply
         if request.name == SERVER_STATUS:
@@ -217,6 +221,17 @@ class ShardHandler(SidecarHandler):
         finally:
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
+
+
+def _kills(request: Request) -> Callable[[bytes], bool]:
+    """Whether a command kills a session, given by its ``lsid``."""
+    is_killed = is_killed_by(request)
+
+    def is_meant(lsid: bytes) -> bool:
+        session = session_key(lsid, (OBJECT, 0, 0, len(lsid)))
+        return session is not None and is_killed(session)
+
+    return is_meant
 
 
 def _is_of_cluster(upstream: Upstream) -> bool:

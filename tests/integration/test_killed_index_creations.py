@@ -1,10 +1,21 @@
-"""Creations of indexes that wait, as ``currentOp`` shows them."""
+"""Creations of indexes that wait: how ``currentOp`` shows them, and ``killOp`` and ``killSessions`` end them."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
+import pytest
+from pymongo.client_session import ClientSession
+from pymongo.errors import OperationFailure
+
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents
-from tests.local_cluster import RunningCluster
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster
+
+_HANG: Final = "hangAfterStartingIndexBuild"
+"""A fail point of mongod, at which builds can be interrupted."""
 
 
 def shown(collection: Documents) -> list[Document]:
@@ -29,3 +40,65 @@ def test_creations_with_long_comments_are_shown(cluster: RunningCluster, placed:
             operations = shown(placed)
         assert [creation.result()["ok"] for creation in creations] == [1, 1]
     assert [list(each["command"]) for each in operations] == [["$truncated"]] * 2
+
+
+def kill_operation(client: Client, operation: Document, session: ClientSession) -> None:
+    assert operation["opid"].startswith("shard0:")
+    client.admin.command("killOp", op=operation["opid"])
+
+
+def kill_session(client: Client, operation: Document, session: ClientSession) -> None:
+    assert operation["lsid"]["id"] == session.session_id["id"]
+    client.admin.command("killSessions", [session.session_id])
+
+
+def kill_operation_of_router(client: Client, operation: Document, session: ClientSession) -> None:
+    pipeline: list[Document] = [
+        {"$currentOp": {"localOps": True}},
+        {"$match": {"command.createIndexes": {"$exists": True}}},
+    ]
+    (own,) = client.admin.aggregate(pipeline)
+    client.admin.command("killOp", op=own["opid"])
+
+
+@pytest.mark.parametrize("kill", [kill_operation, kill_session, kill_operation_of_router])
+def test_a_creation_is_killed_while_a_shard_builds(
+    placed: Documents,
+    lower_mongod: Client,
+    upper_mongod: Client,
+    kill: Callable[[Client, Document, ClientSession], None],
+) -> None:
+    client = placed.database.client
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    with client.start_session() as session, ThreadPoolExecutor() as threads, fail_point(upper_mongod, _HANG) as point:
+        creation = threads.submit(placed.create_index, "slow", name="slow", session=session)
+        point.wait_entered()
+        (operation,) = shown(placed)
+        kill(client, operation, session)
+        error = creation.exception()
+    assert isinstance(error, OperationFailure)
+    assert error.code == ErrorCode.Interrupted
+    eventually(lambda: shown(placed) == [], what="the creation is over")
+    for mongod in (lower_mongod, upper_mongod):
+        assert "slow" not in mongod[placed.database.name][placed.name].index_information()
+    placed.create_index("slow", name="slow")
+
+
+def test_a_creation_is_killed_that_waits_for_another_one(cluster: RunningCluster, placed: Documents) -> None:
+    def create(comment: str) -> Document:
+        index = {"key": {"both": 1}, "name": "both"}
+        return placed.database.command({"createIndexes": placed.name, "indexes": [index], "comment": comment})
+
+    with cluster.direct("shard0.0.shardd") as daemon, ThreadPoolExecutor() as threads:
+        with fail_point(daemon, "hangInDDLCoordinator", operationType="createIndexes", at="buildIndexes") as point:
+            first = threads.submit(create, "first")
+            point.wait_entered()
+            second = threads.submit(create, "second")
+            eventually(lambda: len(shown(placed)) == 2, what="the second one waits")
+            (waiting,) = (each for each in shown(placed) if "currentPhase" not in each)
+            placed.database.client.admin.command("killOp", op=waiting["opid"])
+            error = second.exception()
+        assert first.result()["ok"] == 1
+    assert isinstance(error, OperationFailure)
+    assert error.code == ErrorCode.Interrupted
+    assert "both" in placed.index_information()

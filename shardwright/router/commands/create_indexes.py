@@ -13,9 +13,10 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.session_cache import NO_USER
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import append
+from shardwright.wire.rawbson import append, decode_document, encode_elements
 
 
 @command("createIndexes", api_versions=("1",), supports_write_concern=True)
@@ -48,9 +49,19 @@ async def _on_each_owner(operation: Operation, routing: CollectionRouting) -> Se
 async def _by_primary_shard(operation: Operation, routing: CollectionRouting, body: bytes) -> Sequence[ShardReply]:
     """Have the primary shard ask them all. One of MongoDB does not know the command, and is treated as by a mongos."""
     elements = routing.database.element + raw_elements(operation.request, (b"mayBypassWriteBlocking",))
+    elements += _session(operation)
     frame = op_msg(append(body, elements), request_id=operation.request.message.request_id)
     reply = await send_to_one(operation, routing.primary, frame)
     if reply.error is not None and reply.error.code == ErrorCode.CommandNotFound:
         return await _on_each_owner(operation, routing)
     reply.raise_for_error()
     return replies_of_owners(reply)
+
+
+def _session(operation: Operation) -> bytes:
+    """The element by which the primary shard knows whose command it is when sessions are killed."""
+    lsid = operation.request.raw_object(b"lsid")
+    if lsid is None:
+        return b""
+    session = decode_document(lsid)
+    return encode_elements({"lsid": {"id": session.get("id"), "uid": session.get("uid", NO_USER)}})

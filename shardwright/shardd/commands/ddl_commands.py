@@ -246,7 +246,13 @@ async def _coordinate(
     # `config.system.sessions` is sharded without a version, as its database has none.
     received = None if namespace.is_internal else _database_version(request)
     return await shard.coordinators.run(
-        kind, namespace, arguments, received=received, check=check, may_bypass=may_bypass
+        kind,
+        namespace,
+        arguments,
+        received=received,
+        check=check,
+        may_bypass=may_bypass,
+        lsid=request.raw_object(b"lsid"),
     )
 
 

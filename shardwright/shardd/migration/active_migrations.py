@@ -8,27 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
+from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-_OPID_FIRST: Final = 2_000_000_000
-"""mongod numbers its operations from 1, so these numbers cannot collide with its own."""
-
-_opids = count(_OPID_FIRST)
-
-
-def new_opid() -> int:
-    """An unused number under which ``currentOp`` can show a migration and ``killOp`` can end it."""
-    return next(_opids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Final, Protocol
 from uuid import uuid4
 
+import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
@@ -69,6 +70,9 @@ class Coordinator(ABC):
         lock_seconds_max: how long it waits for its locks before it fails with LockBusy.
         must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
         is_over: whether the change has been made, or given up: a later request for the same is one of its own.
+        beginning: what it does until it holds its locks, and has changed nothing.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` ends it; None if nobody can.
+        lsid: the session of its client, in which ``killSessions`` ends it; None if that is not known.
     """
 
     operation_type: ClassVar[str]
@@ -95,6 +99,9 @@ class Coordinator(ABC):
         # How far a former primary came is unknown until `run` has found out.
         self.must_finish = phase is not None
         self.is_over = False
+        self.beginning = trio.CancelScope()
+        self.opid: int | None = None
+        self.lsid: bytes | None = None
 
     @property
     def id(self) -> dict[str, str]:
@@ -131,6 +138,11 @@ class Coordinator(ABC):
             CommandError: it cannot begin.
         """
         yield
+
+    def kill(self) -> None:
+        """End it with Interrupted, as a user wishes, though that may take a while; only called if it has an `opid`."""
+        if self.phase is None:
+            self.beginning.cancel()
 
     @abstractmethod
     async def run(self) -> dict[str, Any]:

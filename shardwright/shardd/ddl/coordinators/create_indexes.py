@@ -15,10 +15,13 @@ from math import inf
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
+import trio
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.index_creations import IndexCreation
+from shardwright.shardd.context.operation_ids import new_opid
+from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
@@ -32,7 +35,7 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
 from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_document, encode_document, is_string, raw_document
 
@@ -67,6 +70,11 @@ class CreateIndexes(IndexChange):
     lock_seconds_max: ClassVar[float] = inf  # as long as another command builds the same index
     _creation: IndexCreation
 
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as its base
+        super().__init__(*args, **options)
+        self.opid = new_opid()
+        self._killed = trio.Event()
+
     @property
     def locks(self) -> list[str]:
         """Those of the indexes; see the head of this file."""
@@ -77,6 +85,11 @@ class CreateIndexes(IndexChange):
         """It is known to drops and renames, and waits for a rename of its collection."""
         async with self.context.index_creations.entered(str(self.namespace)) as self._creation:
             yield
+
+    def kill(self) -> None:
+        """Undo it: the builds that have begun are ended."""
+        super().kill()
+        self._killed.set()
 
     async def run(self) -> dict[str, Any]:
         """Build the indexes; returns each owner's reply under ``shards``, also if that is an error.
@@ -89,8 +102,8 @@ class CreateIndexes(IndexChange):
         owners = IndexOwners(self.context, self.namespace, table)
         if self.phase != UNDO:
             outcomes: Mapping[str, Outcome] = {shard: {} for shard in table.shards}
-            if not self._creation.is_aborted:
-                outcomes = await self._build(owners, table)
+            if not (self._creation.is_aborted or self._killed.is_set()):
+                outcomes = await self._build_unless_killed(owners, table)
             if self.phase is not None:
                 raise_outage(outcomes)
             outcomes = self._unless_aborted(outcomes, table)
@@ -125,6 +138,29 @@ class CreateIndexes(IndexChange):
         )
         self.must_finish = True
 
+    async def _build_unless_killed(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
+        """As `_build`, whose builds are ended if it is killed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_builds_when_killed, owners)
+            try:
+                result: dict[str, Outcome] | BackendError | CommandError = await self._build(owners, table)
+            except (BackendError, CommandError) as error:
+                result = error  # a nursery would wrap it
+            nursery.cancel_scope.cancel()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def _end_builds_when_killed(self, owners: IndexOwners) -> None:
+        await self._killed.wait()
+        await self._creation.decided.wait()
+        while True:
+            try:
+                await end_builds(owners, self.namespace, self._creation)
+            except CommandError as error:
+                logger.info("Could not end the builds of a killed command", error=str(error))
+            await trio.sleep(ROUND_SECONDS)
+
     async def _build(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
         """The outcomes of all owners, or, if one refuses in advance, of those that may refuse."""
         existing = await owners.indexes()
@@ -144,7 +180,13 @@ class CreateIndexes(IndexChange):
         return outcomes | await owners.change(command, without=first)
 
     def _unless_aborted(self, outcomes: Mapping[str, Outcome], table: RoutingTable) -> Mapping[str, Outcome]:
-        """The outcomes; if a drop has found the indexes, as if it had found them being built on all owners."""
+        """The outcomes; if a drop has found the indexes, as if it had found them being built on all owners.
+
+        If a user has ended the command, Interrupted instead, as what the owners have said is due to that.
+        """
+        if self._killed.is_set():
+            interrupted = CommandError(ErrorCode.Interrupted, "operation was interrupted")
+            return dict.fromkeys(outcomes, interrupted)
         if not self._creation.is_aborted:
             return outcomes
         aborted = CommandError(

@@ -16,6 +16,7 @@ from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.other_shards import by_hosts
+from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
 from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
@@ -23,9 +24,7 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
     Outcome,
     index_lock,
     is_unsure,
-    names_of,
     names_of_all,
-    namings,
     raise_outage,
     raise_refusal_for_now,
     reply_of,
@@ -45,9 +44,6 @@ OF_MEASUREMENTS: Final = IS_TIME_SERIES_NAMESPACE.decode()
 
 _COLLECTION: Final = "collInfo"
 _NAMES: Final = "indexNames"
-
-_ABORT_SECONDS: Final = 0.2
-"""How soon builds are looked for again that an aborted creation has begun only now."""
 
 
 class DropIndexes(IndexChange):
@@ -215,12 +211,8 @@ class DropIndexes(IndexChange):
         with trio.move_on_after(LOCK_SECONDS_MAX) as patience:
             for creation in creations:
                 while not creation.ended.is_set():
-                    for shard, indexes in (await owners.indexes()).items():
-                        begun = creation.building.get(shard, creation.names) & names_of(indexes)
-                        for named in namings(indexes, begun):
-                            drop = {"dropIndexes": self.namespace.collection, "index": named, BYPASS: True}
-                            await owners.ask(drop, {shard})
-                    with trio.move_on_after(_ABORT_SECONDS):
+                    await end_builds(owners, self.namespace, creation)
+                    with trio.move_on_after(ROUND_SECONDS):
                         await creation.ended.wait()
         if patience.cancelled_caught:
             raise CommandError(ErrorCode.LockBusy, f"the creation of an index of {self.namespace} does not end")

@@ -1,6 +1,7 @@
 """Running coordinators on a primary: those of new requests, and those that a former primary left behind."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from math import inf
 from typing import Any, Final
 
@@ -100,6 +101,20 @@ class CoordinatorService:
         """The coordinators under way, those that wait for locks included, as ``$currentOp`` shows them."""
         return [coordinator_operation(run.coordinator) for run in self._runs.values()]
 
+    def kill(self, opid: object) -> bool:
+        """End the coordinator that `operations` shows under ``opid``; returns whether there is one."""
+        return self._kill(lambda coordinator: coordinator.opid is not None and coordinator.opid == opid)
+
+    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
+        """End the coordinators that can be ended of clients in some sessions."""
+        self._kill(lambda coordinator: coordinator.lsid is not None and is_killed(coordinator.lsid))
+
+    def _kill(self, is_meant: Callable[[Coordinator], bool]) -> bool:
+        meant = [run.coordinator for run in self._runs.values() if is_meant(run.coordinator)]
+        for coordinator in meant:
+            coordinator.kill()
+        return bool(meant)
+
     async def run(
         self,
         kind: type[Coordinator],
@@ -109,6 +124,7 @@ class CoordinatorService:
         received: DatabaseVersion | None = None,
         check: Check | None = None,
         may_bypass: bool = False,
+        lsid: bytes | None = None,
     ) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
 
@@ -119,6 +135,7 @@ class CoordinatorService:
             received: the version of the database in the request; None if the database has none.
             check: called once the locks are held, when nothing has been changed yet.
             may_bypass: whether the caller may write while the writes of users are blocked.
+            lsid: the session of the caller's client.
 
         Raises:
             CommandError: it failed; UserWritesBlocked; NotWritablePrimary, the daemon has not recovered as primary;
@@ -126,6 +143,7 @@ class CoordinatorService:
                 database has moved or was dropped while the change waited for its locks; what ``check`` raises.
         """
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
+        coordinator.lsid = None if coordinator.opid is None else lsid
         run = self._runs.get(_key(coordinator))
         while run is not None and run.coordinator.is_over:
             await run.ended.wait()
@@ -175,16 +193,19 @@ class CoordinatorService:
             if coordinator.phase is None and coordinator.is_blockable:
                 await self._check_not_blocked()
             seconds_max = inf if coordinator.must_finish else coordinator.lock_seconds_max
-            async with (
-                self._context.ddl_locks.hold_all(coordinator.locks, seconds_max),
-                self._context.shown_locks.shown(coordinator.locks, _THREAD, coordinator.operation_type),
-                coordinator.entered(),
-            ):
-                await coordinator.hang_at(BEGIN)
-                if received is not None:
-                    await check_is_same_database(self._context, coordinator.namespace, received)
-                if check is not None:
-                    await check()
+            async with AsyncExitStack() as held:
+                with coordinator.beginning:
+                    await held.enter_async_context(self._context.ddl_locks.hold_all(coordinator.locks, seconds_max))
+                    shown = self._context.shown_locks.shown(coordinator.locks, _THREAD, coordinator.operation_type)
+                    await held.enter_async_context(shown)
+                    await held.enter_async_context(coordinator.entered())
+                    await coordinator.hang_at(BEGIN)
+                    if received is not None:
+                        await check_is_same_database(self._context, coordinator.namespace, received)
+                    if check is not None:
+                        await check()
+                if coordinator.beginning.cancelled_caught:
+                    raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
                 run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.wire.rawbson import raw_document
 
 _NAMES: Final[Mapping[str, str]] = {"createCollection_V2": "CreateCollection", "collMod_V2": "CollMod"}
 """What MongoDB calls the coordinators whose types are not just their names."""
@@ -21,4 +22,8 @@ def coordinator_operation(coordinator: Coordinator) -> dict[str, Any]:
         "command": {each: value for each, value in coordinator.arguments.items() if each != "session"},
         "active": True,
     }
+    if coordinator.opid is not None:
+        operation["opid"] = coordinator.opid
+    if coordinator.lsid is not None:
+        operation["lsid"] = raw_document(coordinator.lsid)
     return operation if coordinator.phase is None else {**operation, "currentPhase": coordinator.phase}

@@ -16,9 +16,9 @@ from bson.int64 import Int64
 
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.fail_point_names import MOVE_PRIMARY_RECIPIENT_HANG_BEFORE_CLONE
+from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly
-from shardwright.shardd.migration.active_migrations import new_opid
 from shardwright.shardd.migration.database.collection_receipt import CollectionReceipt
 from shardwright.shardd.migration.database.copied_views import put_views
 from shardwright.shardd.migration.database.database_link import DatabaseLink

@@ -13,7 +13,7 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.migration.active_migrations import new_opid
+from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.migration.database.collection_source import CollectionChanges, CollectionSource
 from shardwright.shardd.migration.database.moved_collections import (
     MovedCollection,

@@ -11,8 +11,8 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.migration.active_migrations import new_opid
 from shardwright.shardd.migration.documents import MigrationRecipientDocument
 from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
 from shardwright.shardd.migration.recipient.peers import RecipientPeers
