@@ -97,8 +97,7 @@ async def _run_statement(operation: Operation, transaction: RouterTransaction, h
         raise
     except (Exception, trio.Cancelled):
         await in_own_task()
-        with trio.CancelScope(shield=True):
-            await _abort(operation, transaction, code_name(ErrorCode.Interrupted))
+        await _abort(operation, transaction, code_name(ErrorCode.Interrupted))
         raise
     if failure:
         await in_own_task()

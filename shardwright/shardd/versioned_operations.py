@@ -113,7 +113,8 @@ class VersionedOperations:
         if is_writing(request):
             must_report_term = True
             request = without_batch_size(request)
-        elif not is_write:
+        elif not is_write and (transaction is None or transaction.has_begun):
+            # The read that begins a transaction may do so after it was given up, and after the router's abort.
             client.allow_interruption()
         if READ_CONCERN in request.fields:
             must_report_term = must_report_term or is_linearizable(request)

@@ -1,6 +1,7 @@
 """Transactions of a stock driver over both shards."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from time import monotonic
@@ -524,3 +525,30 @@ def test_all_commands_have_the_parameters_of_the_stable_api_that_the_first_one_h
             outcome += [run({**second, **later}), run({"abortTransaction": 1, **first})]
             outcomes.append(outcome)
     assert outcomes[0] == outcomes[1]
+
+
+def test_a_read_that_takes_too_long_leaves_no_transaction_open(
+    cluster: RunningCluster, filled: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    """Though it may begin the transaction on a shard after it was given up, and after the abort."""
+    ids = [uuid4() for _ in range(1_200)]
+
+    def read_and_abort(mine: list[UUID]) -> None:
+        with raw_client(cluster.address("router.0")) as router:
+            for number, each in enumerate(mine):
+                session = {"lsid": {"id": Binary.from_uuid(each)}, "txnNumber": Int64(1), "autocommit": False}
+                find = {"find": filled.name, **session, "startTransaction": True, "maxTimeMS": 1 + number % 4}
+                router.command(find, db=filled.database.name)
+                router.command({"abortTransaction": 1, **session})
+
+    with ThreadPoolExecutor() as pool:
+        for reading in [pool.submit(read_and_abort, ids[start::4]) for start in range(4)]:
+            reading.result(60)
+    operations: Document = {"$currentOp": {"allUsers": True, "idleSessions": True}}
+    stages: list[Document] = [operations, {"$match": {"transaction.parameters.autocommit": False}}]
+
+    def left_open() -> set[UUID]:
+        found = (each for mongod in (lower_mongod, upper_mongod) for each in mongod.admin.aggregate(stages))
+        return {each["lsid"]["id"].as_uuid() for each in found}.intersection(ids)
+
+    eventually(lambda: not left_open(), within=20, what="all transactions have been aborted")

@@ -47,10 +47,11 @@ async def abort_uncommitted(sender: ShardSender, transaction: RouterTransaction)
     matter.
 
     It may be committed in spite of that: a participant that a coordinator has had prepare refuses to abort. But no part
-    of a commit is undone.
+    of a commit is undone. It goes on if the client's time limit ends meanwhile: its locks would stay, and nobody would
+    look for them.
     """
     transaction.phase = Phase.ABORTED
-    with trio.move_on_after(_SECONDS_MAX):
+    with trio.move_on_after(_SECONDS_MAX, shield=True):
         await abort_on(sender, transaction, transaction.participants, IMPLICITLY)
 
 
