@@ -6,7 +6,8 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
-from tests.integration.sharded import Documents, placement
+from tests.integration.sharded import LOWER, UPPER, Documents, placement
+from tests.integration.sharded import chunks as chunks_of
 
 
 @pytest.mark.parametrize(("size", "chunks"), [(5_300_000, 4), (8_000_000, 2)])
@@ -18,6 +19,9 @@ def test_it_can_be_changed_and_dropped(placed: Documents, size: int, chunks: int
     collection.insert_many({"_id": number, "key": letter * size} for number, letter in enumerate("adhmz"))
     admin.command("reshardCollection", collection.full_name, key={"key": 1, "_id": 1}, numInitialChunks=chunks)
     assert len(placement(database.client, collection.full_name)) == chunks
+    last = chunks_of(database.client, collection.full_name)[-1]
+    other = LOWER if last["shard"] == UPPER else UPPER
+    admin.command("moveChunk", collection.full_name, bounds=[last["min"], last["max"]], to=other)
     collection.create_index({"key": 1, "_id": 1, "more": 1})
     admin.command("refineCollectionShardKey", collection.full_name, key={"key": 1, "_id": 1, "more": 1})
     database.command("collMod", collection.name, validationLevel="moderate")
