@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import pytest
@@ -226,3 +226,21 @@ def test_refusals(cluster: RunningCluster, router: Client, db: str, value: objec
         replies = [client.command(command, db=db) for client in (ours, theirs)]
     first, second = ({name: reply[name] for name in ("ok", "code", "codeName", "errmsg")} for reply in replies)
     assert first == second
+
+
+def test_operations_with_long_comments_are_shown(cluster: RunningCluster, router: Client) -> None:
+    """Though they do not fit into one document."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(raw_client(cluster.address("router.0"))) for _ in range(2)]
+        for client, letter in zip(clients, "ab", strict=True):
+            command = {"find": "plain", "filter": ENDLESS, "comment": letter * 9_000_000}
+            stack.enter_context(running(client, command))
+        try:
+            eventually(lambda: len(local(router, ns=f"{DB}.plain", op="query")) == 2, what="both are shown")
+            for stages in ([], [{"$match": {"ns": f"{DB}.plain"}}]):
+                shown = list(router.admin.aggregate([{"$currentOp": {"localOps": True}}, *stages]))
+                commands = [each["command"] for each in shown if each.get("ns") == f"{DB}.plain"]
+                assert [list(each) for each in commands] == [["$truncated"]] * 2
+        finally:
+            for each in local(router, ns=f"{DB}.plain", op="query"):
+                router.admin.command("killOp", op=each["opid"])

@@ -12,6 +12,7 @@ from shardwright.router.access.own_operations import TO_END_OTHERS
 from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.session import NO_USER
 from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
+from shardwright.router.operations.fitting_operations import fitting
 from shardwright.router.operations.local_operations import interrupt_operations, local_operations, user_of
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.own_documents import aggregate_own_documents
@@ -60,7 +61,7 @@ async def aggregate_local_operations(operation: Operation, pipeline: Pipeline) -
     """
     check_stages(pipeline)
     wanted = CurrentOpArguments.parse(pipeline.stages[0].specification)
-    documents = await _of_all_processes(operation, wanted)
+    documents = fitting(await _of_all_processes(operation, wanted))
     size = batch_size(operation.request)
     if len(pipeline.stages) == 1 and len(documents) <= (_FIRST_BATCH if size is None else size):
         namespace = str(Namespace.collectionless_aggregate("admin"))

@@ -19,10 +19,10 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.open_cursor import OpenCursor
 from shardwright.router.cursors.session import NO_USER
 from shardwright.router.operations.current_op_arguments import CurrentOpArguments
+from shardwright.router.operations.fitting_operations import SHOWN_CHARACTERS_MAX, beginning
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.operations.shown_transactions import idle_sessions, shown_transaction
-from shardwright.sharding.bson_text import document_text
 from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -33,9 +33,6 @@ from shardwright.wire.transport.server import LOCAL_PEER
 
 KINDS: Final = dict(find="query", getMore="getmore", insert="insert", update="update", delete="remove")
 """The field ``op`` by command; of other commands it is ``command``."""
-
-_SHOWN_CHARACTERS_MAX: Final = 1000
-"""Longer commands are truncated if that is asked for, as in MongoDB."""
 
 _numbers = count(1)
 
@@ -168,13 +165,10 @@ def _session(lsid: bytes | None) -> dict[str, Any]:
 
 
 def _command(body: bytes, wanted: CurrentOpArguments) -> dict[str, Any]:
-    if not wanted.truncate_ops or len(body) <= _SHOWN_CHARACTERS_MAX:
+    if not wanted.truncate_ops or len(body) <= SHOWN_CHARACTERS_MAX:
         return decode_document(body)
-    text = document_text(body)
-    if len(text) > _SHOWN_CHARACTERS_MAX:
-        text = text[: _SHOWN_CHARACTERS_MAX - 3] + "..."
     comment = decode_document(body).get("comment")
-    return {"$truncated": text, **({} if comment is None else {"comment": comment})}
+    return {"$truncated": beginning(body), **({} if comment is None else {"comment": comment})}
 
 
 def _idle_cursor(context: RouterContext, entry: OpenCursor, wanted: CurrentOpArguments) -> dict[str, Any]:
