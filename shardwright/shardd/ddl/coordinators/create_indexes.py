@@ -22,7 +22,7 @@ from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
-from shardwright.shardd.ddl.coordinators.index_change import IndexChange
+from shardwright.shardd.ddl.coordinators.index_change import COLLECTION, IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
     IndexOwners,
@@ -50,7 +50,6 @@ A mongod takes specifications and comments that it does not store as they are, a
 BUILD: Final = "buildIndexes"
 UNDO: Final = "dropBuiltIndexes"
 
-_COLLECTION: Final = "collInfo"
 _EXISTING: Final = "existing"
 _REPLIES: Final = "replies"
 
@@ -121,7 +120,7 @@ class CreateIndexes(IndexChange):
 
     async def _table(self) -> RoutingTable:
         table = await self.read_routing()
-        begun = self.arguments.get(_COLLECTION)
+        begun = self.arguments.get(COLLECTION)
         if table is None or (begun is not None and UUID(bytes=bytes(begun["uuid"])) != table.collection.uuid):
             self.must_finish = False
             raise CommandError(
@@ -134,7 +133,7 @@ class CreateIndexes(IndexChange):
     async def _begin(self, table: RoutingTable, existing: Mapping[str, Sequence[Index]]) -> None:
         names = [{"shard": shard, "names": sorted(names_of(indexes))} for shard, indexes in sorted(existing.items())]
         await self.enter_phase(
-            BUILD, **{_COLLECTION: {"uuid": Binary.from_uuid(table.collection.uuid)}, _EXISTING: names}
+            BUILD, **{COLLECTION: {"uuid": Binary.from_uuid(table.collection.uuid)}, _EXISTING: names}
         )
         self.must_finish = True
 

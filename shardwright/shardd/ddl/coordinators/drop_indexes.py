@@ -17,7 +17,7 @@ from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.other_shards import by_hosts
 from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
-from shardwright.shardd.ddl.coordinators.index_change import IndexChange
+from shardwright.shardd.ddl.coordinators.index_change import COLLECTION, IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
     IndexOwners,
@@ -42,7 +42,6 @@ DROP: Final = "dropIndexes"
 OF_MEASUREMENTS: Final = IS_TIME_SERIES_NAMESPACE.decode()
 """The argument that says that the client named a time-series collection, of which this one has the buckets."""
 
-_COLLECTION: Final = "collInfo"
 _NAMES: Final = "indexNames"
 
 
@@ -76,7 +75,7 @@ class DropIndexes(IndexChange):
 
     async def _drop(self, table: RoutingTable) -> dict[str, Outcome]:
         owners, uuid = IndexOwners(self.context, self.namespace, table), table.collection.uuid
-        if self.phase is not None and uuid != UUID(bytes=bytes(self.arguments[_COLLECTION]["uuid"])):
+        if self.phase is not None and uuid != UUID(bytes=bytes(self.arguments[COLLECTION]["uuid"])):
             return {}
         indexes = await self._listed(owners)
         names = self._names(indexes, table)
@@ -111,7 +110,7 @@ class DropIndexes(IndexChange):
             if refusal is not None:
                 return dict.fromkeys(indexes, refusal)
             uuid = Binary.from_uuid(table.collection.uuid)
-            await self.enter_phase(DROP, **{_COLLECTION: {"uuid": uuid}, _NAMES: sorted(names)})
+            await self.enter_phase(DROP, **{COLLECTION: {"uuid": uuid}, _NAMES: sorted(names)})
         self.must_finish = True
         outcomes = await owners.change(self._command | bypass)
         raise_outage(outcomes)
