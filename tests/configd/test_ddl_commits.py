@@ -87,6 +87,7 @@ def test_create_refuses_bounds_that_shards_could_not_persist(catalog: CatalogUse
     assert not catalog.chunks(sharded)
 
 
+@pytest.mark.exhaustive
 def test_commands_on_chunks_with_large_bounds_are_small(catalog: CatalogUser) -> None:
     """Though they have no room for the bounds of two that they read: the newest one, and the first of each shard."""
     points = [LOW, *(letter * 5_300_000 for letter in "amz"), HIGH]

@@ -140,7 +140,9 @@ class Watched:
         (last,) = oplog.find().sort("$natural", -1).limit(1)
         change(self.router)
         entries = oplog.find({"ts": {"$gt": last["ts"]}, "ns": DOCUMENTS, "op": {"$in": ["i", "u"]}})
-        return [self._full(each) for each in entries.sort("$natural", 1)]
+        documents = [self._full(each) for each in entries.sort("$natural", 1)]
+        # The collection of sessions may be sharded at that very moment.
+        return [each for each in documents if not each["_id"]["namespace"].startswith("config.")]
 
     @staticmethod
     def _full(entry: Mapping[str, Any]) -> Document:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import bson
 from bson.timestamp import Timestamp
 
+from shardwright.router.context.target_counts import TargetCounts
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -56,6 +57,7 @@ class FakeRouter:
         self.routing = self.shards = self.sender = self
         self.collections: dict[str, CollectionRouting] = {}
         self.time_series: set[str] = set()
+        self.target_counts = TargetCounts()
         self.sent: list[tuple[str, Request]] = []
         self.may_repeat: list[bool] = []
         self.log: list[str] = []
