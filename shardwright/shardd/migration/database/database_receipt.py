@@ -128,12 +128,14 @@ class DatabaseReceipt:
         finally:
             self._link.close()
             if self.state is not ReceiptState.FINISHED:
-                self.error = self.error or CommandError(ErrorCode.Interrupted, "the move of the database has ended")
+                self.error = self.error or _term_over(self.request.db)
                 self._enter(ReceiptState.FAIL)
             self._ended.set()
 
     async def end(self) -> None:
         """End the attempt; nothing is written any more once this has returned."""
+        if self.state is not ReceiptState.FINISHED:
+            self.error = self.error or CommandError(ErrorCode.Interrupted, "the move of the database has ended")
         self._scope.cancel()
         await self._ended.wait()
         await self._end_cut_off_transactions()
@@ -262,3 +264,8 @@ class DatabaseReceipt:
 
     async def _next_progress(self) -> None:
         await self._progress.wait()
+
+
+def _term_over(db: str) -> CommandError:
+    """The error of an attempt that is cut off with the term of this shard's primary: the donor begins another one."""
+    return CommandError(ErrorCode.InterruptedDueToReplStateChange, f"the recipient of {db} has stopped being primary")
