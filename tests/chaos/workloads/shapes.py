@@ -26,6 +26,7 @@ MADE_BEFORE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.IndexNotF
 IN_THE_WAY: Final = frozenset(
     {ErrorCode.MovePrimaryInProgress, ErrorCode.LockBusy, ErrorCode.LockTimeout, ErrorCode.ExceededTimeLimit}
     | {ErrorCode.ConflictingOperationInProgress, ErrorCode.BackgroundOperationInProgressForNamespace}
+    | {ErrorCode.OperationFailed}  # a movePrimary whose recipient has failed several times
 )
 """Why a change is refused that can be made later."""
 

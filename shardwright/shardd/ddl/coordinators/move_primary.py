@@ -140,8 +140,14 @@ class MovePrimary(Coordinator):
                 await self._attempt(move_id)
             except CommandError as error:
                 is_lost = error.code in _LOST or has_category(error.code, Category.RETRYABLE)
-                if not attempts_left or not is_lost:
+                if not is_lost:
                     raise
+                if not attempts_left:
+                    raise CommandError(
+                        ErrorCode.OperationFailed,
+                        f"shard {self._to} has failed in each of {_ATTEMPTS_MAX} attempts to receive the database"
+                        f" {self.namespace.db} :: caused by :: {error.message}",
+                    ) from error
                 logger.warning("Copying a database again", db=self.namespace.db, error=str(error))
             else:
                 return
