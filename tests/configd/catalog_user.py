@@ -81,6 +81,16 @@ class CatalogUser:
         ]
         return {"_configsvrCommitCreateCollection": sharded.namespace, "collection": collection, "chunks": chunks}
 
+    def move_database(self, name: str, to: str) -> None:
+        """Make another shard the primary shard of a database, which must not take long."""
+        entry = self.config.databases.find_one({"_id": name})
+        assert entry is not None
+        move = {"to": to, "expectedDatabaseVersion": entry["version"], "maxTimeMS": 20_000}
+        self.run({"_configsvrCommitMovePrimary": name, **move})
+        entry = self.config.databases.find_one({"_id": name})
+        assert entry is not None
+        assert entry["primary"] == to
+
     def chunks(self, sharded: Sharded) -> list[dict[str, Any]]:
         """Its chunks in order."""
         return list(self.config.chunks.find({"uuid": sharded.uuid}).sort("min"))

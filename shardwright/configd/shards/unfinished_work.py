@@ -17,8 +17,6 @@ from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.unfinished_work")
 
-_OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference})
-
 _UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
     "transaction_coordinators": {},
     "migrationCoordinators": {},
@@ -34,7 +32,7 @@ _UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 async def unfinished_work(clients: ShardClients, shard: ShardEntry) -> str | None:
-    """The name of a collection that tells of unfinished work on a shard; None if there is none.
+    """The name of a collection in which a shard has recorded something unfinished; None if there is nothing.
 
     None is assumed of a shard that cannot be reached, as it may be lost for good.
 
@@ -46,7 +44,7 @@ async def unfinished_work(clients: ShardClients, shard: ShardEntry) -> str | Non
         try:
             reply = await clients.command(shard, "config", find)
         except CommandError as error:
-            if error.code not in _OUT_OF_REACH and not has_category(error.code, Category.NETWORK):
+            if error.code != ErrorCode.FailedToSatisfyReadPreference and not has_category(error.code, Category.NETWORK):
                 raise
             logger.warning("Cannot ask a shard what it has not finished", shard=shard.id, error=str(error))
             return None

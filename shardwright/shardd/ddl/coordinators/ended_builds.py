@@ -1,4 +1,4 @@
-"""Ending the builds of a creation of indexes that is to be undone, whoever has found that out."""
+"""Ending the builds of a creation of indexes that is to be undone, because of a drop or because it was killed."""
 
 from typing import Final
 
