@@ -45,7 +45,7 @@ def test_other_shards_go_on_and_the_balancer_can_be_stopped(cluster: FaultCluste
             start = monotonic()
             with pytest.raises(ExecutionTimeout):
                 client.admin.command("balancerStop", maxTimeMS=500)
-            assert monotonic() - start < 5
+            assert monotonic() - start < 60
             status = client.admin.command("balancerStatus")
             assert (status["mode"], status["inBalancerRound"]) == ("off", True)
     client.admin.command("balancerStop", maxTimeMS=60_000)

@@ -19,7 +19,8 @@ HIGH = range(SPLIT_AT, SPLIT_AT + 100)
 EVERYTHING = [*LOW, *HIGH]
 MIDDLE = 50
 QUERY_PLAN_KILLED = 175
-MOVE_SECONDS_MAX = 6.0
+MOVE_SECONDS_MAX = 60.0
+"""Far less than the ten minutes after which an idle cursor is closed."""
 SLOW = {"$where": "sleep(20) || true"}
 
 
