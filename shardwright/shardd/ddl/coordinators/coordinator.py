@@ -31,6 +31,9 @@ BEGIN: Final = "begin"
 END: Final = "end"
 """Besides its phases, the places where a coordinator can be made to wait."""
 
+COLLECTION: Final = "collInfo"
+"""The argument that the change of a sharded collection may have in addition, once begun: the collection's ``uuid``."""
+
 _COLLECTION: Final = "system.sharding_ddl_coordinators"
 
 _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
@@ -224,7 +227,12 @@ def coordinator_documents(context: ShardContext) -> ConfigCollection:
     return ConfigCollection(context.mongod, _COLLECTION)
 
 
+def is_outage(code: int) -> bool:
+    """Whether with this error a command may have been executed all the same, or can be when it is sent again."""
+    categories = (Category.RETRYABLE, Category.NETWORK_TIMEOUT)
+    return code in _NO_ANSWER or any(has_category(code, category) for category in categories)
+
+
 def _may_be_done(code: int) -> bool:
     """Whether a command that failed with this error may have been executed nevertheless."""
-    categories = (Category.RETRYABLE, Category.NETWORK_TIMEOUT, Category.EXCEEDED_TIME_LIMIT)
-    return code in _NO_ANSWER or any(has_category(code, category) for category in categories)
+    return is_outage(code) or has_category(code, Category.EXCEEDED_TIME_LIMIT)

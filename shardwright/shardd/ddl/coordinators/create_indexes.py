@@ -21,8 +21,9 @@ from bson.binary import Binary
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.operation_ids import new_opid
+from shardwright.shardd.ddl.coordinators.coordinator import COLLECTION
 from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
-from shardwright.shardd.ddl.coordinators.index_change import COLLECTION, IndexChange
+from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
     IndexOwners,

@@ -10,7 +10,7 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.shardd.context.changelog import log_change
-from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.coordinator import COLLECTION, Coordinator
 from shardwright.shardd.ddl.coordinators.drop_everywhere import dropped_everywhere
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.wire.error_codes import ErrorCode
@@ -41,7 +41,7 @@ class DropCollection(Coordinator):
         await log_change(
             context, "dropCollection.start", str(namespace), {"collectionUUID": collection} if collection else {}
         )
-        await self.enter_phase(DROP, **({"collInfo": collection} if collection else {}))
+        await self.enter_phase(DROP, **({COLLECTION: collection} if collection else {}))
         # From here on its migrations are forbidden, and it may have been removed from the catalog.
         self.must_finish = self.must_finish or uuid is not None
         try:
@@ -56,7 +56,7 @@ class DropCollection(Coordinator):
 
     async def _sharded_uuid(self) -> UUID | None:
         """The UUID of the collection if it is sharded, or was when the drop began."""
-        persisted = self.arguments.get("collInfo")
+        persisted = self.arguments.get(COLLECTION)
         if persisted is not None:
             return UUID(bytes=bytes(persisted["uuid"]))
         table = await self.read_routing()

@@ -16,8 +16,9 @@ from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.other_shards import by_hosts
+from shardwright.shardd.ddl.coordinators.coordinator import COLLECTION
 from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
-from shardwright.shardd.ddl.coordinators.index_change import COLLECTION, IndexChange
+from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
     Index,
     IndexOwners,

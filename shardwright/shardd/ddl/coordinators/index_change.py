@@ -9,9 +9,6 @@ from shardwright.wire.rawbson import encode_document
 
 DIGEST: Final = "digest"
 
-COLLECTION: Final = "collInfo"
-"""The argument that a change, once begun, has in addition: the UUID of the sharded collection."""
-
 
 class IndexChange(Coordinator):
     """A change of a collection's indexes: of several that are not equal, each waits for its locks, as in MongoDB.

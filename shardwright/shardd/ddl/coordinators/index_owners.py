@@ -9,6 +9,7 @@ import trio
 from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.coordinators.coordinator import is_outage
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
@@ -36,9 +37,6 @@ _DROP_REFUSED_FOR_NOW: Final = frozenset(
 
 _SHOWN_NAME_MAX: Final = 200
 """So many characters of an index's name ``config.locks`` shows."""
-
-_OUTAGES: Final = (Category.RETRYABLE, Category.NETWORK_TIMEOUT)
-_NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
 
 
 class IndexOwners:
@@ -176,7 +174,7 @@ class IndexOwners:
 def raise_outage(outcomes: Mapping[str, Outcome]) -> None:
     """Raise the first error that says nothing of the change itself: a shard was not reached, or lost its primary."""
     for outcome in outcomes.values():
-        if isinstance(outcome, CommandError) and _is_outage(outcome):
+        if isinstance(outcome, CommandError) and is_outage(outcome.code):
             raise outcome
 
 
@@ -234,11 +232,6 @@ def _if_replicated(shard: str, outcome: Outcome) -> Outcome:
         return outcome
     failure = outcome["writeConcernError"].get("errmsg")
     return CommandError(ErrorCode.WriteConcernFailed, f"not replicated on shard {shard}: {failure}")
-
-
-def _is_outage(error: CommandError) -> bool:
-    """Whether a command may have been carried out all the same, or can be when it is sent again."""
-    return error.code in _NO_ANSWER or any(has_category(error.code, category) for category in _OUTAGES)
 
 
 def _is_stale(error: CommandError) -> bool:
