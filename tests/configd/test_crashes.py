@@ -235,6 +235,37 @@ def test_rename_is_repeatable_after_a_crash_at_each_write(
     run_in_process(config_set, body)
 
 
+def test_a_zone_of_the_former_name_does_not_follow_a_rename_that_was_cut_off(
+    catalog: CatalogUser, config_set: Set
+) -> None:
+    async def body(server: InProcess) -> None:
+        await server.run({"_configsvrAddShardToZone": "a", "zone": "later"})
+        followed = set()
+        for write in range(1, 4):
+            sharded, target = catalog.shard_collection(f"crash.c{next(_numbers)}", CHUNKS), f"crash.c{next(_numbers)}"
+            source = sharded.namespace
+            add_zones(catalog, source, "one", "two")
+            rename: dict[str, Any] = {"_configsvrRenameCollectionMetadata": source, "to": target}
+            rename["optFromCollection"] = {"uuid": sharded.uuid}
+            server.mongod.writes, server.mongod.fault = 0, Fault(write, is_made=True)
+            assert await code_of(server, rename)
+            server.mongod.fault = None
+            is_renamed = catalog.config.collections.find_one({"_id": source}) is None
+            later = {"min": {"x": 5}, "max": {"x": 6}, "zone": "later"}
+            await server.run({"_configsvrUpdateZoneKeyRange": source, **later})
+            await server.run(rename)
+            assert [tag for _, _, tag in zones(catalog, target)] == [
+                "one",
+                "two",
+                *(["later"] if not is_renamed else ()),
+            ]
+            assert [tag for _, _, tag in zones(catalog, source)] == (["later"] if is_renamed else [])
+            followed.add(is_renamed)
+        assert followed == {False, True}
+
+    run_in_process(config_set, body)
+
+
 def test_create_and_drop_database_are_repeatable_after_a_crash(catalog: CatalogUser, config_set: Set) -> None:
     async def body(server: InProcess) -> None:
         for is_made in (False, True):

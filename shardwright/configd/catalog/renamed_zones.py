@@ -21,18 +21,21 @@ async def marked(transaction: Transaction, entry: Mapping[str, Any], source: str
     return {**kept, "allowMigrations": False, RENAMED_FROM: source}
 
 
-async def rename_zones(catalog: Catalog, namespace: str) -> None:
-    """Let the zones of a collection follow it, if its entry has the mark, which is then removed; errors as `Catalog`.
+async def finish_renames(catalog: Catalog, namespace: str) -> None:
+    """Let zones follow the collection that has a name, and those that had it, so that it has its own zones only.
 
-    Whatever changes zones has to do this first.
+    Whatever changes zones has to do this first. Errors as `Catalog`.
     """
-    document = await catalog.find_by_id("collections", namespace)
-    if document is None or RENAMED_FROM not in document:
-        return
-    await catalog.update_many("tags", {"ns": document[RENAMED_FROM]}, {"$set": {"ns": namespace}})
+    marked_entries = {"$or": [{"_id": namespace, RENAMED_FROM: {"$exists": True}}, {RENAMED_FROM: namespace}]}
+    for entry in await catalog.find("collections", marked_entries):
+        await _rename_zones(catalog, entry[RENAMED_FROM], entry["_id"])
+
+
+async def _rename_zones(catalog: Catalog, source: str, target: str) -> None:
+    await catalog.update_many("tags", {"ns": source}, {"$set": {"ns": target}})
 
     async def remove_mark(transaction: Transaction) -> None:
-        present = await transaction.find_one("collections", {"_id": namespace})
+        present = await transaction.find_one("collections", {"_id": target})
         if present is not None:
             kept = {name: value for name, value in present.items() if name not in ("allowMigrations", RENAMED_FROM)}
             transaction.put("collections", [kept])

@@ -7,7 +7,7 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import find_collection
-from shardwright.configd.catalog.renamed_zones import marked, rename_zones
+from shardwright.configd.catalog.renamed_zones import finish_renames, marked
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
@@ -62,7 +62,7 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
         await delete_replaced_zones()
         await catalog.transaction(work)
-        await rename_zones(catalog, target)
+        await finish_renames(catalog, target)
         if replaced is not None:
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
     await _log(operation, target, is_sharded=uuid is not None)

@@ -6,7 +6,7 @@ from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import find_collection
 from shardwright.configd.catalog.refined_bounds import refine_zones
-from shardwright.configd.catalog.renamed_zones import rename_zones
+from shardwright.configd.catalog.renamed_zones import finish_renames
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.catalog.zone_ranges import ZoneBounds
 from shardwright.configd.commands.command_registry import config_command
@@ -53,7 +53,7 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
 
     catalog = operation.primary.catalog
     async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
-        await rename_zones(catalog, str(namespace))
+        await finish_renames(catalog, str(namespace))
         if (document := await catalog.find_by_id("collections", str(namespace))) is not None:
             await refine_zones(catalog, CollectionEntry.from_document(document))
         await catalog.transaction(work)
