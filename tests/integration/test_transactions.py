@@ -198,6 +198,7 @@ def test_newer_transaction_ends_the_open_one(filled: Documents, client: Client, 
     assert run(1, {"update": filled.name, "updates": [updating]})["n"] == 20
     assert run(2, {"find": filled.name, "filter": {"x": 1}})["cursor"]["firstBatch"] == []
     assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
+    raw.command({"killSessions": [session]})
     raw.socket.close()
 
 
@@ -236,6 +237,7 @@ def test_another_router_learns_the_outcome_by_the_token(cluster: RunningCluster,
         learned = second.command({"commitTransaction": 1, "recoveryToken": begun["recoveryToken"], **fields})
         assert learned["ok"] == int(is_committed)
         assert is_committed or (learned["code"], learned["errorLabels"]) == (251, ["TransientTransactionError"])
+        first.command({"killSessions": [fields["lsid"]]})
     assert filled.count_documents({"x": True}) == 20
     for client in (first, second):
         client.socket.close()

@@ -49,9 +49,12 @@ def raw(cluster: RunningCluster, router: Client, plain: Client) -> Iterator[tupl
 
 
 @pytest.fixture
-def both(raw: tuple[RawClient, RawClient]) -> tuple[Session, Session]:
-    """A new session on each."""
-    return Session(raw[0]), Session(raw[1])
+def both(raw: tuple[RawClient, RawClient]) -> Iterator[tuple[Session, Session]]:
+    """A new session on each, which takes its open transaction with it."""
+    sessions = Session(raw[0]), Session(raw[1])
+    yield sessions
+    for each in sessions:
+        each.client.command({"killSessions": [each.lsid]})
 
 
 REFUSED: tuple[tuple[Command, str], ...] = (

@@ -56,12 +56,15 @@ def test_malformed_requests_leave_the_transaction_as_it_was(txn: HandMadeTransac
 
 
 def test_a_request_without_a_transaction_is_refused(txn: HandMadeTransaction) -> None:
+    whole = dict(txn.fields)
     del txn.fields["autocommit"]
     assert txn.commit()["code"] == 50768
     del txn.fields["txnNumber"]
     assert txn.commit()["code"] == 125
     del txn.fields["lsid"]
     assert txn.commit()["code"] == 125
+    txn.fields = whole
+    assert txn.commit() == {"ok": 1.0}
 
 
 def test_a_write_concern_that_cannot_be_satisfied_is_reported_with_the_commit(txn: HandMadeTransaction) -> None:

@@ -94,6 +94,7 @@ def test_the_outcome_of_a_commit_that_has_not_begun_is_that_it_is_aborted(txn: H
     txn.insert("sh0", "sh1")
     assert txn.commit([]) == ABORTED
     assert txn.commit() == ABORTED
+    assert txn.send("sh1", {"abortTransaction": 1}) == {"ok": 1.0}
 
 
 def test_a_shard_that_expects_no_commit_aborts_a_transaction_that_is_in_progress(txn: HandMadeTransaction) -> None:
