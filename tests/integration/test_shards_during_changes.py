@@ -1,4 +1,4 @@
-"""A shard that is added, or removed, in the middle of a change of a collection."""
+"""A shard that is added, or removed, in the middle of a change of a collection, or unknown to another router."""
 
 import signal
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ UPPER_HALF: Final = [{"k": 0}, {"k": MaxKey()}]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster"), "--orphan-cleanup-delay", "0") as running:
+    options = ("--orphan-cleanup-delay", "0", "--routers", "2")
+    with running_cluster(tmp_path_factory.mktemp("cluster"), *options) as running:
         yield running
 
 
@@ -94,3 +95,32 @@ def test_a_rename_that_a_lost_shard_has_not_finished_is_over_when_it_is_added_ag
     client.db.d.insert_one({"k": 1})
     client.drop_database("db")
     remove(client)
+
+
+def test_a_router_that_was_told_nothing_follows_what_a_removed_shard_had(
+    cluster: RunningCluster, third: Set, client: Client
+) -> None:
+    client.admin.command("addShard", third.connection_string, name="third")
+    names = [f"gone{n}" for n in range(5)]
+    with cluster.direct("router.1", **SOON) as other:
+        for name in names:
+            client.admin.command("enableSharding", name, primaryShard="third")
+            client.admin.command("shardCollection", f"{name}.s", key={"k": 1})
+            other[name].u.insert_one({"_id": 1})
+            other[name].s.insert_one({"_id": 1, "k": 1})
+            client.admin.command("moveChunk", f"{name}.s", find={"k": 1}, to="shard0")
+            client.admin.command("movePrimary", name, to="shard0")
+        remove(client)
+        assert set(names) <= set(other.list_database_names()), "which reads the list of shards again"
+        unsharded, sharded, aggregated, created, changed = (other[name] for name in names)
+        unsharded.u.insert_one({"_id": 2})
+        assert unsharded.u.count_documents({}) == 2
+        assert sharded.s.find_one({"k": 1}) == {"_id": 1, "k": 1}
+        assert sharded.s.update_one({"k": 1}, {"$set": {"n": 1}}).modified_count == 1
+        assert list(aggregated.u.aggregate([{"$group": {"_id": 1, "n": {"$sum": 1}}}])) == [{"_id": 1, "n": 1}]
+        created.create_collection("v")
+        with other.start_session() as session, session.start_transaction():
+            changed.u.insert_one({"_id": 2}, session=session)
+            changed.s.update_many({}, {"$set": {"n": 1}}, session=session)
+    for name in names:
+        client.drop_database(name)

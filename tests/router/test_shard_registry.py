@@ -3,8 +3,10 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 import trio
 
+from shardwright.router.placement.stale_routing import UnknownShardError
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.clock import VectorClock
@@ -25,12 +27,13 @@ class FakeCatalog:
         hosts: ``host`` of their entries, by name.
 
     Attributes:
+        entries: the entries.
         times: as of which the entries were read.
     """
 
     def __init__(self, pools: ConnectionPools, hosts: dict[str, str]) -> None:
         self.client = ReplicaSetClient(ReplicaSetMonitor("cfg", ["127.0.0.1:1"], dict, pools), pools)
-        self._entries = [ShardEntry(name, host) for name, host in hosts.items()]
+        self.entries = [ShardEntry(name, host) for name, host in hosts.items()]
         self.times: list[int] = []
 
     async def read(self, steps: "GeneratorType[Any, Any, Any]", *, as_of: int = 0) -> list[ShardEntry]:
@@ -38,7 +41,7 @@ class FakeCatalog:
         self.times.append(as_of)
         steps.close()
         await trio.lowlevel.checkpoint()
-        return self._entries
+        return self.entries
 
 
 def with_shards(check: Callable[[ShardRegistry], None], **hosts: str) -> None:
@@ -79,6 +82,27 @@ def test_a_shard_is_found_by_its_name_its_set_or_its_members() -> None:
             assert found(registry, identifier) is None, identifier
 
     with_shards(check, a="rs/h:1,h:2", b="rt/h:27017")
+
+
+def test_what_is_routed_to_a_removed_shard_is_told_of() -> None:
+    told: list[set[str]] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(dict)
+            catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1", "another": "two/127.0.0.1:2"})
+            registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
+            registry.on_removed = lambda gone: told.append(set(gone))
+            assert await registry.get("one")
+            catalog.entries.pop(0)
+            assert await registry.reload_as_of(1) == ("another",)
+            for name in ("one", "never"):
+                with pytest.raises(UnknownShardError, match=f"Shard {name} not found"):
+                    await registry.get(name)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert told == [{"one"}, {"one"}, {"never"}]
 
 
 def test_the_list_as_of_a_time() -> None:

@@ -111,6 +111,7 @@ class RouterContext:
         self.access = self.log_ins if CLUSTER_AUTH.is_on else None
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
+        self.shards.on_removed = self.routing.forget_shards
         self.signer = TimeSigner(withholds_unsigned=self.access is not None)
         self.signing_keys = SigningKeyCache(self.catalog, self.signer, nursery)
         self.client_times = ClientTimes(

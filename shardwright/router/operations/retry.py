@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from shardwright.router.operations.operation import Operation
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.placement.stale_routing import StaleRoutingError
+from shardwright.router.placement.stale_routing import StaleRoutingError, UnknownShardError
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.sharding.buckets_commands import on_buckets
 from shardwright.wire.error_codes import ErrorCode
@@ -58,7 +58,8 @@ async def with_routing(
         operation.table = routing.table
         try:
             return await attempt(routing)
-        except StaleRoutingError as stale:
+        except (StaleRoutingError, UnknownShardError) as refusal:
+            stale = _stale(refusal)
             if not routing.is_sharded and routing_cache.note_time_series(namespace, stale.error):
                 operation.begin_again(stale.error)
                 raise BucketsShardedError(stale.error) from stale
@@ -113,13 +114,19 @@ async def with_database(
         routing = await routing_cache.database(db, create=create)
         try:
             return await attempt(routing)
-        except StaleRoutingError as stale:
+        except (StaleRoutingError, UnknownShardError) as refusal:
+            stale = _stale(refusal)
             if not _invalidate_involved(routing_cache, stale):
                 routing_cache.invalidate_database(routing)
             operation.begin_again(stale.error)
             if not attempts_left:
                 raise stale.error from stale
     raise AssertionError("unreachable")
+
+
+def _stale(refusal: StaleRoutingError | UnknownShardError) -> StaleRoutingError:
+    """A refusal as a shard's, also if the shard has been removed, which then cannot refuse."""
+    return refusal if isinstance(refusal, StaleRoutingError) else StaleRoutingError(refusal)
 
 
 def _invalidate(routing_cache: RoutingCache, stale: StaleRoutingError, routing: CollectionRouting) -> None:

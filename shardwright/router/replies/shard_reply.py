@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.placement.stale_routing import StaleRoutingError
+from shardwright.router.placement.stale_routing import StaleRoutingError, UnknownShardError
 from shardwright.router.replies.usual_reply import (
     cluster_time_of_usual,
     operation_time_of_usual,
@@ -203,9 +203,12 @@ class ShardReply:
         return default if span is None else decode_value(self.body, span)
 
     def raise_if_stale(self) -> None:
-        """Raise `StaleRoutingError` if the shard refused because of a routing version."""
-        if self.error is not None and has_category(self.error.code, Category.STALE_ROUTING):
-            raise StaleRoutingError(self.error)
+        """Raise `StaleRoutingError` if the shard refused because of a routing version, or has been removed."""
+        error = self.error
+        if error is not None and (
+            has_category(error.code, Category.STALE_ROUTING) or isinstance(error, UnknownShardError)
+        ):
+            raise StaleRoutingError(error)
 
     @property
     def asks_for_another_way(self) -> bool:

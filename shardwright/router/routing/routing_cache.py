@@ -6,7 +6,7 @@ the others wait for it, or find it done.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -251,6 +251,14 @@ class RoutingCache:
         prefix = name + "."
         for namespace in [each for each in self.collections if each.startswith(prefix)]:
             self.forget_collection(namespace)
+
+    def forget_shards(self, gone: Set[str]) -> None:
+        """Reload what is routed to these shards, which have been removed, so that none of them would refuse it."""
+        for name in [name for name, database in self.databases.items() if database.primary in gone]:
+            self.forget_database(name)
+        for namespace, routing in list(self.collections.items()):
+            if routing.table is not None and not gone.isdisjoint(routing.table.shards):
+                self.forget_collection(namespace)
 
     def forget_all(self) -> None:
         """Reload everything, with full refreshes of the tables."""

@@ -1,6 +1,6 @@
 """The shards of the cluster: their names, hosts and primaries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Final
 
 import trio
@@ -8,12 +8,12 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.router.placement.stale_routing import UnknownShardError
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorClock, VectorTime
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.connection_string import ConnectionString
-from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
@@ -54,6 +54,7 @@ class ShardRegistry:
         topology_time: when a shard was last added or removed, according to the loaded list; packed, see
             `pack_timestamp`.
         is_known: whether the list has been loaded.
+        on_removed: called with the names of shards that are not, or no longer, in the catalog.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ShardRegistry:
         self._wanted_as_of = 0
         self.topology_time = 0
         self.is_known = False
+        self.on_removed: Callable[[Set[str]], None] = lambda _: None
 
     async def run(self) -> None:
         """Load the list at once and periodically, until cancelled.
@@ -111,14 +113,16 @@ class ShardRegistry:
         """The shard with a name, reloading the list if it is not known.
 
         Raises:
-            CommandError: ShardNotFound, or the config servers did not answer.
+            UnknownShardError: there is none.
+            CommandError: the config servers did not answer.
         """
         shard = self.get_known(shard_id)
         if shard is None:
             await self.reload()
             shard = self.get_known(shard_id)
         if shard is None:
-            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+            self.on_removed({shard_id})
+            raise UnknownShardError(shard_id)
         return shard
 
     async def get_current(self, shard_id: str) -> Shard:
@@ -194,8 +198,11 @@ class ShardRegistry:
     async def _load(self) -> None:
         as_of, self._wanted_as_of = self._wanted_as_of, 0
         entries = {entry.id: entry for entry in await self._catalog.read(read_shards(), as_of=as_of)}
-        for shard_id in [known for known in self._shards if known not in entries]:
+        removed = self._shards.keys() - entries.keys()
+        for shard_id in removed:
             self._shards.pop(shard_id).stop()
+        if removed:
+            self.on_removed(removed)
         for entry in entries.values():
             self._try_follow(entry)
         self.topology_time = topology_time(entries.values())
