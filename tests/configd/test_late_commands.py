@@ -81,6 +81,49 @@ def test_migrations_are_not_forbidden_late(catalog: CatalogUser, coordinator: Ca
     assert "allowMigrations" not in entry
 
 
+def test_a_late_rename_leaves_a_collection_that_has_its_old_name_again(
+    catalog: CatalogUser, coordinator: CatalogUser
+) -> None:
+    sharded = catalog.shard_collection("late.a")
+
+    def rename(source: str, target: str, number: int) -> dict[str, Any]:
+        command = {"_configsvrRenameCollectionMetadata": source, "to": target}
+        return numbered({**command, "optFromCollection": {"uuid": sharded.uuid}}, number)
+
+    forth, back = rename("late.a", "late.b", 1), rename("late.b", "late.a", 2)
+    coordinator.run(forth)
+    coordinator.run(forth)
+    coordinator.run(back)
+    with pytest.raises(OperationFailure) as failure:
+        coordinator.run(forth)
+    assert failure.value.code == ErrorCode.TransactionTooOld
+    assert coordinator.run(back)["ok"] == 1.0
+    assert [entry["_id"] for entry in catalog.config.collections.find({"uuid": sharded.uuid})] == ["late.a"]
+
+
+def zone_range(catalog: CatalogUser, namespace: str) -> list[dict[str, Any]]:
+    """Add a zone range for a collection that is not sharded; returns all its ranges."""
+    catalog.config.tags.insert_one({"ns": namespace, "min": {"x": 0}, "max": {"x": 1}, "tag": "z"})
+    return list(catalog.config.tags.find({"ns": namespace}))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [{"_configsvrRenameCollectionMetadata": "late.source", "to": "late.zoned"}, {"_configsvrRemoveTags": "late.zoned"}],
+    ids=["rename", "drop"],
+)
+def test_late_commands_remove_no_zones_that_have_been_added_since(
+    catalog: CatalogUser, coordinator: CatalogUser, command: dict[str, Any]
+) -> None:
+    zone_range(catalog, "late.zoned")
+    coordinator.run(numbered(command, 1))
+    assert not list(catalog.config.tags.find({"ns": "late.zoned"}))
+    added = zone_range(catalog, "late.zoned")
+    assert coordinator.run(numbered(command, 1))["ok"] == 1.0
+    assert list(catalog.config.tags.find({"ns": "late.zoned"})) == added
+    catalog.config.tags.delete_many({"ns": "late.zoned"})
+
+
 @pytest.mark.parametrize("last", ["listDatabases", "_addShard", "setFeatureCompatibilityVersion"])
 def test_a_candidate_hears_nothing_more_from_a_daemon_whose_term_is_over(
     config_set: Set, catalog: CatalogUser, last: str

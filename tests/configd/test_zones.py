@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.objectid import ObjectId
@@ -10,6 +11,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.configd.catalog_user import CatalogUser
+from tests.shardd.mini_cluster import Set
 
 
 @pytest.fixture
@@ -115,16 +117,12 @@ def test_ranges_on_other_fields_of_a_collection_that_is_not_sharded(catalog: Cat
     assert failure.value.code == 16634
 
 
-def test_remove_tags(catalog: CatalogUser, zone: str) -> None:
+def test_remove_tags(config_set: Set, catalog: CatalogUser, zone: str) -> None:
     catalog.run({"_configsvrUpdateZoneKeyRange": f"zones.{zone}", "min": {"x": 1}, "max": {"x": 5}, "zone": zone})
     remove = {"_configsvrRemoveTags": f"zones.{zone}"}
     with pytest.raises(OperationFailure, match="must be run as a retryable write") as failure:
         catalog.client.admin.command({**remove, "writeConcern": {"w": "majority"}}, session=None)
     assert failure.value.code == 5748800
-    with catalog.client.start_session() as session:
-        lsid = session.session_id
-        reply = catalog.client.admin.command(
-            {**remove, "txnNumber": 1, "lsid": lsid, "writeConcern": {"w": "majority"}}
-        )
-    assert reply["ok"] == 1.0
+    with config_set.members[0].client() as client:  # whose session has not been used
+        assert CatalogUser(client).run({**remove, "txnNumber": Int64(1)})["ok"] == 1.0
     assert catalog.config.tags.count_documents({"ns": f"zones.{zone}"}) == 0

@@ -2,8 +2,10 @@
 
 from typing import Any, Final
 
+from shardwright.configd.catalog.transactions import wait_for_majority
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.wire.errors import CommandError
 
 _NOT_RETRYABLE: Final = 5748800
@@ -14,13 +16,21 @@ _NOT_RETRYABLE: Final = 5748800
 async def remove_tags(operation: Operation) -> dict[str, Any]:
     """Remove all zone ranges of the collection.
 
+    It is executed once, so that a command which arrives late does not remove ranges that have been added since.
+
     Raises:
-        CommandError: 5748800, there is no session or transaction number.
+        CommandError: 5748800, there is no session or transaction number; TransactionTooOld, the command comes late.
     """
     namespace = str(operation.namespace)
-    if not (operation.arguments.has(b"lsid") and operation.arguments.has(b"txnNumber")):
+    session = CommandSession.of(operation.request)
+    if session is None:
         raise CommandError(_NOT_RETRYABLE, f"{operation.name} must be run as a retryable write")
 
+    catalog = operation.primary.catalog
     async with operation.primary.locks.hold("zones"):
-        await operation.primary.catalog.delete("tags", {"ns": namespace})
+        if await session.is_executed(catalog.mongod):
+            await wait_for_majority(catalog.mongod)
+            return {}
+        await catalog.delete("tags", {"ns": namespace})
+        await session.record(catalog.mongod)
     return {}

@@ -8,9 +8,10 @@ from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import find_collection
 from shardwright.configd.catalog.renamed_zones import finish_renames, marked
-from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.catalog.transactions import Transaction, wait_for_majority
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.document_fields import required_uuid
 from shardwright.sharding.namespace import Namespace
@@ -22,13 +23,17 @@ from shardwright.wire.errors import CommandError
 async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
 
+    A command with a session is executed once, so that one which arrives late does not rename a collection that has got
+    its old name again since, nor delete zones that have been added since.
+
     The collection keeps its UUID and its chunks, and gets another epoch and timestamp. When its zones have followed it,
     its migrations, which the coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not
     sharded: then only what has the new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID``
     is the UUID of that, if it is sharded.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, another collection has the old or the new name.
+        CommandError: ConflictingOperationInProgress, another collection has the old or the new name; TransactionTooOld,
+            the command comes late.
     """
     source, arguments = str(operation.namespace), operation.arguments
     target = str(Namespace.parse_collection(arguments.string(b"to")))
@@ -59,12 +64,18 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
             _check_is_replaced(existing, replaced)
             await catalog.delete("tags", {"ns": target})
 
+    session = CommandSession.of(operation.request)
     async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
+        if session is not None and await session.is_executed(catalog.mongod):
+            await wait_for_majority(catalog.mongod)
+            return {}
         await delete_replaced_zones()
         await catalog.transaction(work)
         await finish_renames(catalog, target)
         if replaced is not None:
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
+        if session is not None:
+            await session.record(catalog.mongod)
     await _log(operation, target, is_sharded=uuid is not None)
     return {}
 

@@ -194,7 +194,7 @@ class Coordinator(ABC):
         in the same phase for a repetition of the first, so the phase has to be entered again before another command.
         """
         self.phase = phase
-        session = self.arguments.get("session") or {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": 0}
+        session = self.arguments.get("session") or new_session()
         self.arguments |= {**arguments, "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
         document = {
             "_id": self.id,
@@ -220,6 +220,11 @@ class Coordinator(ABC):
         await self.hang_at(END)
         await coordinator_documents(self.context).remove(self.id)
         self.phase = None
+
+
+def new_session() -> dict[str, Any]:
+    """The ``lsid`` and ``txnNumber`` of a first command."""
+    return {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(0)}
 
 
 def coordinator_documents(context: ShardContext) -> ConfigCollection:

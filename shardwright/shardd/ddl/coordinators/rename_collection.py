@@ -4,7 +4,7 @@ If neither is sharded, this shard alone has them, and its mongod renames in one 
 the catalog is changed, and operations wait from the first to the last (`shardd.ddl.rename_participants`).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -14,7 +14,7 @@ from bson.binary import Binary
 from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
-from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, new_session
 from shardwright.shardd.ddl.coordinators.rename_checks import check_rename
 from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
 from shardwright.shardd.local_mongod.local_collections import describe, uuid_argument
@@ -106,7 +106,7 @@ class RenameCollection(Coordinator):
     async def _record(self) -> None:
         """Have the config servers write to the changelog what there is nothing to change for in the catalog."""
         try:
-            await self._rename_in_catalog()
+            await self._rename_in_catalog(new_session())
         except CommandError as error:
             logger.warning("Could not record a rename", namespace=str(self.namespace), error=str(error))
 
@@ -143,7 +143,7 @@ class RenameCollection(Coordinator):
             await self._send_to_all("_shardsvrRenameCollectionParticipant")
             await self.enter_phase(RENAME_METADATA)
         if self.phase == RENAME_METADATA:
-            await self._rename_in_catalog()
+            await self._rename_in_catalog(self.session)
             await self.enter_phase(UNBLOCK)
         await self._send_to_all("_shardsvrRenameCollectionParticipantUnblock")
 
@@ -194,8 +194,9 @@ class RenameCollection(Coordinator):
             **self.session,
         }
 
-    async def _rename_in_catalog(self) -> None:
-        rename: dict[str, Any] = {"_configsvrRenameCollectionMetadata": str(self.namespace), "to": str(self._target)}
+    async def _rename_in_catalog(self, session: Mapping[str, Any]) -> None:
+        names = {"_configsvrRenameCollectionMetadata": str(self.namespace), "to": str(self._target)}
+        rename: dict[str, Any] = {**names, **session}
         if self.arguments.get("sourceIsSharded"):
             rename["optFromCollection"] = {"uuid": self.arguments["sourceUUID"]}
         if self.arguments.get("targetIsSharded"):
