@@ -1,7 +1,8 @@
 """Shards of three members follow elections while clients write."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -12,20 +13,23 @@ from bson.int64 import Int64
 from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure
 
+from tests.fail_points import fail_point
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.integration.test_change_streams import Stream, take
 from tests.integration.waiting import eventually
 from tests.integration.workload import running_workload
 from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.migration.fault_cluster import CONFIG, FaultCluster, daemon_of
 
 MEMBERS = 3
 
 
 @pytest.fixture(scope="module")
 def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """Two shards of three members each."""
-    with running_cluster(tmp_path_factory.mktemp("replicated"), "--members", str(MEMBERS), "--shards", "2") as running:
+    """Two shards of three members each, and as many config servers."""
+    members = ("--members", str(MEMBERS), "--config-members", str(MEMBERS))
+    with running_cluster(tmp_path_factory.mktemp("replicated"), *members, "--shards", "2") as running:
         yield running
 
 
@@ -235,3 +239,30 @@ def test_reads_after_writes_in_a_session(replicated: RunningCluster, collection:
                 things.insert_one({"_id": n, "key": n * 50}, session=session)
                 assert things.find_one({"key": n * 50}, session=session) == {"_id": n, "key": n * 50}
     assert collection.count_documents({}) == 20
+
+
+@pytest.mark.parametrize(("of", "phase"), [(CONFIG, "renameMetadata"), (UPPER, "blockCRUDAndRename")])
+def test_a_change_waits_for_no_primary_that_has_frozen(
+    replicated: RunningCluster, spread: Documents, of: str, phase: str
+) -> None:
+    """Its successor is asked, so that the collection's names do not stay closed as long as it sleeps."""
+    insert(spread, EVENTS)
+    client = spread.database.client
+    with ExitStack() as clients, ThreadPoolExecutor(1) as pool:
+        cluster = FaultCluster(replicated, clients)
+        frozen = cluster.primary_index(of)
+        with fail_point(
+            cluster.client(cluster.primary_daemon(LOWER)),
+            "hangInDDLCoordinator",
+            operationType="renameCollection",
+            at=phase,
+        ) as point:
+            renaming = pool.submit(client.admin.command, "renameCollection", spread.full_name, to="failover.renamed")
+            point.wait_entered()
+            with cluster.paused(daemon_of(of, frozen)):
+                point.turn_off()
+                cluster.client(f"{of}.{(frozen + 1) % MEMBERS}.mongod").admin.command("replSetStepUp")
+                assert renaming.result(60)["ok"]
+    renamed = client.failover.renamed
+    assert sorted(each["key"] for each in renamed.find()) == sorted(EVENTS)
+    assert not list(client.failover.command("checkMetadataConsistency")["cursor"]["firstBatch"])

@@ -1,22 +1,15 @@
 """Requests to donors to move a range, for users and for the balancer alike."""
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any, Final
 
 import bson
-import trio
 
 from shardwright.configd.primary.primary import Primary
 from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.timeouts import TIMEOUTS
-
-logger = get_logger("configd.moves")
 
 UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
 """The write concern of the recipient's writes, in the format of the donor's command, without ``secondaryThrottle``."""
@@ -41,8 +34,7 @@ async def request_move(primary: Primary, donor: ShardEntry, request: Mapping[str
 
 async def _send(primary: Primary, donor: ShardEntry, request: Mapping[str, Any]) -> None:
     try:
-        while not await _is_answered(primary, donor, request):
-            logger.warning("A donor's primary was replaced before it answered", donor=donor.id)
+        await primary.shards.command(donor, "admin", request)
     except CommandError as error:
         if not has_category(error.code, Category.NOT_PRIMARY):
             raise
@@ -51,43 +43,6 @@ async def _send(primary: Primary, donor: ShardEntry, request: Mapping[str, Any])
         raise CommandError(
             ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"
         ) from error
-
-
-async def _is_answered(primary: Primary, donor: ShardEntry, request: Mapping[str, Any]) -> bool:
-    """Send a request; returns whether it was carried out, or, if not, has to be sent again.
-
-    A member that is frozen never answers. Its successor, which repeats or ends what it has begun, does.
-    """
-    client = primary.shards.client(donor)
-    address = await client.select()
-    failures: list[CommandError] = []
-    is_answered = False
-
-    async def send() -> None:
-        nonlocal is_answered
-        try:
-            await primary.shards.command(donor, "admin", request)
-        except CommandError as error:
-            failures.append(error)
-        is_answered = True
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(send)
-        await _wait_replaced(client.monitor, address)
-        nursery.cancel_scope.cancel()
-    for failure in failures:
-        raise failure
-    return is_answered
-
-
-async def _wait_replaced(monitor: ReplicaSetMonitor, address: str) -> None:
-    """Return when another member is primary, or none has been for as long as operations wait for one."""
-    while (now := monitor.primary) in (address, None):
-        with trio.move_on_after(inf if now == address else TIMEOUTS.selection_seconds) as patience:
-            await (monitor.wait_for_change() if now == address else monitor.wait_for_primary())
-        if patience.cancelled_caught:
-            return
 
 
 async def chunk_bytes_default(primary: Primary) -> int:

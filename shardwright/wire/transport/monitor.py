@@ -121,6 +121,13 @@ class ReplicaSetMonitor:
         near = in_latency_window(suitable_servers(self.topology, preference))
         return least_busy_of_two(near, self._pools.in_use).address if near else None
 
+    async def wait_replaced(self, address: str) -> None:
+        """Return when another member is primary, or none has been for `Timeouts.selection_seconds`."""
+        while self.primary == address:
+            await self._changed.wait()
+            with trio.move_on_after(TIMEOUTS.selection_seconds):
+                await self.wait_for_primary()
+
     async def wait_for_change(self) -> None:
         """Wait until the state of any member changes."""
         await self._changed.wait()

@@ -111,11 +111,13 @@ class ReplicaSetClient:
         """Run a command given as a dict; returns the decoded reply.
 
         After a not-primary error, or if no connection could be opened, the command is retried on the new primary, with
-        at most `_ATTEMPTS_MAX` attempts in total; after a broken connection only if the command is idempotent.
+        at most `_ATTEMPTS_MAX` attempts in total; after a broken connection only if the command is idempotent. So it is
+        if another member becomes primary before the present one answers, which may be frozen.
 
         Raises:
             CommandError: the reply says ``ok: 0``, or no member was suitable in time.
-            BackendError: the last attempt failed with a broken connection.
+            BackendError: the last attempt failed with a broken connection, or the primary did not answer as long as it
+                was primary.
         """
         body = bson.encode({**command, "$db": db})
 
@@ -169,6 +171,8 @@ class ReplicaSetClient:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             address = await self.select(preference)
             try:
+                if is_idempotent and preference is PRIMARY:
+                    return await self._while_primary(address, ask)
                 return await ask(address)
             except BackendError as error:
                 if attempt == _ATTEMPTS_MAX or (error.sent and not is_idempotent):
@@ -180,3 +184,27 @@ class ReplicaSetClient:
                 if attempt == _ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")
+
+    @may_run_in_reactor
+    async def _while_primary(self, address: str, ask: Callable[[str], Awaitable[Result]]) -> Result:
+        """The result of ``ask``, which ends with a BackendError when another member becomes primary."""
+        await in_own_task()
+        results: list[Result] = []
+        failures: list[Exception] = []
+
+        async def wait_for_answer() -> None:
+            try:
+                results.append(await ask(address))
+            except Exception as failure:
+                failures.append(failure)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_answer)
+            await self.monitor.wait_replaced(address)
+            nursery.cancel_scope.cancel()
+        for failure in failures:
+            raise failure
+        if not results:
+            raise BackendError(address, "did not answer as long as it was primary", sent=True)
+        return results[0]

@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 import trio
+import trio.testing
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
@@ -16,6 +18,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.timeouts import TIMEOUTS
 from tests.wire.transport.serving import Serving, serving
 
 
@@ -105,6 +108,32 @@ def test_an_election_is_noticed_when_it_happens() -> None:
         fake.follow(0)
         fake.elect(1, term=2)
         await wait_for(monitor, lambda: monitor.primary == fake.hosts[1])
+
+    trio.run(with_fake_set, 3, scenario)
+
+
+def test_who_waits_for_a_primary_hears_that_it_was_replaced() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(monitor.wait_replaced, fake.hosts[0])
+            fake.follow(0)
+            await wait_for(monitor, lambda: monitor.primary is None)
+            fake.elect(0, term=2)
+            await wait_for(monitor, lambda: monitor.primary == fake.hosts[0])
+            await trio.testing.wait_all_tasks_blocked()
+            assert nursery.child_tasks
+            fake.follow(0)
+            fake.elect(1, term=3)
+
+    trio.run(with_fake_set, 3, scenario)
+
+
+def test_nobody_waits_for_ever_for_a_set_without_a_primary(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        monkeypatch.setattr(TIMEOUTS, "selection_seconds", 0.05)
+        fake.follow(0)
+        await monitor.wait_replaced(fake.hosts[0])
+        assert monitor.primary is None
 
     trio.run(with_fake_set, 3, scenario)
 

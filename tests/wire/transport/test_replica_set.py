@@ -1,6 +1,7 @@
-"""A client of a replica set whose only member loses connections."""
+"""A client of a replica set whose members lose connections, step down, or freeze."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import bson
@@ -17,11 +18,23 @@ MEMBER = "member:27017"
 Answer = Callable[[], dict[str, Any]]
 
 
+class Elections:
+    """Stands in for a monitor of a set in which another member becomes primary when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_replaced = trio.Event()
+
+    async def wait_replaced(self, _: str) -> None:
+        await self.is_replaced.wait()
+        self.is_replaced = trio.Event()
+
+
 class OneMember(ReplicaSetClient):
     """A client without sockets, whose member gives the replies defined by a test."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
+        self.monitor: Any = Elections()
         self.failures = 0
 
     async def select(self, *_: object) -> str:
@@ -32,7 +45,11 @@ class OneMember(ReplicaSetClient):
         await trio.lowlevel.checkpoint()
         if "killCursors" in decode_reply(frame):
             return op_msg_frame({"ok": 1})
-        return op_msg_frame(self._answers.pop(0)())
+        answer = self._answers.pop(0)
+        if answer is frozen:
+            self.monitor.is_replaced.set()
+            await trio.sleep_forever()
+        return op_msg_frame(answer())
 
     def on_failure(self, *_: object) -> None:
         self.failures += 1
@@ -44,6 +61,10 @@ def lost() -> dict[str, Any]:
 
 def stepped_down() -> dict[str, Any]:
     return {"ok": 0, "code": 10107, "codeName": "NotWritablePrimary", "errmsg": "not primary"}
+
+
+def frozen() -> dict[str, Any]:
+    raise AssertionError("a frozen member does not answer")
 
 
 def batch(name: str, cursor: int, *documents: dict[str, Any]) -> Answer:
@@ -59,7 +80,7 @@ def read(member: OneMember) -> list[dict[str, Any]]:
     return [bson.decode(document) for document in trio.run(find)]
 
 
-@pytest.mark.parametrize("failure", [lost, stepped_down])
+@pytest.mark.parametrize("failure", [lost, stepped_down, frozen])
 def test_reading_starts_again_after_a_failure(failure: Answer) -> None:
     first = batch("firstBatch", 5, {"_id": 1})
     member = OneMember(failure, first, failure, first, batch("nextBatch", 0, {"_id": 2}))
@@ -72,6 +93,8 @@ def test_reading_eventually_gives_up() -> None:
         read(OneMember(*[lost] * 10))
     with pytest.raises(CommandError):
         read(OneMember(*[stepped_down] * 10))
+    with pytest.raises(BackendError, match="did not answer as long as it was primary"):
+        read(OneMember(*[frozen] * 10))
 
 
 def test_other_errors_are_final() -> None:
@@ -80,3 +103,16 @@ def test_other_errors_are_final() -> None:
 
     with pytest.raises(CommandError):
         read(OneMember(refused, batch("firstBatch", 0)))
+
+
+def test_a_frozen_member_keeps_no_command_that_may_be_repeated() -> None:
+    async def run(member: OneMember, *, is_idempotent: bool) -> dict[str, Any]:
+        with trio.fail_after(1):
+            return await member.command("admin", {"ping": 1}, is_idempotent=is_idempotent)
+
+    def answer() -> dict[str, Any]:
+        return {"ok": 1, "n": 1}
+
+    assert trio.run(partial(run, OneMember(frozen, answer), is_idempotent=True))["n"] == 1
+    with pytest.raises(trio.TooSlowError):
+        trio.run(partial(run, OneMember(frozen, answer), is_idempotent=False))
