@@ -25,6 +25,12 @@ CRITICAL_SECTIONS: Final = "collection_critical_sections"
 DRAIN_SECONDS_MAX: Final = 0.5
 """How long new writes wait for those under way before they are admitted again."""
 
+TRANSACTION_SECONDS_MAX: Final = 5.0
+"""How long a statement of a transaction waits for a critical section, which usually lasts less than a tenth of that."""
+
+_TRANSACTION_DRAIN_SECONDS_MAX: Final = TRANSACTION_SECONDS_MAX + 1.0
+"""How much longer they wait if only transactions are left, which may be waiting for the same change elsewhere."""
+
 HOLD_SECONDS_MAX: Final = 300.0
 """How long to keep trying before LockBusy."""
 
@@ -48,14 +54,16 @@ async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> 
 async def enter_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> None:
     """As `held_exclusively`, until `leave`, for a coordinator that ends the critical section by another command.
 
-    If the section with this reason is on already, nothing changes.
+    If the section with this reason is on already, nothing changes. Other shards have entered it, or do so meanwhile;
+    transactions that are inside here, and wait there, end soon. If new ones were admitted before they do, these would
+    go on to wait there as well, and as clients run a failed transaction again at once, there would always be some.
 
     Raises:
         CommandError: LockBusy, a write did not end in time.
     """
     section = state.critical_section
     if section is None or section.reason != reason or not section.blocks_reads:
-        await _block_writes(state, reason)
+        await _block_writes(state, reason, _TRANSACTION_DRAIN_SECONDS_MAX)
         state.block_reads()
 
 
@@ -71,10 +79,10 @@ def leave(state: NamespaceState, reason: Mapping[str, Any]) -> None:
         state.release()
 
 
-async def _block_writes(state: NamespaceState, reason: Mapping[str, Any]) -> None:
+async def _block_writes(state: NamespaceState, reason: Mapping[str, Any], transaction_seconds: float = 0.0) -> None:
     backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
-        while not await _try_block_writes(state, reason):
+        while not await _try_block_writes(state, reason, transaction_seconds):
             logger.info(
                 "Writes in progress are delaying a DDL operation", namespace=state.namespace, writers=state.writers
             )
@@ -100,13 +108,23 @@ async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncItera
         yield
 
 
-async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any]) -> bool:
-    """Enter a critical section and wait a short time for writes under way; leave it again if they do not end."""
+async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any], transaction_seconds: float) -> bool:
+    """Enter a critical section and wait a short time for writes under way; leave it again if they do not end.
+
+    Args:
+        state: the namespace.
+        reason: the section's.
+        transaction_seconds: how much longer to wait if only transactions are left.
+    """
     is_drained = False
     try:
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             await state.block_writes(reason)
             is_drained = True
+        if not is_drained and state.writers == state.transactions:
+            with trio.move_on_after(transaction_seconds):
+                await state.block_writes(reason)
+                is_drained = True
     finally:
         section = state.critical_section
         if not is_drained and section is not None and section.reason == reason:

@@ -19,6 +19,7 @@ from shardwright.daemon.sidecar.role_certainty import RoleCertainty
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.metadata.critical_section import CriticalSection
+from shardwright.shardd.metadata.critical_sections import TRANSACTION_SECONDS_MAX
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
@@ -33,9 +34,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, STRING, Span, spans
 from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-
-TRANSACTION_SECONDS_MAX: Final = 5.0
-"""How long a statement of a transaction waits for a critical section, which usually lasts less than a tenth of that."""
 
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_FOR_READ: Final = 7032301

@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from shardwright.shardd.metadata import critical_sections
-from shardwright.shardd.metadata.critical_sections import closed, held_exclusively
+from shardwright.shardd.metadata.critical_sections import closed, enter_exclusively, held_exclusively
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -49,6 +49,32 @@ def test_a_long_write_does_not_block_others(state: NamespaceState) -> None:
             assert 0 in waited
             state.exit(operations, is_write=True)
         assert state.critical_section is None
+
+    run(main)
+
+
+def test_transactions_that_begin_again_at_once_do_not_hold_up_a_change_of_several_shards(state: NamespaceState) -> None:
+    """Each waits for the same change on another shard, is aborted there, and is begun again by its client."""
+
+    async def transactions() -> None:
+        while True:
+            while state.critical_section is not None:
+                await state.critical_section.wait_released()
+            state.enter_transaction()
+            try:
+                await trio.sleep(critical_sections.TRANSACTION_SECONDS_MAX)
+            finally:
+                state.exit_transaction()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(transactions)
+                await trio.sleep(1)
+            began = trio.current_time()
+            await enter_exclusively(state, REASON)
+            assert trio.current_time() - began <= critical_sections.TRANSACTION_SECONDS_MAX
+            nursery.cancel_scope.cancel()
 
     run(main)
 
