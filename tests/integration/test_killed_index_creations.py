@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 from pymongo.client_session import ClientSession
-from pymongo.errors import OperationFailure
+from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
@@ -84,16 +84,18 @@ def test_a_creation_is_killed_while_a_shard_builds(
     placed.create_index("slow", name="slow")
 
 
-def test_a_creation_is_killed_that_waits_for_another_one(cluster: RunningCluster, placed: Documents) -> None:
-    def create(comment: str) -> Document:
-        index = {"key": {"both": 1}, "name": "both"}
-        return placed.database.command({"createIndexes": placed.name, "indexes": [index], "comment": comment})
+def create_both(placed: Documents, comment: str, **options: int) -> Document:
+    index = {"key": {"both": 1}, "name": "both"}
+    command = {"createIndexes": placed.name, "indexes": [index], "comment": comment, **options}
+    return placed.database.command(command)
 
+
+def test_a_creation_is_killed_that_waits_for_another_one(cluster: RunningCluster, placed: Documents) -> None:
     with cluster.direct("shard0.0.shardd") as daemon, ThreadPoolExecutor() as threads:
         with fail_point(daemon, "hangInDDLCoordinator", operationType="createIndexes", at="buildIndexes") as point:
-            first = threads.submit(create, "first")
+            first = threads.submit(create_both, placed, "first")
             point.wait_entered()
-            second = threads.submit(create, "second")
+            second = threads.submit(create_both, placed, "second")
             eventually(lambda: len(shown(placed)) == 2, what="the second one waits")
             (waiting,) = (each for each in shown(placed) if "currentPhase" not in each)
             placed.database.client.admin.command("killOp", op=waiting["opid"])
@@ -102,3 +104,19 @@ def test_a_creation_is_killed_that_waits_for_another_one(cluster: RunningCluster
     assert isinstance(error, OperationFailure)
     assert error.code == ErrorCode.Interrupted
     assert "both" in placed.index_information()
+
+
+def test_a_creation_that_took_too_long_does_not_begin_later(placed: Documents, upper_mongod: Client) -> None:
+    """It waits for another one, and would begin once that has been killed."""
+    placed.insert_many({"key": key} for key in range(0, 1_000, 10))
+    with ThreadPoolExecutor() as threads, fail_point(upper_mongod, _HANG) as point:
+        first = threads.submit(create_both, placed, "first")
+        point.wait_entered()
+        with pytest.raises(ExecutionTimeout):
+            create_both(placed, "second", maxTimeMS=1000)
+        eventually(lambda: len(shown(placed)) == 1, what="the second one is over")
+        (operation,) = shown(placed)
+        placed.database.client.admin.command("killOp", op=operation["opid"])
+        assert isinstance(first.exception(), OperationFailure)
+    eventually(lambda: shown(placed) == [], what="nothing is created")
+    assert "both" not in placed.index_information()

@@ -85,7 +85,9 @@ def test_transactions_that_begin_again_do_not_hold_up_a_rename(cluster: RunningC
 
         running = [pool.submit(run_transactions, number) for number in range(WRITERS)]
         try:
-            eventually(lambda: own[DB].c.find_one({"k": WRITERS - 1, "n": {"$gte": 1}}), what="transactions are committed")
+            eventually(
+                lambda: own[DB].c.find_one({"k": WRITERS - 1, "n": {"$gte": 1}}), what="transactions are committed"
+            )
             began = time.monotonic()
             pool.submit(CHANGES["rename"], own).result(60)
             assert time.monotonic() - began < SECONDS_MAX

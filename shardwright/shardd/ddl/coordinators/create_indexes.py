@@ -74,6 +74,10 @@ class CreateIndexes(IndexChange):
         super().__init__(*args, **options)
         self.opid = new_opid()
         self._killed = trio.Event()
+        max_time_ms = self._command.get("maxTimeMS")
+        if self.phase is None and isinstance(max_time_ms, int | float) and max_time_ms > 0:
+            # Its client is told then that it took too long, so it must not come to life when another one has ended.
+            self.beginning.deadline = trio.current_time() + max_time_ms / 1000
 
     @property
     def locks(self) -> list[str]:

@@ -44,6 +44,12 @@ class _Run:
         self._arguments = dict(coordinator.arguments)
         self._is_left_behind = coordinator.phase is not None
 
+    @property
+    def is_joinable(self) -> bool:
+        """Whether an equal request may wait for it: the change has not been made, nor given up."""
+        coordinator = self.coordinator
+        return not coordinator.is_over and (coordinator.phase is not None or not coordinator.beginning.cancel_called)
+
     def has_arguments(self, requested: Mapping[str, Any]) -> bool:
         """Whether it makes the requested change; the order of fields in a shard key, for example, matters.
 
@@ -145,7 +151,7 @@ class CoordinatorService:
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         coordinator.lsid = None if coordinator.opid is None else lsid
         run = self._runs.get(_key(coordinator))
-        while run is not None and run.coordinator.is_over:
+        while run is not None and not run.is_joinable:
             await run.ended.wait()
             run = self._runs.get(_key(coordinator))
         if run is None:
@@ -154,6 +160,8 @@ class CoordinatorService:
             run = self._start(coordinator, self._nursery, received, check)
         elif not run.has_arguments(coordinator.arguments):
             raise CommandError(ErrorCode.ConflictingOperationInProgress, coordinator.conflict_text)
+        else:
+            run.coordinator.beginning.deadline = max(run.coordinator.beginning.deadline, coordinator.beginning.deadline)
         await run.ended.wait()
         if run.error is not None:
             raise run.error
@@ -205,7 +213,7 @@ class CoordinatorService:
                     if check is not None:
                         await check()
                 if coordinator.beginning.cancelled_caught:
-                    raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
+                    raise _not_begun(coordinator)
                 run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error
@@ -219,6 +227,12 @@ class CoordinatorService:
         finally:
             del self._runs[_key(coordinator)]
             run.ended.set()
+
+
+def _not_begun(coordinator: Coordinator) -> CommandError:
+    if trio.current_time() >= coordinator.beginning.deadline:
+        return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+    return CommandError(ErrorCode.Interrupted, "operation was interrupted")
 
 
 def _key(coordinator: Coordinator) -> tuple[str, ...]:
