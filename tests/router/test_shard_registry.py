@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
+from bson.timestamp import Timestamp
 
 from shardwright.router.placement.stale_routing import UnknownShardError
 from shardwright.router.routing.shards import ShardRegistry
@@ -82,6 +83,25 @@ def test_a_shard_is_found_by_its_name_its_set_or_its_members() -> None:
             assert found(registry, identifier) is None, identifier
 
     with_shards(check, a="rs/h:1,h:2", b="rt/h:27017")
+
+
+def test_a_shard_that_was_added_again_is_looked_for_anew() -> None:
+    """It may be another replica set at the same hosts, whose elections count from the beginning."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(dict)
+            catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1"})
+            registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
+            known = await registry.get("one")
+            await registry.reload_as_of(1)
+            assert await registry.get("one") is known
+            catalog.entries = [ShardEntry("one", "one/127.0.0.1:1", Timestamp(2, 1))]
+            await registry.reload_as_of(2)
+            assert (await registry.get("one")).client is not known.client
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
 
 
 def test_what_is_routed_to_a_removed_shard_is_told_of() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, Final
 
 import trio
+from bson.timestamp import Timestamp
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.backoff import Backoff
@@ -29,13 +30,20 @@ RELOAD_SECONDS: Final = 30.0
 
 
 class Shard:
-    """One shard: its catalog document, and a client that finds its members."""
+    """One shard: what its catalog document says, and a client that finds its members.
 
-    __slots__ = ("client", "id")
+    Attributes:
+        id: its name.
+        client: the client.
+        topology_time: as in `ShardEntry`.
+    """
 
-    def __init__(self, shard_id: str, client: ReplicaSetClient) -> None:
+    __slots__ = ("client", "id", "topology_time")
+
+    def __init__(self, shard_id: str, client: ReplicaSetClient, topology_time: Timestamp | None = None) -> None:
         self.id = shard_id
         self.client = client
+        self.topology_time = topology_time
 
     @property
     def connection_string(self) -> str:
@@ -218,12 +226,15 @@ class ShardRegistry:
             return
         known = self._shards.get(entry.id)
         if known is not None:
-            if known.client.monitor.may_be_at(hosts.addresses):
+            # Removed and added again, it may be another set of the same name, even at the same hosts. Its elections
+            # would count as older than those that are known.
+            is_same = known.topology_time == entry.topology_time
+            if is_same and known.client.monitor.may_be_at(hosts.addresses):
                 return
             known.stop()
-        self._shards[entry.id] = self._start(entry.id, hosts)
+        self._shards[entry.id] = self._start(entry, hosts)
 
-    def _start(self, shard_id: str, hosts: ConnectionString) -> Shard:
+    def _start(self, entry: ShardEntry, hosts: ConnectionString) -> Shard:
         monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)
         self._nursery.start_soon(monitor.run)
-        return Shard(shard_id, ReplicaSetClient(monitor, self._pools))
+        return Shard(entry.id, ReplicaSetClient(monitor, self._pools), entry.topology_time)

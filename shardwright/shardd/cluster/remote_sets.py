@@ -1,14 +1,18 @@
 """Clients of the replica sets that a shard talks to: the config servers and the other shards."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+if TYPE_CHECKING:
+    from bson.timestamp import Timestamp
 
 
 class RemoteSets:
@@ -27,6 +31,7 @@ class RemoteSets:
         self._handshake = handshake
         self._nursery = nursery
         self._clients: dict[str, ReplicaSetClient] = {}
+        self._added: dict[str, Timestamp | None] = {}
 
     def __getitem__(self, hosts: ConnectionString) -> ReplicaSetClient:
         """The client for a replica set."""
@@ -39,3 +44,20 @@ class RemoteSets:
             self._nursery.start_soon(monitor.run)
             client = self._clients[name] = ReplicaSetClient(monitor, self._pools)
         return client
+
+    def of_shard(self, shard: ShardEntry) -> ReplicaSetClient:
+        """The client for a shard's replica set.
+
+        A shard that has been removed and added again may be another set of the same name, even at the same hosts. Its
+        elections would count as older than those that are known.
+
+        Raises:
+            CommandError: FailedToParse, its entry names no hosts.
+        """
+        hosts = shard.connection_string
+        if self._added.setdefault(hosts.set_name, shard.topology_time) != shard.topology_time:
+            self._added[hosts.set_name] = shard.topology_time
+            former = self._clients.pop(hosts.set_name, None)
+            if former is not None:
+                former.monitor.stop()
+        return self[hosts]

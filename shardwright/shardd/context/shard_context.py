@@ -255,7 +255,7 @@ class ShardContext:
         entry = await catalog.shard_entry(shard_id, may_be_cached=may_be_cached)
         if entry is None:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
-        return self._sets[entry.connection_string]
+        return self._sets.of_shard(entry)
 
     async def wait_majority(self) -> None:
         """Return when a majority of the set has everything that the local mongod has now.
