@@ -149,6 +149,11 @@ class ShardKeyPattern:
             for each, (name, span) in zip(self.fields, spans, strict=True)
         )
 
+    def has_hashes(self, bound: bytes) -> bool:
+        """Whether a bound of full keys has an int64, MinKey or MaxKey in a hashed field, if the pattern has one."""
+        spans = rawbson.index(bound)
+        return all(_is_bound_value(each, spans[each.name]) for each in self.fields if each.hashed)
+
     def is_valid_split_point(self, key: bytes) -> bool:
         """Whether a chunk may be split at ``key``: a bound with a value that a document may have."""
         return self.is_valid_bound(key) and key not in (self.global_min(), self.global_max())

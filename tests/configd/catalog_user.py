@@ -46,15 +46,19 @@ class CatalogUser:
         reply: dict[str, Any] = self.client.admin.command({**command, **concern})
         return {name: value for name, value in reply.items() if name not in GOSSIP}
 
-    def shard_collection(self, namespace: str, bounds: Sequence[tuple[Any, Any, str]] | None = None) -> Sharded:
-        """Add a collection sharded on ``{x: 1}``, with one chunk on shard ``a`` or the given chunks."""
+    def shard_collection(
+        self, namespace: str, bounds: Sequence[tuple[Any, Any, str]] | None = None, *, direction: object = 1
+    ) -> Sharded:
+        """Add a collection sharded on ``{x: direction}``, with one chunk on shard ``a`` or the given chunks."""
         now = Timestamp(int(time.time()), 1)
         sharded = Sharded(namespace, Binary.from_uuid(uuid4()), ObjectId(), now)
-        self.run(self.create_command(sharded, bounds or [(MinKey(), MaxKey(), "a")]))
+        self.run(self.create_command(sharded, bounds or [(MinKey(), MaxKey(), "a")], direction=direction))
         return sharded
 
     @staticmethod
-    def create_command(sharded: Sharded, bounds: Sequence[tuple[Any, Any, str]]) -> dict[str, Any]:
+    def create_command(
+        sharded: Sharded, bounds: Sequence[tuple[Any, Any, str]], *, direction: object = 1
+    ) -> dict[str, Any]:
         """The command that adds a collection."""
         collection = {
             "_id": sharded.namespace,
@@ -62,7 +66,7 @@ class CatalogUser:
             "lastmod": datetime.now(UTC).replace(microsecond=0, tzinfo=None),
             "timestamp": sharded.timestamp,
             "uuid": sharded.uuid,
-            "key": {"x": 1},
+            "key": {"x": direction},
             "unique": False,
             "chunksAlreadySplitForDowngrade": False,
             "noBalance": False,

@@ -109,6 +109,43 @@ def test_update_zone_key_range_refuses(catalog: CatalogUser, zone: str, change: 
     assert catalog.config.tags.count_documents({"ns": namespace}) == 1
 
 
+@pytest.mark.parametrize("bound", [1, "a"])
+def test_a_range_of_a_hashed_key_has_hashes(catalog: CatalogUser, zone: str, bound: object) -> None:
+    namespace = f"zones.hashed_{zone}_{bound}"
+    catalog.shard_collection(namespace, direction="hashed")
+    command = {"_configsvrUpdateZoneKeyRange": namespace, "min": {"x": MinKey()}, "max": {"x": Int64(5)}, "zone": zone}
+    catalog.run(command)
+    with pytest.raises(
+        OperationFailure, match="which corresponds to a hashed field in the shard key pattern"
+    ) as failure:
+        catalog.run({**command, "min": {"x": bound}, "max": {"x": MaxKey()}})
+    assert failure.value.code == ErrorCode.InvalidOptions
+
+
+@pytest.mark.parametrize(
+    ("direction", "bounds", "message"),
+    [
+        (
+            1,
+            {"min": {"x": 1, "y": 1}, "max": {"x": 2, "y": 1}},
+            "does not match with the shard key of the existing zone",
+        ),
+        (1, {"min": {"y": 1}, "max": {"y": 2}}, "the proposed shard key { x: 1 }"),
+        ("hashed", {"min": {"x": 1}, "max": {"x": 2}}, "not of type NumberLong, MinKey or MaxKey"),
+    ],
+)
+def test_a_collection_is_not_sharded_unlike_its_zones(
+    catalog: CatalogUser, zone: str, direction: object, bounds: dict[str, Any], message: str
+) -> None:
+    """Not even if they have been defined since its primary shard looked."""
+    namespace = f"zones.{zone}"
+    catalog.run({"_configsvrUpdateZoneKeyRange": namespace, **bounds, "zone": zone})
+    with pytest.raises(OperationFailure, match=message) as failure:
+        catalog.shard_collection(namespace, direction=direction)
+    assert failure.value.code == ErrorCode.InvalidOptions
+    assert catalog.config.collections.find_one({"_id": namespace}) is None
+
+
 def test_ranges_on_other_fields_of_a_collection_that_is_not_sharded(catalog: CatalogUser, zone: str) -> None:
     command = {"_configsvrUpdateZoneKeyRange": f"zones.{zone}", "min": {"x": 1}, "max": {"x": 5}, "zone": zone}
     catalog.run(command)

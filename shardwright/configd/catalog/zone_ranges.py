@@ -44,6 +44,20 @@ class ZoneBounds:
         """
         return ZoneBounds(_extend(pattern, self.min, "min", namespace), _extend(pattern, self.max, "max", namespace))
 
+    def check_hashes(self, pattern: ShardKeyPattern) -> None:
+        """Refuse full bounds at which no chunk can begin, as they have no hash in a hashed field.
+
+        Raises:
+            CommandError: InvalidOptions.
+        """
+        if not (pattern.has_hashes(self.min) and pattern.has_hashes(self.max)):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                f"there exists a field in the range {document_text(self.min)} -->> {document_text(self.max)} not of"
+                " type NumberLong, MinKey, or MaxKey which corresponds to a hashed field in the shard key pattern"
+                f" {document_text(pattern.document)}",
+            )
+
     def check_against(self, others: Iterable[TagEntry], zone: str) -> None:
         """Refuse a range that overlaps another one of the collection; exactly the same range may get another zone.
 

@@ -12,6 +12,7 @@ from shardwright.configd.commands.operation import Operation
 from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
@@ -28,9 +29,9 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: AlreadyInitialized, another collection of that name is sharded; ShardNotFound, an owner of chunks
-            has been removed; BSONObjectTooLarge, the bounds of a chunk are too large; TransactionTooOld, the command
-            comes late; NoSuchKey, TypeMismatch, BadValue or ConflictingOperationInProgress, the documents are not a
-            valid catalog.
+            has been removed; InvalidOptions, a zone does not fit the shard key; BSONObjectTooLarge, the bounds of a
+            chunk are too large; TransactionTooOld, the command comes late; NoSuchKey, TypeMismatch, BadValue or
+            ConflictingOperationInProgress, the documents are not a valid catalog.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -58,6 +59,8 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
             return True
         for owner in owners:
             await check_shard_exists(transaction, owner)
+        for tag in await transaction.find("tags", {"ns": str(namespace)}):  # there may be more than at the beginning
+            TagEntry.from_document(tag).check_fits(collection.key)
         if is_prepared:
             transaction.put("collections", [decoded])
         return False
@@ -70,7 +73,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
         try:
             await catalog.transaction(partial(work, is_prepared=True))
         except CommandError as error:
-            if error.code == ErrorCode.ShardNotFound:
+            if error.code in (ErrorCode.ShardNotFound, ErrorCode.InvalidOptions):
                 # They would forever be in the way of the removal of the other shards.
                 await catalog.delete("chunks", mine)
             raise
@@ -78,7 +81,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     catalog = operation.primary.catalog
     mine = {"uuid": Binary.from_uuid(collection.uuid)}
     session = CommandSession.of(operation.request)
-    async with operation.primary.locks.hold(f"ns:{namespace}"):
+    async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
         if session is not None and await session.is_executed(catalog.mongod):
             await wait_for_majority(catalog.mongod)
             return {}

@@ -103,7 +103,7 @@ async def _zones(operation: Operation, pattern: ShardKeyPattern) -> list[Mapping
     Raises:
         CommandError: BadValue, the collection has zones and the request has none, or a zone is incomplete or has arrays
             in its bounds; RangeOverlapConflict; ShardKeyNotFound and FailedToParse, bounds are not a range of the new
-            key.
+            key; InvalidOptions, they have no hash in its hashed field.
     """
     given = operation.arguments.maybe_raw_documents(b"zones")
     if given is None:
@@ -118,7 +118,7 @@ async def _zones(operation: Operation, pattern: ShardKeyPattern) -> list[Mapping
         full = zone_range(pattern, zone)
         if not (pattern.is_shard_key(full.min) and pattern.is_shard_key(full.max)):
             raise CommandError(ErrorCode.BadValue, "The bounds of a zone must not have arrays as values")
-        ZoneBounds.parse(full.min, full.max)
+        ZoneBounds.parse(full.min, full.max).check_hashes(pattern)
         zones.append({"zone": full.zone, "min": raw_document(full.min), "max": raw_document(full.max)})
     _check_disjoint(pattern, zones)
     return zones

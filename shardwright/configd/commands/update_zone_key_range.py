@@ -25,7 +25,7 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: ZoneNotFound; RangeOverlapConflict; ShardKeyNotFound and FailedToParse, the bounds are not a range
-            of the shard key.
+            of the shard key; InvalidOptions, they have no hash in its hashed field.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -41,6 +41,8 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
             return
         if await transaction.find_one("shards", {"tags": zone}) is None:
             raise CommandError(ErrorCode.ZoneNotFound, f"zone {zone} does not exist")
+        if collection is not None:
+            full.check_hashes(collection.key)
         others = [
             TagEntry.from_document(document)
             for document in await transaction.find("tags", {"ns": str(namespace)}, sort={"min": 1})

@@ -27,7 +27,10 @@ async def plan_initial_chunks(
     """
     catalog = await context.catalog()
     shards = await catalog.shards()
-    tags = await catalog.find("tags", {"ns": str(namespace)}, sort={"min": 1})
+    documents = await catalog.find("tags", {"ns": str(namespace)}, sort={"min": 1})
+    tags = [TagEntry.from_document(decode_document(each)) for each in documents]
+    for tag in tags:
+        tag.check_fits(pattern)
     shards_of_zone: dict[str, list[str]] = {}
     for shard_id, entry in shards.items():
         for zone in entry.tags:
@@ -38,7 +41,7 @@ async def plan_initial_chunks(
         primary_shard=context.require_identity().shard_name,
         shards=[shard_id for shard_id, entry in shards.items() if not entry.is_draining],
         is_empty=is_empty,
-        zones=[TagEntry.from_document(decode_document(tag)).zone_range(pattern) for tag in tags],
+        zones=[tag.zone_range(pattern) for tag in tags],
         shards_of_zone=shards_of_zone,
         num_initial_chunks=int(arguments.get("numInitialChunks") or 0),
         presplit_hashed_zones=bool(arguments.get("presplitHashedZones", False)),

@@ -6,11 +6,14 @@ from typing import Any
 
 from bson.objectid import ObjectId
 
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.document_fields import required
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.presplit_zones import ZoneRange
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.wire.rawbson import encode_document
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,28 @@ class TagEntry:
             "max": dict(self.max),
             "tag": self.tag,
         }
+
+    def check_fits(self, proposed: ShardKeyPattern) -> None:
+        """Refuse a key by which its collection is about to be sharded.
+
+        Raises:
+            CommandError: InvalidOptions, its bounds do not have the fields of the key, or no hash in a hashed one.
+        """
+        low, high = encode_document(self.min), encode_document(self.max)
+        bounds, key = f"{document_text(low)} -->> {document_text(high)}", document_text(proposed.document)
+        if not all(
+            [name for name, _ in spans(bound)] == [each.name for each in proposed.fields] for bound in (low, high)
+        ):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                f"the proposed shard key {key} does not match with the shard key of the existing zone {bounds}",
+            )
+        if not (proposed.has_hashes(low) and proposed.has_hashes(high)):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                f"cannot do hash sharding with the proposed key {key} because there exists a zone {bounds} whose"
+                " boundaries are not of type NumberLong, MinKey or MaxKey",
+            )
 
     def zone_range(self, pattern: ShardKeyPattern) -> ZoneRange:
         """The range with bounds that are full shard keys.
