@@ -65,7 +65,13 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
     def is_overtaken(preview: Preview, frame: bytes, *, is_last: bool) -> bool:
         return is_find_and_modify_overtaken(preview, response_body(frame), is_last=is_last)
 
-    return await changing.execute_as_previewed(query, _modification(request, query), make, is_overtaken)
+    try:
+        return await changing.execute_as_previewed(query, _modification(request, query), make, is_overtaken)
+    except CommandError:
+        # The preview may have waited for the same request, sent before, and have seen its result.
+        if not await changing.has_begun():
+            raise
+        return await changing.exchange(body, request_id)
 
 
 async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:

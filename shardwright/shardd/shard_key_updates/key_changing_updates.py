@@ -97,15 +97,35 @@ class KeyChangingUpdates:
         modification = statement.fields[b"u"]
         if not may_change_shard_key(statement.query, raw, modification, changing.pattern, is_collated=collated):
             return await self._forward(raw_document(raw), statement_id)
-        if self._may_be_repeated:
-            reply = await self._forward(FINDING_NOTHING, statement_id)
-            if "retriedStmtIds" in reply:
-                return reply
+        remembered = await self._remembered(statement_id) if self._may_be_repeated else None
+        if remembered is not None:
+            return remembered
         if not statement.is_multi:
-            return await self._update_first(statement, statement.query, statement_id)
+            return await self._update_first_once(statement, statement_id)
         if changing.is_retryable and self._steps is None:
             return await self._forward(raw_document(raw), statement_id)  # mongod refuses it
         return await self._update_many(statement)
+
+    async def _remembered(self, statement_id: int) -> dict[str, Any] | None:
+        """The reply of mongod to a statement that it has executed already; otherwise None."""
+        reply = await self._forward(FINDING_NOTHING, statement_id)
+        return reply if "retriedStmtIds" in reply else None
+
+    async def _update_first_once(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
+        """As `_update_first`, unless the same statement, sent before, is executed meanwhile.
+
+        The preview has waited for that one. Then it sees its result, to which the statement may not be applicable.
+        """
+        try:
+            return await self._update_first(statement, statement.query, statement_id)
+        except CommandError as error:
+            is_of_statement = not isinstance(error, _WholeCommandError) and not _concerns_all(error)
+            if not is_of_statement or self._steps is not None or not await self._changing.has_begun():
+                raise
+            remembered = await self._remembered(statement_id)
+            if remembered is None:
+                raise
+            return remembered
 
     async def _update_first(
         self, statement: UpdateStatement, query: bytes, statement_id: int, *, is_multi: bool = False

@@ -39,7 +39,15 @@ def find_and_modify(**fields: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"findAndModify": "c", "query": {"a": ROUTED_BY}, "update": SUPPLIED, "upsert": True, **fields}
 
 
-COMMANDS = {"update": update(), "findAndModify": find_and_modify(new=True), "with an id": find_and_modify(stmtId=3)}
+WITH_ID: dict[str, Any] = {"_id": 1, "a": ROUTED_BY}
+REPLACEMENT = {"a": OWN, "n": 1}
+COMMANDS = {
+    "update": update(),
+    "update with _id": update(updates=[{"q": WITH_ID, "u": REPLACEMENT, "upsert": True}]),
+    "findAndModify": find_and_modify(new=True),
+    "findAndModify with _id": find_and_modify(query=WITH_ID, update=REPLACEMENT),
+    "with a statement id": find_and_modify(stmtId=3),
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
