@@ -86,7 +86,7 @@ class ShardHandler(SidecarHandler):
     def __init__(self, shard: ShardServer, stale_errors: LabelledCounter) -> None:
         self._shard = shard
         self._context = context = shard.context
-        admission = Admission(
+        self._admission = admission = Admission(
             context.namespace,
             context.database,
             context.refresher,
@@ -206,7 +206,9 @@ class ShardHandler(SidecarHandler):
             reply = await upstream.forward(request.message.frame, flags)
             if reply is not None and not has_failed(reply):
                 await in_own_task()
-                self._shard.components.coordinators.kill_sessions(_kills(request))
+                is_killed = _kills(request)
+                self._admission.waiting.kill(is_killed)
+                self._shard.components.coordinators.kill_sessions(is_killed)
                 await self._shard.transactions.note_kill(request)
             return reply
         if request.name == SERVER_STATUS:

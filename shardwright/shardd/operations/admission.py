@@ -27,6 +27,7 @@ from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.stale_errors import StaleError
 from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
+from shardwright.shardd.operations.waiting_operations import WaitingOperations
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
 from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
@@ -122,6 +123,9 @@ class Admission:
         gate: closed until the critical sections of former primaries have been recovered.
         involvements: finds out which further namespaces an operation involves.
         certainty: whether the remembered state belongs to mongod's current role.
+
+    Attributes:
+        waiting: the operations that wait.
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class Admission:
         self._gate = gate
         self._involvements = involvements
         self._certainty = certainty
+        self.waiting = WaitingOperations()
 
     def try_admit(
         self, request: Request, transaction: OpenTransaction | None = None, *, is_write: bool
@@ -186,16 +191,16 @@ class Admission:
 
         Raises:
             StaleError: the versions do not match.
-            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout, waiting took too long; TypeMismatch, a
-                version is malformed; NotWritablePrimary, a write on a secondary;
+            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout, waiting took too long; Interrupted, its
+                session was killed; TypeMismatch, a version is malformed; NotWritablePrimary, a write on a secondary;
                 CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported, not all that is involved is on this
                 shard; and whatever a refresh raises.
             BackendError: mongod does not answer.
         """
         await in_own_task()
-        with trio.move_on_after(seconds_allowed(request)):
-            return await self._admit(request, transaction, is_write=is_write)
-        raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+        with self.waiting.waiting(request, seconds_allowed(request)):
+            admitted = await self._admit(request, transaction, is_write=is_write)
+        return admitted
 
     async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
         """Admit an operation to the further namespaces alone.

@@ -75,6 +75,9 @@ class TransactionStatements:
         except CommandError as error:
             if transaction.is_killed or not _goes_on_after(error, transaction):
                 await self._abort(upstream, session_fields(request), transaction)
+                if transaction.is_killed:
+                    # A router would hide errors because of which it begins again, such as those of stale versions.
+                    raise _interrupted() from error
                 raise
             self._observe(transaction, has_failed=False)
             error.extra = {**error.extra, "readOnly": not transaction.has_written}
@@ -96,7 +99,7 @@ class TransactionStatements:
         await self._abort(upstream, session_fields(request), transaction)
         if reply is None or has_failed(reply):
             return reply
-        raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
+        raise _interrupted()
 
     @may_run_in_reactor
     async def end_older(self, upstream: Upstream, request: Request) -> None:
@@ -207,6 +210,10 @@ class TransactionStatements:
         with transaction.command_under_way(), suppress(CommandError):  # perhaps it has never begun, or has ended
             await upstream.command("admin", {"abortTransaction": 1, **fields})
         self._transactions.end(transaction)
+
+
+def _interrupted() -> CommandError:
+    return CommandError(ErrorCode.Interrupted, "operation was interrupted")
 
 
 def _goes_on_after(error: CommandError, transaction: OpenTransaction) -> bool:
