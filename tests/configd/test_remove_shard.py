@@ -110,6 +110,20 @@ def test_a_shard_stays_until_it_has_finished_what_others_wait_for(
     assert remove(catalog, "leaving")["state"] == "completed"
 
 
+def test_a_shard_stays_while_another_one_moves_a_database_to_it(
+    catalog: CatalogUser, shards: dict[str, FakeShard], leaving: str
+) -> None:
+    """The part that has been copied would be a database of the cluster once the shard was added again."""
+    assert remove(catalog, leaving)["state"] == "started"
+    change = {"_id": {"namespace": "moving.", "operationType": "movePrimary"}, "to": leaving}
+    shards["b"].found["system.sharding_ddl_coordinators"] = [change]
+    assert remove(catalog, leaving)["state"] == "ongoing"
+    (asked,) = (each["filter"] for each in shards["b"].received("find") if each["filter"].get("to"))
+    assert asked == {"_id.operationType": "movePrimary", "to": leaving}
+    shards["b"].found.clear()
+    assert remove(catalog, leaving)["state"] == "completed"
+
+
 def test_a_shard_that_is_lost_can_be_removed(catalog: CatalogUser, leaving_set: FakeShard) -> None:
     assert remove(catalog, "leaving")["state"] == "started"
     leaving_set.failures["find"] = CommandError(ErrorCode.HostUnreachable, "nobody is there")

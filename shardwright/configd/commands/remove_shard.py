@@ -9,6 +9,7 @@ from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.locks import REMOVING_SHARDS
 from shardwright.configd.shards.unfinished_work import unfinished_work
+from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -29,7 +30,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
     shard_id, primary = operation.subject, operation.primary
     shard = await primary.catalog.shard(shard_id)
     # Before the locks are held: a shard that does not answer must not hold up the others' moves of databases.
-    unfinished = await unfinished_work(primary.shards, shard) if shard.is_draining else None
+    unfinished = await _unfinished(operation, shard) if shard.is_draining else None
     async with primary.locks.hold(REMOVING_SHARDS, "zones"):
         shard = await primary.catalog.shard(shard_id)
         if not shard.is_draining:
@@ -60,6 +61,11 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
     await operation.log_changes("removeShard", "", {"shard": shard_id})
     logger.info("A shard was removed", shard=shard_id)
     return {"msg": "removeshard completed successfully", "state": "completed", "shard": shard_id}
+
+
+async def _unfinished(operation: Operation, shard: ShardEntry) -> str | None:
+    others = [each for each in await operation.primary.catalog.shards() if each.id != shard.id]
+    return await unfinished_work(operation.primary.shards, shard, others)
 
 
 async def _begin(transaction: Transaction, shard_id: str) -> None:

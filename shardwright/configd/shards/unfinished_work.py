@@ -3,10 +3,11 @@
 A shard without chunks and databases may still have to tell the participants of a transaction that it is committed, the
 recipient of its last chunk that the chunk has moved, or the other shards that a change of a collection is over. Or it
 waits to hear that itself: of a rename, or of the migration of a chunk that it receives. Nobody tells a removed shard,
-so it would wait for ever if it was added again.
+so it would wait for ever if it was added again. Of a database that it receives it does not know itself; the part that
+was copied would be a database of the cluster once it was added again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from shardwright.configd.shards.shard_clients import ShardClients
@@ -17,12 +18,14 @@ from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.unfinished_work")
 
+_CHANGES: Final = "system.sharding_ddl_coordinators"
+
 _UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
     "transaction_coordinators": {},
     "migrationCoordinators": {},
     "migrationRecipients": {},
     "rangeDeletions": {"pending": True},  # of a range that is being received
-    "system.sharding_ddl_coordinators": {},
+    _CHANGES: {},
     "localRenameParticipants": {},
     "collection_critical_sections": {},
     "localReshardingOperations.donor": {},
@@ -31,15 +34,29 @@ _UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
 """Where a shard records, in its database ``config``, what it has not finished, and which documents that are."""
 
 
-async def unfinished_work(clients: ShardClients, shard: ShardEntry) -> str | None:
+async def unfinished_work(clients: ShardClients, shard: ShardEntry, others: Iterable[ShardEntry]) -> str | None:
     """The name of a collection in which a shard has recorded something unfinished; None if there is nothing.
 
-    None is assumed of a shard that cannot be reached, as it may be lost for good.
+    Nothing is assumed of one that cannot be reached, as it may be lost for good.
+
+    Args:
+        clients: the clients of the shards.
+        shard: the shard that is to be removed.
+        others: the other shards, which may be moving databases to it.
 
     Raises:
-        CommandError: the shard refuses to tell.
+        CommandError: a shard refuses to tell.
     """
-    for collection, query in _UNFINISHED.items():
+    to_it = {_CHANGES: {"_id.operationType": "movePrimary", "to": shard.id}}
+    found = await _recorded(clients, shard, _UNFINISHED)
+    for other in others:
+        found = found or await _recorded(clients, other, to_it)
+    return found
+
+
+async def _recorded(clients: ShardClients, shard: ShardEntry, queries: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first of some collections in which a shard has a document that matches; None also if it is out of reach."""
+    for collection, query in queries.items():
         find = {"find": collection, "filter": query, "limit": 1, "singleBatch": True}
         try:
             reply = await clients.command(shard, "config", find)
