@@ -130,7 +130,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
     Tests use databases of their own, and leave every process running.
     """
     # With smaller caches the shards' mongods may refuse the 48 MB that one of PyMongo's tests inserts in a transaction.
-    options = ("--routers", "2", "--orphan-cleanup-delay", "0", "--verify-migrations", "--cache-gb", "0.5")
+    options = ("--routers", "2", "--orphan-cleanup-delay", "0", "--verify-migrations", "--cache-gb", "1")
     with running_cluster(tmp_path_factory.mktemp("cluster"), *options) as running:
         with running.direct("config.0.configd") as config:
             # However busy the machine is.
