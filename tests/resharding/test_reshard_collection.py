@@ -169,6 +169,30 @@ def test_what_was_aborted_does_not_begin_again_when_its_request_is_repeated(
     assert entry["key"] == {"key": 1}
 
 
+def test_what_was_made_is_not_made_again_when_its_request_is_repeated(
+    cluster: RunningCluster, collection: Documents
+) -> None:
+    """The collection may have got its former key again since."""
+    client, namespace = collection.database.client, collection.full_name
+    collection.insert_many(documents(100))
+    database = client.config.databases.find_one({"_id": collection.database.name})
+    assert database is not None
+    request = {
+        "_shardsvrReshardCollection": namespace,
+        "key": {"other": 1},
+        "_presetReshardedChunks": two_halves("other"),
+        "reshardingUUID": Binary.from_uuid(uuid4()),
+        "databaseVersion": database["version"],
+    }
+    with cluster.direct("shard0.0.shardd") as primary:
+        primary.admin.command(request)
+        client.admin.command("reshardCollection", namespace, key={"key": 1}, numInitialChunks=1)
+        assert primary.admin.command(request)["ok"]
+    entry = catalog_entry(client, namespace)
+    assert entry is not None
+    assert entry["key"] == {"key": 1}
+
+
 @pytest.mark.usefixtures("impatient")
 def test_open_transactions_end_it(collection: Documents, mongods: list[Client], upper: Client) -> None:
     client, namespace = collection.database.client, collection.full_name

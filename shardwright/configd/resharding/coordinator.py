@@ -18,7 +18,7 @@ from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
 from shardwright.configd.resharding.participants import Participants
 from shardwright.configd.resharding.planned_chunks import plan
-from shardwright.configd.resharding.store import ReshardingStore
+from shardwright.configd.resharding.store import Ending, ReshardingStore
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
@@ -218,11 +218,12 @@ class ReshardingCoordinator:
             await self._participants.commit()
             await self._participants.drop_elsewhere()
             await self._store.delete_chunks(self.operation, of_source=True)
+            await self._store.note_ending(self.operation.id, Ending.MADE)
         else:
             code = self.operation.abort_reason.get("code")
             await self._participants.abort(user_canceled=code == ErrorCode.ReshardCollectionAborted)
             await self._store.delete_chunks(self.operation)
-            await self._store.note_aborted(self.operation.id)
+            await self._store.note_ending(self.operation.id, Ending.ABORTED)
         await self._hang_at(END)
         await self._store.finish(self.operation)
         await self._log_transition("done", str(self.operation.state))

@@ -3,7 +3,7 @@
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
 from shardwright.configd.resharding.coordinator import OperationOverError, ReshardingCoordinator
-from shardwright.configd.resharding.store import ReshardingStore
+from shardwright.configd.resharding.store import Ending, ReshardingStore
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
 from shardwright.wire.error_codes import ErrorCode
@@ -25,8 +25,11 @@ async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
         store = ReshardingStore(primary.catalog)
         active = await store.active()
         if active is None or not active.is_same_request(wanted):
-            if await store.was_aborted(wanted.id):
+            ending = await store.ending_of(wanted.id)
+            if ending is Ending.ABORTED:
                 raise CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
+            if ending is Ending.MADE:
+                return  # and the collection may have got another key since
             async with primary.locks.hold(f"ns:{wanted.namespace}"):
                 active = await store.begin(wanted)
                 primary.reshardings.statistics.started += 1

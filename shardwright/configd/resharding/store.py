@@ -6,6 +6,7 @@ A transaction that has been made already is recognised by the persisted state, a
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from bson.objectid import ObjectId
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
-from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.daemon.sidecar.command_sessions import CommandSession, last_executed
 from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor
@@ -32,6 +33,13 @@ _COLLECTIONS: Final = "collections"
 _BUSY: Final = 5808201
 
 Work = Callable[[Transaction, dict[str, Any]], Awaitable[None]]
+
+
+class Ending(IntEnum):
+    """How an operation has ended; its transaction number in the session of the operation's id."""
+
+    ABORTED = 0
+    MADE = 1
 
 
 class ReshardingStore:
@@ -158,13 +166,14 @@ class ReshardingStore:
         await self._change(operation, committed, work)
         return committed
 
-    async def was_aborted(self, operation_id: UUID) -> bool:
-        """Whether an operation has been aborted, so that a repeated request must not begin it again."""
-        return await _ending(operation_id).is_executed(self._catalog.mongod)
+    async def ending_of(self, operation_id: UUID) -> Ending | None:
+        """How an operation has ended, which a repeated request must not begin again; None if it has not."""
+        number = await last_executed(self._catalog.mongod, Binary.from_uuid(operation_id))
+        return None if number < 0 else Ending(number)
 
-    async def note_aborted(self, operation_id: UUID) -> None:
-        """Persist that an operation has been aborted, for as long as mongod remembers retryable writes."""
-        await _ending(operation_id).record(self._catalog.mongod)
+    async def note_ending(self, operation_id: UUID, ending: Ending) -> None:
+        """Persist how an operation has ended, for as long as mongod remembers retryable writes."""
+        await CommandSession(Binary.from_uuid(operation_id), ending).record(self._catalog.mongod)
 
     async def finish(self, operation: ReshardingOperation) -> None:
         """Remove the operation, and allow migrations again."""
@@ -205,10 +214,6 @@ class ReshardingStore:
                 await work(transaction, source)
 
         await self._catalog.transaction(change)
-
-
-def _ending(operation_id: UUID) -> CommandSession:
-    return CommandSession(Binary.from_uuid(operation_id), 0)
 
 
 async def _source(transaction: Transaction, operation: ReshardingOperation) -> dict[str, Any]:

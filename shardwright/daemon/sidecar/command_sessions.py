@@ -70,9 +70,7 @@ class CommandSession:
             CommandError: TransactionTooOld, a later one has been; or an error of mongod.
             BackendError: mongod does not answer.
         """
-        find = {"find": "transactions", "filter": {"_id.id": self.id}, "singleBatch": True}
-        reply = await mongod.command(_CONFIG, find)
-        last = max((entry["txnNum"] for entry in reply["cursor"]["firstBatch"]), default=-1)
+        last = await last_executed(mongod, self.id)
         if last > self.number:
             raise CommandError(
                 ErrorCode.TransactionTooOld,
@@ -101,3 +99,19 @@ class CommandSession:
         )
         for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
             raise CommandError.from_reply(failure)
+
+
+async def last_executed(mongod: Commands, session: Binary) -> int:
+    """The transaction number of the last command of a session that has been executed; -1 if none has.
+
+    Args:
+        mongod: the mongod that keeps the record.
+        session: the session's ``lsid.id``.
+
+    Raises:
+        CommandError: an error of mongod.
+        BackendError: mongod does not answer.
+    """
+    find = {"find": "transactions", "filter": {"_id.id": session}, "singleBatch": True}
+    reply = await mongod.command(_CONFIG, find)
+    return max((int(entry["txnNum"]) for entry in reply["cursor"]["firstBatch"]), default=-1)
