@@ -14,7 +14,7 @@ from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.splitting.byte_sampler import ByteSampler
 from shardwright.shardd.splitting.chunk_bytes import ChunkBounds, ChunkBytes, bounds_of
 from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter, Outcome
-from shardwright.shardd.splitting.growth import grown_bytes, key_written
+from shardwright.shardd.splitting.growth import WrittenKeys, grown_bytes
 from shardwright.shardd.splitting.parameters import SplitParameters
 from shardwright.shardd.splitting.settings import SplitSettings
 from shardwright.sharding.routing_table import RoutingTable
@@ -117,8 +117,9 @@ class AutoSplitter:
     ) -> None:
         growing.sampler.window_bytes = self._window_bytes(table.collection)
         threshold = self._threshold(table.collection)
+        keys = WrittenKeys(request, table.key_pattern, table.collection.time_series)
         for position, weight in growing.sampler.samples(size):
-            key = key_written(request, table.key_pattern, position, table.collection.time_series)
+            key = keys.at(position)
             if key is not None:
                 chunk = table.chunk_for_key(key)
             elif owned := table.chunk_count_of(state.shard):

@@ -7,6 +7,8 @@ their own size, are underestimated; documents that migrations bring are not coun
 no more than a chunk's worth of data.
 """
 
+from bisect import bisect_right
+from itertools import accumulate
 from struct import Struct
 from typing import Final
 
@@ -14,7 +16,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, InvalidBSONError, find
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, InvalidBSONError, find
 from shardwright.wire.request import Request
 
 _PAYLOADS: Final = {
@@ -24,6 +26,8 @@ _PAYLOADS: Final = {
     "findandmodify": b"update",
 }
 """For each command that makes collections grow, the argument with what it adds."""
+
+_ARRAYS: Final = {"insert": b"documents", "update": b"updates"}
 
 _MODIFIED: Final = b"\x10nModified\0"
 _UPSERTED: Final = b"\x04upserted\0"
@@ -64,42 +68,56 @@ def _updated_bytes(request: Request, reply: bytes | None, size: int) -> int:
     return size * modified // max(1, len(request.documents(b"updates")))
 
 
-def key_written(
-    request: Request, pattern: ShardKeyPattern, position: float, time_series: TimeSeriesFields | None = None
-) -> bytes | None:
-    """The key bytes of the document at a position of what a request has written; None if the request does not fix them.
+class WrittenKeys:
+    """The shard keys of what a request has written. It is taken apart once, however many positions are asked for.
 
     Args:
         request: a request for which `grown_bytes` is not 0.
         pattern: the shard key.
-        position: from 0 up to but not including 1, among the bytes of all documents or statements.
         time_series: of a collection of buckets, whose measurements the request may be about.
     """
-    try:
-        if request.name == "insert":
-            document = _document_at(request.documents(b"documents"), position)
-            if time_series is not None and IS_TIME_SERIES_NAMESPACE in request.fields:
-                document = time_series.bucket_of(document)
-            return pattern.key_bytes_of_document(document)
-        if IS_TIME_SERIES_NAMESPACE in request.fields:
-            return None  # its query is about measurements
-        if request.name == "update":
-            statement = _document_at(request.documents(b"updates"), position)
-            span = find(statement, b"q")
-            query = None if span is None or span[0] != OBJECT else statement[span[2] : span[3]]
-        else:
-            query = request.raw_object(b"query")
-        key = None if query is None else exact_shard_key(query, pattern)
-    except (CommandError, InvalidBSONError):
-        # mongod has found fault with the same bytes, and has reported it.
-        return None
-    return None if key is None else pattern.key_bytes(key)
 
+    def __init__(self, request: Request, pattern: ShardKeyPattern, time_series: TimeSeriesFields | None = None) -> None:
+        self._request = request
+        self._pattern = pattern
+        self._time_series = time_series
+        try:
+            payload = _ARRAYS.get(request.name)
+            self._documents = [] if payload is None else request.documents(payload)
+        except CommandError:
+            self._documents = []
+        self._ends = list(accumulate(map(len, self._documents)))
+        self._found: dict[int, bytes | None] = {}
 
-def _document_at(documents: list[bytes], position: float) -> bytes:
-    rest = position * sum(map(len, documents))
-    for document in documents:
-        rest -= len(document)
-        if rest < 0:
-            return document
-    return documents[-1]
+    def at(self, position: float) -> bytes | None:
+        """The key bytes of the document at a position; None if the request does not fix them.
+
+        Args:
+            position: from 0 up to but not including 1, among the bytes of all documents or statements.
+        """
+        number = bisect_right(self._ends, position * self._ends[-1]) if self._ends else 0
+        number = min(number, max(len(self._documents) - 1, 0))
+        if number not in self._found:
+            self._found[number] = self._key_of(number)
+        return self._found[number]
+
+    def _key_of(self, number: int) -> bytes | None:
+        request, document = self._request, self._documents[number] if self._documents else EMPTY_DOCUMENT
+        is_of_series = IS_TIME_SERIES_NAMESPACE in request.fields
+        try:
+            if request.name == "insert":
+                if self._time_series is not None and is_of_series:
+                    document = self._time_series.bucket_of(document)
+                return self._pattern.key_bytes_of_document(document)
+            if is_of_series:
+                return None  # its query is about measurements
+            if request.name == "update":
+                span = find(document, b"q")
+                query = None if span is None or span[0] != OBJECT else document[span[2] : span[3]]
+            else:
+                query = request.raw_object(b"query")
+            key = None if query is None else exact_shard_key(query, self._pattern)
+        except (CommandError, InvalidBSONError):
+            # mongod has found fault with the same bytes, and has reported it.
+            return None
+        return None if key is None else self._pattern.key_bytes(key)

@@ -6,7 +6,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.shardd.splitting.growth import grown_bytes, key_written
+from shardwright.shardd.splitting.growth import WrittenKeys, grown_bytes
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.message import OpMsg, op_msg, reply_document
 from shardwright.wire.request import Request
@@ -77,18 +77,35 @@ def test_the_removal_of_find_and_modify_does_not_count() -> None:
 @pytest.mark.parametrize(("position", "key"), [(0.0, 0), (0.3, 1), (0.6, 2), (0.999, 3)])
 def test_the_key_at_a_position(position: float, key: int) -> None:
     expected = KEY.key_bytes(bson.encode({"k": key}))
-    assert key_written(request({"insert": "c"}, ("documents", DOCUMENTS)), KEY, position) == expected
+    assert WrittenKeys(request({"insert": "c"}, ("documents", DOCUMENTS)), KEY).at(position) == expected
     statements = [{"q": {"k": number}, "u": {"$set": {"v": BIG}}} for number in range(4)]
-    assert key_written(request({"update": "c"}, ("updates", statements)), KEY, position) == expected
+    assert WrittenKeys(request({"update": "c"}, ("updates", statements)), KEY).at(position) == expected
 
 
 @pytest.mark.parametrize("query", [{}, {"k": {"$gt": 1}}, {"_id": 1}, {"$or": [{"k": 1}, {"k": 2}]}])
 def test_updates_that_do_not_fix_the_key(query: dict[str, Any]) -> None:
     statements = [{"q": query, "u": {"$set": {"v": 1}}, "multi": True}]
-    assert key_written(request({"update": "c"}, ("updates", statements)), KEY, 0.5) is None
-    assert key_written(request({"findAndModify": "c", "query": query, "update": {"a": 1}}), KEY, 0.5) is None
+    assert WrittenKeys(request({"update": "c"}, ("updates", statements)), KEY).at(0.5) is None
+    assert WrittenKeys(request({"findAndModify": "c", "query": query, "update": {"a": 1}}), KEY).at(0.5) is None
 
 
 def test_what_mongod_refuses_has_no_key() -> None:
-    assert key_written(request({"insert": "c"}, ("documents", [{"k": [1, 2]}])), KEY, 0.5) is None
-    assert key_written(request({"update": "c"}, ("updates", [{"u": {"$set": {"v": 1}}}])), KEY, 0.5) is None
+    assert WrittenKeys(request({"insert": "c"}, ("documents", [{"k": [1, 2]}])), KEY).at(0.5) is None
+    assert WrittenKeys(request({"update": "c"}, ("updates", [{"u": {"$set": {"v": 1}}}])), KEY).at(0.5) is None
+
+
+def test_a_request_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one with 48 MB, there are thousands of samples."""
+    calls: list[bytes] = []
+    documents = Request.documents
+
+    def counted(self: Request, name: bytes) -> list[bytes]:
+        calls.append(name)
+        return documents(self, name)
+
+    monkeypatch.setattr(Request, "documents", counted)
+    keys = WrittenKeys(request({"insert": "c", "documents": DOCUMENTS}), KEY)
+    assert {keys.at(number / 1000) for number in range(1000)} == {
+        KEY.key_bytes(bson.encode({"k": k})) for k in range(4)
+    }
+    assert len(calls) == 1
