@@ -123,10 +123,12 @@ class ReplicaSetMonitor:
 
     async def wait_replaced(self, address: str) -> None:
         """Return when another member is primary, or none has been for `Timeouts.selection_seconds`."""
-        while self.primary == address:
-            await self._changed.wait()
+        while True:
             with trio.move_on_after(TIMEOUTS.selection_seconds):
                 await self.wait_for_primary()
+            if self.primary != address:
+                return
+            await self._changed.wait()
 
     async def wait_for_change(self) -> None:
         """Wait until the state of any member changes."""

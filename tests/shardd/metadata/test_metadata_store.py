@@ -19,16 +19,20 @@ def test_a_read_after_a_time_that_the_mongod_has_not_heard_of(lone: LoneMongod) 
         present: Timestamp = (await mongod.command("admin", {"ping": 1}))["$clusterTime"]["clusterTime"]
         ahead = Timestamp(present.time + 60, 1)
         store, loaded = MetadataStore(mongod), list[DatabaseEntry | None]()
+        await store.save_database("early", ENTRY)
+        store.forget()
 
         async def load() -> None:
             loaded.append(await store.load_database("early", ahead))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load)
+            number = 0
             while not loaded:
-                # The read has advanced the clock, so one of these writes has that time.
-                await store.save_database("early", ENTRY)
-                store.forget()
+                # The read has advanced the clock, so one of these writes has that time, or one of the mongod's own.
+                number += 1
+                version = DatabaseVersion(UUID(int=2), Timestamp(1, 1), number)
+                await store.save_database("another", DatabaseEntry("another", "sh0", version))
         assert loaded == [ENTRY]
 
     lone.run(test)

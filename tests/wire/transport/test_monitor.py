@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from math import inf
 from typing import Any
 
 import pytest
@@ -112,8 +113,9 @@ def test_an_election_is_noticed_when_it_happens() -> None:
     trio.run(with_fake_set, 3, scenario)
 
 
-def test_who_waits_for_a_primary_hears_that_it_was_replaced() -> None:
+def test_who_waits_for_a_primary_hears_that_it_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        monkeypatch.setattr(TIMEOUTS, "selection_seconds", inf)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(monitor.wait_replaced, fake.hosts[0])
             fake.follow(0)
