@@ -64,4 +64,4 @@ def _session(operation: Operation) -> bytes:
     if lsid is None:
         return b""
     session = decode_document(lsid)
-    return encode_elements({"lsid": {"id": session.get("id"), "uid": session.get("uid", NO_USER)}})
+    return encode_elements({"lsid": {"id": session.get("id"), "uid": session.get("uid", operation.user or NO_USER)}})

@@ -156,8 +156,8 @@ async def _kill_on_shards(interrupted: Operation) -> None:
     if lsid is None:
         return
     session = decode_document(lsid)
-    mine = {"type": "op", "lsid.id": session.get("id"), "lsid.uid": session.get("uid", NO_USER)}
-    search = {"aggregate": 1, "pipeline": [{CURRENT_OP: {}}, {"$match": mine}], "cursor": {}}
+    mine = {"type": "op", "lsid.id": session.get("id"), "lsid.uid": session.get("uid", interrupted.user or NO_USER)}
+    search = {"aggregate": 1, "pipeline": [{CURRENT_OP: {"allUsers": True}}, {"$match": mine}], "cursor": {}}
     sender = interrupted.context.sender
     for shard in interrupted.targeted:
         try:
