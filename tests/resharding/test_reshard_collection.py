@@ -140,20 +140,25 @@ def test_an_operation_in_progress(collection: Documents, mongods: list[Client], 
     client.admin.command("moveChunk", namespace, find={"key": 0}, to="shard1")
 
 
-def test_what_was_aborted_does_not_begin_again_when_its_request_is_repeated(
-    cluster: RunningCluster, collection: Documents, upper: Client
-) -> None:
-    """A router repeats a request whose answer was lost, and then the primary shard's coordinator may be gone."""
-    client, namespace = collection.database.client, collection.full_name
-    database = client.config.databases.find_one({"_id": collection.database.name})
+def request_of_router(collection: Documents) -> Document:
+    """What a router sends to the primary shard, to give the collection the key ``{other: 1}``."""
+    database = collection.database.client.config.databases.find_one({"_id": collection.database.name})
     assert database is not None
-    request = {
-        "_shardsvrReshardCollection": namespace,
+    return {
+        "_shardsvrReshardCollection": collection.full_name,
         "key": {"other": 1},
         "_presetReshardedChunks": two_halves("other"),
         "reshardingUUID": Binary.from_uuid(uuid4()),
         "databaseVersion": database["version"],
     }
+
+
+def test_what_was_aborted_does_not_begin_again_when_its_request_is_repeated(
+    cluster: RunningCluster, collection: Documents, upper: Client
+) -> None:
+    """A router repeats a request whose answer was lost, and then the primary shard's coordinator may be gone."""
+    client, namespace = collection.database.client, collection.full_name
+    request = request_of_router(collection)
     with cluster.direct("shard0.0.shardd") as primary, ThreadPoolExecutor(1) as pool:
         with fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point:
             first = pool.submit(primary.admin.command, request)
@@ -175,15 +180,7 @@ def test_what_was_made_is_not_made_again_when_its_request_is_repeated(
     """The collection may have got its former key again since."""
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many(documents(100))
-    database = client.config.databases.find_one({"_id": collection.database.name})
-    assert database is not None
-    request = {
-        "_shardsvrReshardCollection": namespace,
-        "key": {"other": 1},
-        "_presetReshardedChunks": two_halves("other"),
-        "reshardingUUID": Binary.from_uuid(uuid4()),
-        "databaseVersion": database["version"],
-    }
+    request = request_of_router(collection)
     with cluster.direct("shard0.0.shardd") as primary:
         primary.admin.command(request)
         client.admin.command("reshardCollection", namespace, key={"key": 1}, numInitialChunks=1)

@@ -104,7 +104,7 @@ def test_a_shard_that_was_added_again_is_looked_for_anew() -> None:
     trio.run(main)
 
 
-def test_what_is_routed_to_a_removed_shard_is_told_of() -> None:
+def test_it_names_shards_that_are_gone() -> None:
     told: list[set[str]] = []
 
     async def main() -> None:

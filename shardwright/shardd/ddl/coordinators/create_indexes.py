@@ -76,7 +76,7 @@ class CreateIndexes(IndexChange):
         self._killed = trio.Event()
         max_time_ms = self._command.get("maxTimeMS")
         if self.phase is None and isinstance(max_time_ms, int | float) and max_time_ms > 0:
-            # Its client is told then that it took too long, so it must not come to life when another one has ended.
+            # By then its client has had MaxTimeMSExpired, so it must not begin when the one it waits for ends.
             self.beginning.deadline = trio.current_time() + max_time_ms / 1000
 
     @property
