@@ -19,6 +19,12 @@ SECONDS_MAX: Final = 10.0
 _PAUSE_SECONDS: Final = 0.002
 _PAUSE_SECONDS_MAX: Final = 0.1
 
+_WAIT_FOR_MAJORITY: Final = {
+    "appendOplogNote": 1,
+    "data": {"msg": "wait for majority"},
+    "writeConcern": {"w": "majority"},
+}
+
 
 async def append_oplog_note(
     run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]], note: Mapping[str, Any]
@@ -41,3 +47,18 @@ async def append_oplog_note(
             if error.code != ErrorCode.LockFailed or trio.current_time() >= deadline:
                 raise
         await backoff.pause()
+
+
+async def wait_for_majority(run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]) -> None:
+    """Return when a majority of the set has everything that its primary has now.
+
+    Args:
+        run: as `append_oplog_note`, on the primary.
+
+    Raises:
+        CommandError: WriteConcernFailed, that took too long; or as `append_oplog_note`.
+        BackendError: as ``run``.
+    """
+    reply = await append_oplog_note(run, _WAIT_FOR_MAJORITY)
+    if "writeConcernError" in reply:
+        raise CommandError.from_reply(reply["writeConcernError"])

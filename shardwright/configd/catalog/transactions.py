@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from shardwright.daemon.metrics import Counter
-from shardwright.daemon.oplog_note import append_oplog_note
+from shardwright.daemon.oplog_note import wait_for_majority
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -232,16 +232,10 @@ async def run_transaction(
             if conflicts is not None:
                 conflicts.add()
             logger.info("Retrying a transaction", attempt=attempt, namespace=str(conflict))
-            await wait_for_majority(mongod)
+            await wait_for_majority(mongod.command)  # so that the next snapshot includes those writes
         else:
             return result
     raise CommandError(ErrorCode.WriteConflict, f"The catalog kept changing during {ATTEMPTS_MAX} attempts to write it")
-
-
-async def wait_for_majority(mongod: Commands) -> None:
-    """Wait until snapshots include everything that was written before the call."""
-    note = {"appendOplogNote": 1, "data": {"msg": "configd waits for the majority"}, "writeConcern": MAJORITY}
-    check_write_concern(await append_oplog_note(mongod.command, note))
 
 
 def check_write_concern(reply: Mapping[str, Any]) -> None:

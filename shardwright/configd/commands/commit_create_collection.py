@@ -6,10 +6,10 @@ from typing import Any
 from bson.binary import Binary
 
 from shardwright.configd.catalog.collection_chunks import find_collection
-from shardwright.configd.catalog.transactions import Transaction, check_shard_exists, wait_for_majority
+from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
-from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
 from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.tag_entry import TagEntry
@@ -65,7 +65,9 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
             transaction.put("collections", [decoded])
         return False
 
-    async def insert() -> None:
+    async def create() -> None:
+        if await catalog.transaction(partial(work, is_prepared=False)):
+            return
         # Chunks have no meaning until the collection's entry exists. There may be some from an attempt that ended in
         # between.
         await catalog.delete("chunks", mine)
@@ -80,13 +82,6 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
 
     catalog = operation.primary.catalog
     mine = {"uuid": Binary.from_uuid(collection.uuid)}
-    session = CommandSession.of(operation.request)
     async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
-        if session is not None and await session.is_executed(catalog.mongod):
-            await wait_for_majority(catalog.mongod)
-            return {}
-        if not await catalog.transaction(partial(work, is_prepared=False)):
-            await insert()
-        if session is not None:
-            await session.record(catalog.mongod)
+        await execute_once(catalog.mongod, CommandSession.of(operation.request), create)
     return {}

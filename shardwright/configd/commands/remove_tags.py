@@ -1,11 +1,11 @@
 """``_configsvrRemoveTags``: remove the zone ranges of a collection."""
 
+from functools import partial
 from typing import Any, Final
 
-from shardwright.configd.catalog.transactions import wait_for_majority
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
-from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
 from shardwright.wire.errors import CommandError
 
 _NOT_RETRYABLE: Final = 5748800
@@ -28,9 +28,5 @@ async def remove_tags(operation: Operation) -> dict[str, Any]:
 
     catalog = operation.primary.catalog
     async with operation.primary.locks.hold("zones"):
-        if await session.is_executed(catalog.mongod):
-            await wait_for_majority(catalog.mongod)
-            return {}
-        await catalog.delete("tags", {"ns": namespace})
-        await session.record(catalog.mongod)
+        await execute_once(catalog.mongod, session, partial(catalog.delete, "tags", {"ns": namespace}))
     return {}

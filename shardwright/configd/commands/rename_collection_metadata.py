@@ -8,10 +8,10 @@ from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import find_collection
 from shardwright.configd.catalog.renamed_zones import finish_renames, marked
-from shardwright.configd.catalog.transactions import Transaction, wait_for_majority
+from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
-from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.document_fields import required_uuid
 from shardwright.sharding.namespace import Namespace
@@ -64,19 +64,16 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
             _check_is_replaced(existing, replaced)
             await catalog.delete("tags", {"ns": target})
 
-    session = CommandSession.of(operation.request)
-    async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
-        if session is not None and await session.is_executed(catalog.mongod):
-            await wait_for_majority(catalog.mongod)
-            return {}
+    async def rename() -> None:
         await delete_replaced_zones()
         await catalog.transaction(work)
         await finish_renames(catalog, target)
         if replaced is not None:
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
-        if session is not None:
-            await session.record(catalog.mongod)
-    await _log(operation, target, is_sharded=uuid is not None)
+        await _log(operation, target, is_sharded=uuid is not None)
+
+    async with operation.primary.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
+        await execute_once(catalog.mongod, CommandSession.of(operation.request), rename)
     return {}
 
 

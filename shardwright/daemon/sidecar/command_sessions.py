@@ -6,13 +6,14 @@ executed. So a command that was delayed while its sender tried again or finished
 created since.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.oplog_note import wait_for_majority
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
@@ -115,3 +116,23 @@ async def last_executed(mongod: Commands, session: Binary) -> int:
     find = {"find": "transactions", "filter": {"_id.id": session}, "singleBatch": True}
     reply = await mongod.command(_CONFIG, find)
     return max((int(entry["txnNum"]) for entry in reply["cursor"]["firstBatch"]), default=-1)
+
+
+async def execute_once(mongod: Commands, session: CommandSession | None, work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` unless it has been executed already. The caller lets commands about one subject run one by one.
+
+    Args:
+        mongod: the mongod that keeps the record.
+        session: of the command; without one it is always executed.
+        work: executes the command; if that fails, the command may be repeated.
+
+    Raises:
+        CommandError: TransactionTooOld, the sender has sent a newer command; an error of mongod; or from ``work``.
+        BackendError: mongod does not answer; or from ``work``.
+    """
+    if session is not None and await session.is_executed(mongod):
+        await wait_for_majority(mongod.command)
+        return
+    await work()
+    if session is not None:
+        await session.record(mongod)

@@ -8,7 +8,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.oplog_note import append_oplog_note
+from shardwright.daemon.oplog_note import wait_for_majority
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
@@ -263,10 +263,7 @@ class ShardContext:
         Raises:
             CommandError: WriteConcernFailed, that took too long; or mongod is not primary.
         """
-        note = {"appendOplogNote": 1, "data": {"msg": "wait for majority"}, "writeConcern": MAJORITY}
-        reply = await append_oplog_note(self.mongod.command, note)
-        if "writeConcernError" in reply:
-            raise CommandError.from_reply(reply["writeConcernError"])
+        await wait_for_majority(self.mongod.command)
 
     async def placement_time(self, other: Mapping[str, Any] | None = None) -> Timestamp:
         """A time for a change of placement, later than the current times of this shard and of the config servers.

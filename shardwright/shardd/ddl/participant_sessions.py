@@ -6,7 +6,7 @@ its participants record which commands they have executed (`daemon.sidecar.comma
 
 from collections.abc import Awaitable, Callable
 
-from shardwright.daemon.sidecar.command_sessions import CommandSession
+from shardwright.daemon.sidecar import command_sessions
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.request import Request
 
@@ -29,10 +29,4 @@ async def execute_once(
             session is malformed; or raised by ``work``.
     """
     async with context.ddl_locks.hold(f"participant of {subject}"):
-        session = CommandSession.of(request)
-        if session is not None and await session.is_executed(context.mongod):
-            await context.wait_majority()
-            return
-        await work()
-        if session is not None:
-            await session.record(context.mongod)
+        await command_sessions.execute_once(context.mongod, command_sessions.CommandSession.of(request), work)
