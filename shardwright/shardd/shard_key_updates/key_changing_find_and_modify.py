@@ -8,7 +8,7 @@ from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_find_and_modify_overtaken
 from shardwright.shardd.shard_key_updates.preview import Preview
-from shardwright.shardd.shard_key_updates.previewed_updates import previewed_find_and_modify
+from shardwright.shardd.shard_key_updates.previewed_updates import find_and_modify_of_nothing, previewed_find_and_modify
 from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
 from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
 from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
@@ -19,7 +19,16 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg, reply_document
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, append, element, encode_elements, raw_document, without
+from shardwright.wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    append,
+    element,
+    encode_elements,
+    find,
+    raw_document,
+    without,
+)
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 
@@ -49,9 +58,9 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
     body, request_id = without(request.body, _REMOVED), request.message.request_id
     if changing.is_in_transaction:
         return await _in_transaction(changing, body, request_id)
-    if await changing.has_begun():
-        # Its transaction number covers nothing else, so mongod has executed it, and will not do so again.
-        return await changing.exchange(body, request_id)
+    remembered = await _remembered(changing, body)
+    if remembered is not None:
+        return remembered
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
     collated = changing.is_collated(request.body, request.fields)
 
@@ -69,9 +78,18 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
         return await changing.execute_as_previewed(query, _modification(request, query), make, is_overtaken)
     except CommandError:
         # The preview may have waited for the same request, sent before, and have seen its result.
-        if not await changing.has_begun():
+        remembered = await _remembered(changing, body)
+        if remembered is None:
             raise
-        return await changing.exchange(body, request_id)
+        return remembered
+
+
+async def _remembered(changing: KeyChangingRequest, body: bytes) -> bytes | None:
+    """The frame of mongod's reply to a request that it has executed already; otherwise None."""
+    if not await changing.has_begun():
+        return None
+    frame = await changing.exchange(find_and_modify_of_nothing(body), changing.request.message.request_id)
+    return frame if find(response_body(frame), b"retriedStmtId") is not None else None
 
 
 async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:

@@ -73,6 +73,16 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
     return append(without(body, {b"query", b"upsert"}), nothing)
 
 
+def find_and_modify_of_nothing(body: bytes) -> bytes:
+    """A ``findAndModify`` that does nothing and may fail, or, if mongod has executed its statement id before, returns
+    that result.
+
+    mongod recognises the retry of an upsert only if this is an upsert too. So it has an update that cannot succeed.
+    """
+    nothing = element(b"query", OBJECT, NOTHING) + encode_elements({"update": [{"$replaceWith": "$nothing"}]})
+    return append(without(body, _OF_THE_QUERY), nothing)
+
+
 def _with_previewed_result(document: bytes, name: bytes, after: bytes | None) -> bytes:
     """A statement or command whose update is certain to have the previewed result.
 

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from bson import MaxKey
 
+from tests.integration.raw_client import RawClient
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
+from tests.shardd.session_history.history_writes import Session
 
 
 @pytest.fixture
@@ -138,6 +140,35 @@ def test_find_and_modify(filled: ShardedNamespace) -> None:
     assert filled.retryable(modify(5))["code"] == 283
     assert filled.retryable(modify(12))["value"] == {"_id": 1, "a": 12, "b": 1}
     assert filled.retryable(modify(13))["value"] is None
+
+
+@pytest.mark.parametrize("query", [{"a": 11}, {"a": 99}], ids=["update", "upsert"])
+def test_a_find_and_modify_whose_transaction_number_has_another_statement(
+    filled: ShardedNamespace, query: dict[str, Any]
+) -> None:
+    number = next(transaction_numbers)
+    filled.retryable({"update": "c", "updates": [{"q": {"a": 11}, "u": {"$set": {"b": 2}}}]}, number=number)
+    modify = {"findAndModify": "c", "query": query, "update": {"$set": {"a": 5}}, "upsert": True, "stmtId": 1}
+    assert filled.retryable(modify, number=number)["code"] == 283
+    assert filled.documents() == [{"_id": 1, "a": 11, "b": 2}]
+
+
+def test_a_find_and_modify_whose_transaction_was_prepared_and_aborted(filled: ShardedNamespace) -> None:
+    """mongod remembers the transaction, although it has executed nothing."""
+    session = Session()
+    transaction = session.child(1)
+    insert = {"insert": "c", "documents": [{"_id": 9}], **transaction, "startTransaction": True}
+    member = filled.cluster.shards["sh0"].members[0]
+    mongod, daemon = RawClient(member.mongod_plan.address), RawClient(member.address)
+    with mongod.socket, daemon.socket:
+        assert mongod.command(insert, db=filled.db)["ok"]
+        prepare = {"prepareTransaction": 1, **transaction, "writeConcern": {"w": "majority"}}
+        assert mongod.command(prepare)["ok"]
+        assert mongod.command({"abortTransaction": 1, **transaction})["ok"]
+        modify = {"findAndModify": "c", "query": {"a": 11}, "update": {"$set": {"a": 5}}}
+        versioned = {**session.write(1, modify), "shardVersion": filled.version()}
+        assert daemon.command(versioned, db=filled.db)["code"] == 283
+    assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
 
 
 def test_mongod_refuses_to_remove_and_update(filled: ShardedNamespace) -> None:
