@@ -17,9 +17,9 @@ from shardwright.router.operations.scatter import forwarded
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.targeting import shards_for_read
 from shardwright.router.replies.cursor_reply import CursorReply
-from shardwright.router.replies.document_size import check_size
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.clock import signed_cluster_time
+from shardwright.wire.document_size import check_size
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id

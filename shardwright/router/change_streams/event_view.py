@@ -13,7 +13,7 @@ from shardwright.router.change_streams.key_completion import KeyCompletion
 from shardwright.router.change_streams.merger import Event
 from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.tokens import ResumeToken
-from shardwright.router.replies.document_size import check_size
+from shardwright.wire.document_size import check_size
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import find
 

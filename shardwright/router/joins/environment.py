@@ -16,9 +16,9 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.reads.pipeline import Stage
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.document_size import check_size
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.document_size import check_size
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import (

@@ -10,7 +10,7 @@ from shardwright.router.joins.memory import Room, TooLargeError
 from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.joins.tee import Tee, TeeReader
 from shardwright.router.reads.pipeline import Stage
-from shardwright.router.replies.document_size import check_size
+from shardwright.wire.document_size import check_size
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX
 from shardwright.wire.rawbson import (

@@ -20,6 +20,7 @@ from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.wire.document_size import check_size
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
@@ -103,7 +104,12 @@ class KeyChangingRequest:
         return routed_by is None or pattern.key_bytes(routed_by) != pattern.key_bytes_of_document(preview.after)
 
     async def exchange(self, body: bytes, request_id: int) -> bytes:
-        """The frame of mongod's reply to a command on the client's connection."""
+        """The frame of mongod's reply to a command on the client's connection.
+
+        Raises:
+            CommandError: BSONObjectTooLarge, the command is.
+        """
+        check_size(len(body))
         frame = await self.upstream.forward(op_msg(body, request_id=request_id), 0)
         assert frame is not None
         return frame

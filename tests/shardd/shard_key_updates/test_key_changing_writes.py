@@ -10,6 +10,8 @@ from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
 from tests.shardd.session_history.history_writes import Session
 
+NEARLY_16_MB = (16 << 20) - 1000
+
 
 @pytest.fixture
 def filled(ranged: ShardedNamespace) -> ShardedNamespace:
@@ -169,6 +171,17 @@ def test_a_find_and_modify_whose_transaction_was_prepared_and_aborted(filled: Sh
         versioned = {**session.write(1, modify), "shardVersion": filled.version()}
         assert daemon.command(versioned, db=filled.db)["code"] == 283
     assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
+
+
+def test_a_document_that_does_not_fit_into_a_command_together_with_its_update(filled: ShardedNamespace) -> None:
+    """Only its statement fails, also if a mongod would not accept the message."""
+    filled.insert({"_id": 2, "a": 22, "b": b"x" * NEARLY_16_MB})
+    larger = [{"$replaceWith": {"$literal": {"_id": 2, "a": 22, "b": b"y" * NEARLY_16_MB}}}]
+    updates = [{"q": {"a": 22}, "u": larger}, {"q": {"a": 11}, "u": {"$inc": {"b": 1}}}]
+    reply = filled.versioned({"update": "c", "updates": updates, "ordered": False})
+    assert (reply["n"], [(error["index"], error["code"]) for error in reply["writeErrors"]]) == (1, [(0, 10334)])
+    reply = filled.versioned({"findAndModify": "c", "query": {"a": 22}, "update": larger})
+    assert (reply["ok"], reply["codeName"]) == (0.0, "BSONObjectTooLarge")
 
 
 def test_mongod_refuses_to_remove_and_update(filled: ShardedNamespace) -> None:
