@@ -108,6 +108,26 @@ def test_documents_that_are_joined_alone(large: Both, join: dict[str, Any], tail
     assert sharded[0] != "error"
 
 
+@pytest.mark.parametrize("sizes", [(9, 9), (15.9, 0.5), (0.5, 15.9)], ids=str)
+@pytest.mark.parametrize("tail", [[UNWIND, {"$project": {"r": "$r._id"}}], [{"$project": {"r._id": 1}}]], ids=str)
+@pytest.mark.parametrize("join", ["equality", "variables", "one result", "graph"])
+def test_a_document_and_a_match_that_do_not_fit_into_one_command(
+    large: Both, join: str, tail: Pipeline, sizes: tuple[float, float]
+) -> None:
+    own, other = ("x" * int(megabytes * 1_000_000) for megabytes in sizes)
+    for database in large:
+        database.local.insert_one({"_id": "large", "g": 100, "pad": own})
+        database.other.insert_one({"_id": "large", "g": 100, "pad": other})
+    stage = {"$lookup": {"from": "other", "as": "r", "pipeline": [{"$match": {"g": 100}}]}}
+    pipeline: Pipeline = [{"$match": {"g": 100}}, stage if join == "one result" else JOINS[join], *tail]
+    sharded, plain = (answer(database, pipeline) for database in large)
+    for database in large:
+        database.local.delete_one({"_id": "large"})
+        database.other.delete_one({"_id": "large"})
+    assert sharded == plain
+    assert len(sharded) == 1
+
+
 @pytest.mark.parametrize("nested", [[{"$count": "n"}], [{"$sort": {"_id": -1}}, {"$limit": 1}, {"$unset": "pad"}]])
 def test_a_nested_pipeline_gets_all_that_matches(large: Both, nested: Pipeline) -> None:
     sharded, plain = (answer(database, [lookup(**EQUAL, pipeline=nested)]) for database in large)

@@ -1,7 +1,8 @@
 """A document that is joined alone, since what it is joined with does not fit into one command.
 
 Of the results, only a batch is held here. If a ``$unwind`` follows, each of them is handed to a mongod by itself, as
-many as there may be. Otherwise a mongod reads them from this router and gathers them in an array.
+many as there may be; a mongod reads one from this router if it does not fit into a command together with the document.
+Otherwise a mongod reads them all from this router and gathers them in an array.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ import bson
 from shardwright.router.joins.batched_stream import BatchedStream, MappingStep
 from shardwright.router.joins.computed_stream import ComputedStream
 from shardwright.router.joins.environment import JoinEnvironment
+from shardwright.router.joins.handed_stream import HANDED_BYTES_MAX
 from shardwright.router.joins.memory import MEMORY_BYTES_MAX
 from shardwright.router.joins.row_stream import RowStream
-from shardwright.router.joins.stage_building import BATCH_BYTES, raw_stage, stage
-from shardwright.router.joins.streams import DocumentStream
+from shardwright.router.joins.stage_building import BATCH_BYTES, COMMAND_BYTES_MAX, raw_stage, stage
+from shardwright.router.joins.streams import DocumentStream, ListStream
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, element, encode_elements, from_elements, is_string
@@ -61,17 +63,25 @@ def joined_alone(
         into: path of the field for them.
         tail: raw stages on single documents that follow.
     """
+    room = COMMAND_BYTES_MAX - len(document)
+    handed_bytes_max = HANDED_BYTES_MAX if room > 2 * HANDED_BYTES_MAX else 0
     putting = [_constant(document), stage("$set", {f"d.{into}": "$r"})]
     unwind = _Unwind.of(tail, into)
     if unwind is None:
         rows = RowStream(results, _row, if_none=EMPTY_DOCUMENT, bytes_max=MEMORY_BYTES_MAX, excess=_too_large(into))
         gathering = stage("$group", {"_id": None, "r": {"$push": "$r"}})
-        return ComputedStream(environment, rows, [gathering, *putting, _UNWRAPPING, *tail])
+        stages = [gathering, *putting, _UNWRAPPING, *tail]
+        return ComputedStream(environment, rows, stages, handed_bytes_max=handed_bytes_max)
     if unwind.index_field is not None:
         putting.append(stage("$set", {f"d.{unwind.index_field}": "$n"}))
     rows = RowStream(results, _numbered_row, if_none=_NO_RESULT if unwind.keeps_empty else None)
-    step = MappingStep([*putting, _UNWRAPPING, *tail[1:]])
-    return BatchedStream(environment, rows, step, bytes_max=max(BATCH_BYTES - len(document), 0))
+    joining = [*putting, _UNWRAPPING, *tail[1:]]
+
+    async def read_alone(row: bytes) -> DocumentStream:
+        return ComputedStream(environment, ListStream([row]), joining, handed_bytes_max=0)
+
+    step = MappingStep(joining, bytes_max=room)
+    return BatchedStream(environment, rows, step, read_alone, bytes_max=max(BATCH_BYTES - len(document), 0))
 
 
 def _row(result: bytes, _: int) -> bytes:

@@ -28,13 +28,21 @@ RunAlone: TypeAlias = Callable[[bytes], Awaitable[DocumentStream]]
 
 
 class MappingStep:
-    """Stages that work on single documents."""
+    """Stages that work on single documents.
 
-    def __init__(self, stages: Sequence[bytes]) -> None:
+    Args:
+        stages: raw.
+        bytes_max: how large documents may be for one command; None if any of them fits into one.
+    """
+
+    def __init__(self, stages: Sequence[bytes], *, bytes_max: int | None = None) -> None:
         self._stages = stages
+        self._bytes_max = bytes_max
 
     async def pipelines(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
         """See `Step`."""
+        if self._bytes_max is not None and sum(map(len, documents)) > self._bytes_max:
+            raise TooLargeError(self._bytes_max)
         return ([documents_stage(chunk), *self._stages] for chunk in chunks(documents))
 
 

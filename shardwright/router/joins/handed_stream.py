@@ -18,7 +18,6 @@ from shardwright.router.joins.streams import DocumentStream, PrefetchedStream
 from shardwright.sharding.namespace import Namespace
 
 HANDED_BYTES_MAX: Final = 1024 * 1024
-"""Up to which size documents are handed over rather than read from the router."""
 
 _ROUTER: Final = "router"
 
@@ -43,12 +42,15 @@ class HandedStream:
             self._cursors.kill(self._cursor_id)
 
 
-async def hand_over(environment: JoinEnvironment, stream: DocumentStream) -> HandedStream:
+async def hand_over(
+    environment: JoinEnvironment, stream: DocumentStream, *, bytes_max: int = HANDED_BYTES_MAX
+) -> HandedStream:
     """Prepare a stream for a mongod.
 
     Args:
         environment: of the aggregation.
         stream: the documents.
+        bytes_max: up to which size they are handed over rather than read from the router.
 
     Raises:
         CommandError: the first of them could not be read.
@@ -59,7 +61,7 @@ async def hand_over(environment: JoinEnvironment, stream: DocumentStream) -> Han
     while batch := await stream.next_batch():
         first += batch
         size += sum(map(len, batch))
-        if size > HANDED_BYTES_MAX:
+        if size > bytes_max:
             return _readable(environment, PrefetchedStream(first, stream))
     return HandedStream(cursors, documents_stage(first))
 

@@ -142,7 +142,7 @@ class LookupStep:
     async def _by_one_result(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
         if documents and self._result is None:
             self._result = await self._one_result()
-        check_handed([Handed(b"", self._result or ())])
+        check_handed([Handed(max(documents, key=len, default=b""), self._result or ())])
         handed = (Handed(document) for document in documents)
         return joining_pipelines(handed, self._lookup.into, self._tail, for_all=self._result or ())
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from shardwright.router.joins.handed_documents import Handed
+from shardwright.router.joins.stage_building import COMMAND_BYTES_MAX
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -18,7 +19,7 @@ BATCH_MATCHES_BYTES_MAX: Final = 32 * 1024 * 1024
 """What is held for the documents of a batch together."""
 
 _DOCUMENT_MATCHES_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What a document is handed over with: both have to fit into one command."""
+"""What a document is handed over with, if both fit into one command."""
 
 
 class TooLargeError(CommandError):
@@ -56,5 +57,6 @@ def check_handed(handed: Iterable[Handed]) -> None:
         TooLargeError: one has more.
     """
     for each in handed:
-        if sum(map(len, each.matches)) > _DOCUMENT_MATCHES_BYTES_MAX:
+        size = sum(map(len, each.matches))
+        if size > _DOCUMENT_MATCHES_BYTES_MAX or len(each.document) + size + len(each.variables) > COMMAND_BYTES_MAX:
             raise TooLargeError(_DOCUMENT_MATCHES_BYTES_MAX)

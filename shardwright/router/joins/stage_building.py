@@ -12,8 +12,10 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 BATCH_DOCUMENTS: Final = 1000
 """How many documents are joined by one command at most."""
 
+COMMAND_BYTES_MAX: Final = BSON_OBJECT_INTERNAL_BYTES_MAX - 64 * 1024
+"""How large the documents in a command may be together, if what it has besides is small."""
+
 _ELEMENT_BYTES: Final = 9
-_COMMAND_BYTES: Final = 64 * 1024
 
 
 def documents_stage(documents: Sequence[bytes]) -> bytes:
@@ -39,7 +41,7 @@ def chunks(documents: Iterable[bytes], bytes_used: int = 0) -> Iterator[list[byt
         documents: the documents; they are consumed as the lists are.
         bytes_used: the size of what the command holds besides.
     """
-    room = min(BATCH_BYTES, BSON_OBJECT_INTERNAL_BYTES_MAX - bytes_used - _COMMAND_BYTES)
+    room = min(BATCH_BYTES, COMMAND_BYTES_MAX - bytes_used)
     batch: list[bytes] = []
     size = 0
     for document in documents:
