@@ -13,6 +13,7 @@ from shardwright.shardd.session_history.statement import session_of
 from shardwright.shardd.shard_key_updates.detection import is_collated
 from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.preview import Preview
+from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT
@@ -23,12 +24,16 @@ from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.wire.document_size import check_size
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import Span, raw_document
+from shardwright.wire.rawbson import Span, encode_document, raw_document
 from shardwright.wire.request import Request
 
 _ATTEMPTS_MAX: Final = 100
 """How often another writer may overtake an update; each time, that writer has made progress."""
+
+_OF_NO_STATEMENT: Final = 2**31 - 1
+"""A statement id that no write has."""
 
 Reply = TypeVar("Reply", contravariant=True)
 Made = TypeVar("Made")
@@ -103,6 +108,17 @@ class KeyChangingRequest:
         routed_by = exact_shard_key(query, pattern)
         return routed_by is None or pattern.key_bytes(routed_by) != pattern.key_bytes_of_document(preview.after)
 
+    async def end_former_attempts(self) -> None:
+        """Make mongod abort the transactions in which this retryable write was executed before, but for prepared ones.
+
+        It does so when it gets any other statement with the transaction number. The router that began such an attempt
+        may be gone, and the retry would have to wait for the document until the transaction's lifetime is over.
+        """
+        carried = {name.decode(): self.request.get(name) for name in (b"lsid", b"txnNumber")}
+        statement = {"update": self.namespace.collection, "updates": [FINDING_NOTHING], "stmtIds": [_OF_NO_STATEMENT]}
+        body = encode_document({**statement, **carried, "$db": self.namespace.db})
+        await self.exchange(body, next_request_id())
+
     async def exchange(self, body: bytes, request_id: int) -> bytes:
         """The frame of mongod's reply to a command on the client's connection.
 
@@ -143,7 +159,10 @@ class KeyChangingRequest:
         change = KeyChange(self.table, self.shard, query, is_multi=is_multi, is_retryable=self.is_retryable)
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
             preview = await self.previews.preview(
-                self.namespace, modification, seconds_max=seconds_allowed(self.request)
+                self.namespace,
+                modification,
+                seconds_max=seconds_allowed(self.request),
+                end_former_attempts=self.end_former_attempts if self.is_retryable else None,
             )
             if preview.before is None and supplied is not None:
                 preview = Preview(None, supplied)

@@ -1,7 +1,7 @@
 """Finding out what an update would do, in a transaction on the local mongod that is never committed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import trio
@@ -25,8 +25,12 @@ from shardwright.wire.rawbson import (
     wrap_value,
 )
 
-_CONFLICT_SECONDS_MAX: Final = 60.0
-"""mongod's limit for the lifetime of a transaction (``transactionLifetimeLimitSeconds``)."""
+_CONFLICT_SECONDS_MAX: Final = 120.0
+"""How long a transaction lives at most: ``transactionLifetimeLimitSeconds``, and until mongod looks for those that have
+lived so long."""
+
+_ABANDONED_SECONDS: Final = 1.0
+"""After how long a conflict is taken for one with a former attempt with which nobody goes on."""
 
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 """The prefix that mongod gives to the errors of a ``findAndModify`` but not to those of an ``update``."""
@@ -43,7 +47,12 @@ class UpdatePreviews:
         self.transactions = PreviewTransactions(mongod)
 
     async def preview(
-        self, namespace: Namespace, modification: Mapping[str, Any], *, seconds_max: float = math.inf
+        self,
+        namespace: Namespace,
+        modification: Mapping[str, Any],
+        *,
+        seconds_max: float = math.inf,
+        end_former_attempts: Callable[[], Awaitable[None]] | None = None,
     ) -> Preview:
         """Find out what a ``findAndModify`` would do, waiting for other transactions that conflict with it.
 
@@ -51,6 +60,7 @@ class UpdatePreviews:
             namespace: the collection.
             modification: its arguments ``query``, ``update``, ``upsert``, ``sort`` and so on.
             seconds_max: the client's time limit.
+            end_former_attempts: ends transactions in which the same write was executed before, if there are any.
 
         Raises:
             CommandError: it would fail; MaxTimeMSExpired; WriteConflict and the like, other transactions conflicted
@@ -70,6 +80,9 @@ class UpdatePreviews:
                     raise
                 if waited > seconds_max:
                     raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from error
+                if end_former_attempts is not None and waited > _ABANDONED_SECONDS:
+                    await end_former_attempts()
+                    end_former_attempts = None
             # Usually another writer has just changed the document, and its transaction is over in a moment.
             await backoff.pause()
 

@@ -155,20 +155,32 @@ def test_a_find_and_modify_whose_transaction_number_has_another_statement(
     assert filled.documents() == [{"_id": 1, "a": 11, "b": 2}]
 
 
-def test_a_find_and_modify_whose_transaction_was_prepared_and_aborted(filled: ShardedNamespace) -> None:
-    """mongod remembers the transaction, although it has executed nothing."""
+TO_ANOTHER_SHARD: dict[str, Any] = {"$set": {"a": 5}}
+
+
+@pytest.mark.parametrize("ending", ["aborted", "abandoned"])
+@pytest.mark.parametrize(
+    "command",
+    [{"findAndModify": "c", "query": {"a": 11}, "update": TO_ANOTHER_SHARD}, update({"a": 11}, TO_ANOTHER_SHARD)],
+    ids=["findAndModify", "update"],
+)
+def test_a_retry_after_an_attempt_that_was_not_committed(
+    filled: ShardedNamespace, command: dict[str, Any], ending: str
+) -> None:
+    """mongod remembers an aborted transaction that was prepared, although it has executed nothing; and one with which
+    nobody goes on keeps others from the document."""
     session = Session()
     transaction = session.child(1)
-    insert = {"insert": "c", "documents": [{"_id": 9}], **transaction, "startTransaction": True}
+    attempt = {**update({"_id": 1}, {"$set": {"b": 2}}), **transaction, "startTransaction": True}
     member = filled.cluster.shards["sh0"].members[0]
     mongod, daemon = RawClient(member.mongod_plan.address), RawClient(member.address)
     with mongod.socket, daemon.socket:
-        assert mongod.command(insert, db=filled.db)["ok"]
-        prepare = {"prepareTransaction": 1, **transaction, "writeConcern": {"w": "majority"}}
-        assert mongod.command(prepare)["ok"]
-        assert mongod.command({"abortTransaction": 1, **transaction})["ok"]
-        modify = {"findAndModify": "c", "query": {"a": 11}, "update": {"$set": {"a": 5}}}
-        versioned = {**session.write(1, modify), "shardVersion": filled.version()}
+        assert mongod.command(attempt, db=filled.db)["ok"]
+        if ending == "aborted":
+            prepare = {"prepareTransaction": 1, **transaction, "writeConcern": {"w": "majority"}}
+            assert mongod.command(prepare)["ok"]
+            assert mongod.command({"abortTransaction": 1, **transaction})["ok"]
+        versioned = {**session.write(1, command), "shardVersion": filled.version()}
         assert daemon.command(versioned, db=filled.db)["code"] == 283
     assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
 
