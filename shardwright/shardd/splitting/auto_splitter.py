@@ -39,6 +39,9 @@ _FIRST_WINDOW_BYTES: Final = 1 << 12
 """With 64 samples and more, the count of a chunk hardly ever deviates by a quarter from what was written to it. Until
 the settings are known, windows are short, because the threshold may be low."""
 
+_SAMPLES_MAX: Final = 1 << 14
+"""How many samples of one request are taken at most. An update of many documents may count with any size."""
+
 
 class _Growing:
     """What is written to one incarnation of a collection."""
@@ -115,7 +118,7 @@ class AutoSplitter:
     def _sample(
         self, growing: _Growing, request: Request, size: int, state: NamespaceState, table: RoutingTable
     ) -> None:
-        growing.sampler.window_bytes = self._window_bytes(table.collection)
+        growing.sampler.window_bytes = max(self._window_bytes(table.collection), size // _SAMPLES_MAX)
         threshold = self._threshold(table.collection)
         keys = WrittenKeys(request, table.key_pattern, table.collection.time_series)
         for position, weight in growing.sampler.samples(size):

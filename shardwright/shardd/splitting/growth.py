@@ -9,14 +9,13 @@ no more than a chunk's worth of data.
 
 from bisect import bisect_right
 from itertools import accumulate
-from struct import Struct
 from typing import Final
 
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, InvalidBSONError, find
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, InvalidBSONError, decode_value, find
 from shardwright.wire.request import Request
 
 _PAYLOADS: Final = {
@@ -29,9 +28,8 @@ _PAYLOADS: Final = {
 
 _ARRAYS: Final = {"insert": b"documents", "update": b"updates"}
 
-_MODIFIED: Final = b"\x10nModified\0"
-_UPSERTED: Final = b"\x04upserted\0"
-_unpack_int32: Final = Struct("<i").unpack_from
+_REPLY_START: Final = 21
+"""Where the body of a mongod's reply begins in its frame."""
 
 
 def grown_bytes(request: Request, reply: bytes | None) -> int:
@@ -59,12 +57,13 @@ def _payload_bytes(request: Request, name: bytes) -> int:
 def _updated_bytes(request: Request, reply: bytes | None, size: int) -> int:
     if reply is None:
         return size
-    at = reply.find(_MODIFIED)
-    modified = _unpack_int32(reply, at + len(_MODIFIED))[0] if at >= 0 else 0
+    # Not `reply.find`: the ``_id`` of an upserted document may have fields of any name.
+    span = find(reply, b"nModified", _REPLY_START)
+    modified = 0 if span is None else decode_value(reply, span)
     if modified == 1:
         return size
     if not modified:
-        return size if _UPSERTED in reply else 0
+        return 0 if find(reply, b"upserted", _REPLY_START) is None else size
     return size * modified // max(1, len(request.documents(b"updates")))
 
 

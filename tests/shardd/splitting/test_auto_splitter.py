@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from random import Random
+from time import process_time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -262,3 +263,18 @@ async def test_updates_without_the_shard_key_may_concern_any_chunk() -> None:
             each.auto.observe(request, reply, each.state, each.table)
             await wait_all_tasks_blocked()
         assert len({bounds for _, bounds, _ in each.splitter.attempts}) == 3
+
+
+@simulated
+async def test_an_update_of_any_size_is_counted_in_a_moment() -> None:
+    """Of each 64 KB one sample was taken: 30 million."""
+    async with world() as w:
+        update = {"q": {"x": 1}, "u": {"$set": {"v": "x" * KB}}, "multi": True}
+        command = {"update": "c", "updates": [update], "$db": "d"}
+        request = Request(OpMsg(op_msg(bson.encode(command), request_id=1)))
+        reply = reply_document(1, {"n": 2**31 - 1, "nModified": 2**31 - 1, "ok": 1.0})
+        began = process_time()
+        w.auto.observe(request, reply, w.state, w.table)
+        assert process_time() - began < 10
+        await wait_all_tasks_blocked()
+        assert [bounds for _, bounds, _ in w.splitter.attempts] == [MIDDLE]

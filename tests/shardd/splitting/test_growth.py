@@ -45,6 +45,8 @@ def test_inserts_count_with_their_documents() -> None:
         ({"n": 1, "nModified": 1}, 1),
         ({"n": 1, "nModified": 0}, 0),
         ({"n": 1, "upserted": [{"index": 0, "_id": 7}], "nModified": 0}, 1),
+        ({"n": 1, "upserted": [{"index": 0, "_id": {"nModified": 1000}}], "nModified": 0}, 1),
+        ({"n": 0, "writeErrors": [{"index": 0, "keyValue": {"nModified": 9, "upserted": []}}], "nModified": 0}, 0),
         ({"n": 50, "nModified": 50}, 50),
     ],
 )
