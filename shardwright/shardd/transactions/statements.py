@@ -24,12 +24,13 @@ from shardwright.sharding.read_only import with_read_only
 from shardwright.sharding.transient_errors import label_transient
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
+from shardwright.wire.rawbson import find
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_WRITE_ERRORS: Final = b"\x04writeErrors\0"
+_WRITE_ERRORS: Final = b"writeErrors"
 _BATCHES: Final = frozenset({"delete", "insert", "update"})
 
 BEFORE_ALL_PREPARED: Final = Timestamp(1, 1)
@@ -172,7 +173,7 @@ class TransactionStatements:
     @may_run_in_reactor
     async def _answer(self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes) -> bytes:
         is_failure = has_failed(reply)
-        if not is_failure and request.name in _BATCHES and _WRITE_ERRORS in reply:
+        if not is_failure and request.name in _BATCHES and _has_write_errors(reply):
             # mongod has aborted it, unless the error is one of the daemon.
             await self._abort(upstream, session_fields(request), transaction)
             return reply
@@ -225,3 +226,8 @@ def _goes_on_after(error: CommandError, transaction: OpenTransaction) -> bool:
     if error.code == ErrorCode.WouldChangeOwningShard:
         return True
     return transaction.has_begun and asks_for_another_way(error)
+
+
+def _has_write_errors(reply: bytes) -> bool:
+    # The ``_id`` of an upserted document may have a field of that name too.
+    return _WRITE_ERRORS in reply and find(response_body(reply), _WRITE_ERRORS) is not None

@@ -28,6 +28,15 @@ def test_a_move_fails_while_a_transaction_is_open(ranged: ShardedNamespace, begi
     assert try_move(ranged) == 0
 
 
+def test_an_upserted_id_is_not_taken_for_errors(ranged: ShardedNamespace, begin: Begin) -> None:
+    transaction = begin()
+    query = {"_id": {"writeErrors": [], "ok": 0.0}, "a": 11}
+    upsert = {"q": query, "u": {"$set": {"b": 1}}, "upsert": True}
+    assert transaction.run({"update": "c", "updates": [upsert]})["n"] == 1
+    assert transaction.commit() == {"ok": 1.0}
+    assert ranged.documents() == [{**query, "b": 1}]
+
+
 def commit(transaction: RoutedTransaction) -> None:
     assert transaction.commit() == {"ok": 1.0}
 
