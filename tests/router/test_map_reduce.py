@@ -92,6 +92,7 @@ CASES: Final[dict[str, Command]] = {
     "map that throws": {"map": Code("function() { throw 1; }")},
     "map that is no function": {"map": Code("function({")},
     "view": {"mapReduce": "view"},
+    "time series": {"mapReduce": "series"},
     "output to a view": {"out": "view"},
 }
 
@@ -116,6 +117,7 @@ def with_documents(client: Client) -> Iterator[Client]:
     for name in DATABASES.values():
         client[name].c.insert_many(STORED)
         client[name].command("create", "view", viewOn="c", pipeline=[])
+        client[name].command("create", "series", timeseries={"timeField": "t"})
     yield client
     for name in (*DATABASES.values(), OTHER_DB):
         client.drop_database(name)
@@ -168,7 +170,7 @@ def explained(client: Client, database: str, command: Command) -> Any:  # noqa: 
 
 
 @pytest.mark.parametrize("database", DATABASES.values(), ids=DATABASES)
-@pytest.mark.parametrize("case", ["query, sort and limit", "reducing", "no map", "limit 0", "view"])
+@pytest.mark.parametrize("case", ["query, sort and limit", "reducing", "no map", "limit 0", "view", "time series"])
 def test_explained_as_by_mongod(router: Client, plain: Client, case: str, database: str) -> None:
     command = CASES[case]
     assert explained(router, database, command) == explained(plain, database, command)

@@ -44,7 +44,7 @@ async def map_reduce(operation: Operation) -> Reply:
 
 
 async def refuse_view(operation: Operation) -> None:
-    """Refuse a view, which an aggregation could read.
+    """Refuse a view or a time-series collection, which an aggregation could read.
 
     Raises:
         CommandError: CommandNotSupportedOnView; or the primary shard could not be asked.
@@ -53,7 +53,7 @@ async def refuse_view(operation: Operation) -> None:
     if routing is None or routing.is_sharded:
         return
     listed = await listed_collection(operation, routing)
-    if listed is not None and listed["type"] == "view":
+    if listed is not None and listed["type"] in ("view", "timeseries"):
         raise _on_view()
 
 

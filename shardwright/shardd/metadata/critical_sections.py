@@ -29,7 +29,8 @@ TRANSACTION_SECONDS_MAX: Final = 5.0
 """How long a statement of a transaction waits for a critical section, which usually lasts less than a tenth of that."""
 
 _TRANSACTION_DRAIN_SECONDS_MAX: Final = TRANSACTION_SECONDS_MAX + 1.0
-"""How much longer they wait if only transactions are left, which may be waiting for the same change elsewhere."""
+"""How much longer they wait if transactions are left, which may be waiting for the same change elsewhere. Other writes
+may be waiting for these."""
 
 HOLD_SECONDS_MAX: Final = 300.0
 """How long to keep trying before LockBusy."""
@@ -114,14 +115,14 @@ async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any], tr
     Args:
         state: the namespace.
         reason: the section's.
-        transaction_seconds: how much longer to wait if only transactions are left.
+        transaction_seconds: how much longer to wait if transactions are left.
     """
     is_drained = False
     try:
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             await state.block_writes(reason)
             is_drained = True
-        if not is_drained and state.writers == state.transactions:
+        if not is_drained and state.transactions:
             with trio.move_on_after(transaction_seconds):
                 await state.block_writes(reason)
                 is_drained = True

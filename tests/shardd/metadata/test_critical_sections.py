@@ -53,8 +53,12 @@ def test_a_long_write_does_not_block_others(state: NamespaceState) -> None:
     run(main)
 
 
-def test_transactions_that_begin_again_at_once_do_not_hold_up_a_change_of_several_shards(state: NamespaceState) -> None:
-    """Each waits for the same change on another shard, is aborted there, and is begun again by its client."""
+@pytest.mark.parametrize("writers", [0, 1])
+def test_transactions_that_begin_again_at_once_do_not_hold_up_a_change_of_several_shards(
+    state: NamespaceState, writers: int
+) -> None:
+    """Each waits for the same change on another shard, is aborted there, and is begun again by its client; other writes
+    wait for these transactions."""
 
     async def transactions() -> None:
         while True:
@@ -66,11 +70,24 @@ def test_transactions_that_begin_again_at_once_do_not_hold_up_a_change_of_severa
             finally:
                 state.exit_transaction()
 
+    async def write() -> None:
+        while True:
+            while state.critical_section is not None:
+                await state.critical_section.wait_released()
+            state.enter(is_write=True)
+            operations = state.operations
+            await trio.sleep(critical_sections.TRANSACTION_SECONDS_MAX)
+            state.exit(operations, is_write=True)
+            await trio.sleep(0.01)
+
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(transactions)
                 await trio.sleep(1)
+            for _ in range(writers):
+                nursery.start_soon(write)
+                await trio.sleep(0.1)
             began = trio.current_time()
             await enter_exclusively(state, REASON)
             assert trio.current_time() - began <= critical_sections.TRANSACTION_SECONDS_MAX
