@@ -104,7 +104,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "transactions",
             "writes",
         },
-        "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
+        "change_streams": {"context", "cursors", "operations", "pipelines", "placement", "reads", "replies", "routing"},
         "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending"},
         "sessions": {"context", "operations", "placement", "replies", "transactions", "writes"},
         "commands": {

@@ -290,6 +290,19 @@ def test_images(placed: Documents) -> None:
     assert all("preImageId" not in event and "rawOplogUpdateSpec" not in event for event in events)
 
 
+@pytest.mark.parametrize("required", ["full_document", "full_document_before_change"])
+def test_required_images_of_events_that_the_client_leaves_out(placed: Documents, required: str) -> None:
+    placed.database.command("collMod", placed.name, changeStreamPreAndPostImages={"enabled": True})
+    insert(placed, 1)
+    placed.database.without_images.insert_one({"_id": 1})
+    of_placed: list[Document] = [{"$match": {"ns.coll": placed.name}}]
+    with placed.database.watch(of_placed, max_await_time_ms=500, **{required: "required"}) as stream:  # type: ignore[arg-type]
+        placed.database.without_images.update_one({"_id": 1}, {"$set": {"x": 1}})
+        placed.update_one({"key": 1}, {"$set": {"x": 1}})
+        (event,) = take(stream, 1)
+    assert (event["ns"]["coll"], event["operationType"]) == (placed.name, "update")
+
+
 def test_recorded_pre_images_complete_document_keys(placed: Documents) -> None:
     """Although the stream has not asked for them, and without being shown."""
     insert(placed, 1, SPLIT_AT + 1)

@@ -1,16 +1,19 @@
 """The stages that a client puts after ``$changeStream``, without I/O.
 
-Stages see the event that the client is to see. So they run after the router has completed the event and left out those
-that only repeat others, on a mongod that is given the events. Leading ``$match`` stages run on the shards as well, so
-that most of what they reject is not even transferred. Changes of the catalog are transferred in any case, because the
-router has to know of them.
+Stages see the event that the client is to see. So they run after the router has completed the event and left out
+those that only repeat others, on a mongod that is given the events. Conditions of leading ``$match`` stages are also
+checked on shards, so that most of what they reject is not even transferred, nor its documents looked up. Changes of
+the catalog are transferred in any case, because the router has to know of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import is_
 from typing import Final
 
 from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS
+from shardwright.router.pipelines.match_paths import conditions, match_stage
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -22,9 +25,19 @@ from shardwright.wire.rawbson import (
     from_elements,
 )
 
-_COMPLETED_BY_ROUTER: Final = (b"documentKey", b"preImageId", b"$$ROOT", b"$$CURRENT")
-"""What the query of a ``$match`` must not mention to run on the shards: they know no shard key, and their events have a
-field that is for the router."""
+_COMPLETED_BY_ROUTER: Final = (
+    b"documentKey",
+    b"preImageId",
+    b"rawOplogUpdateSpec",
+    b"$$ROOT",
+    b"$$CURRENT",
+    b"$jsonSchema",
+)
+"""What a condition must not mention to be checked on the shards: they know no shard key, and their events have fields
+that are for the router."""
+
+_IMAGES: Final = (b"fullDocument",)
+"""What it must not mention either if the router adds versions of documents (``fullDocumentBeforeChange`` included)."""
 
 _CATALOG_EVENT: Final = encode_document({"operationType": {"$in": sorted(CATALOG_EVENTS)}})
 
@@ -51,20 +64,30 @@ class ClientStages:
             stages: those after ``$changeStream``.
             needs_images: the router adds versions of documents to events.
         """
-        matches = () if needs_images else _matches(stages)
-        return cls(tuple(stage.raw for stage in stages), matches, len(matches) == len(stages))
+        added = (*_COMPLETED_BY_ROUTER, *_IMAGES) if needs_images else _COMPLETED_BY_ROUTER
+        parts = [_without_conditions_on(added, stage) for stage in takewhile(_is_match, stages)]
+        for_shards = [part for part in parts if part is not None]
+        run_on_shards = len(for_shards) == len(stages) and all(map(is_, for_shards, stages))
+        return cls(tuple(stage.raw for stage in stages), tuple(map(_or_of_catalog, for_shards)), run_on_shards)
 
 
-def _matches(stages: Sequence[Stage]) -> tuple[bytes, ...]:
-    """The leading ``$match`` stages, as shards run them."""
-    matches: list[bytes] = []
-    for stage in stages:
-        if stage.name != "$match" or stage.span[0] != OBJECT or any(name in stage.raw for name in _COMPLETED_BY_ROUTER):
-            break
-        query = stage.raw[stage.span[2] : stage.span[3]]
-        either = from_elements(element(b"$or", ARRAY, array_of_documents([_CATALOG_EVENT, query])))
-        matches.append(from_elements(element(b"$match", OBJECT, either)))
-    return tuple(matches)
+def _is_match(stage: Stage) -> bool:
+    return stage.name == "$match" and stage.span[0] == OBJECT
+
+
+def _without_conditions_on(added: Sequence[bytes], match: Stage) -> Stage | None:
+    """The same stage, or one without the conditions that mention any of some names; None if nothing is left."""
+    if not any(name in match.raw for name in added):
+        return match
+    parts = [part for part in conditions(match) or () if not any(name in part.raw for name in added)]
+    return match_stage(parts) if parts else None
+
+
+def _or_of_catalog(match: Stage) -> bytes:
+    """The raw ``$match`` that also accepts changes of the catalog."""
+    query = match.raw[match.span[2] : match.span[3]]
+    either = from_elements(element(b"$or", ARRAY, array_of_documents([_CATALOG_EVENT, query])))
+    return from_elements(element(b"$match", OBJECT, either))
 
 
 def applied_to(documents: Sequence[bytes], stages: Sequence[bytes]) -> bytes:

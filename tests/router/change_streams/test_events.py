@@ -48,6 +48,7 @@ def test_leading_matches_run_on_the_shards() -> None:
         {"preImageId": {"$exists": False}},
         {"$expr": {"$eq": ["$documentKey.x", 1]}},
         {"$expr": {"$eq": ["$$ROOT", 1]}},
+        {"$jsonSchema": {"maxProperties": 6}},
     ],
 )
 def test_what_the_router_completes_is_not_matched_on_shards(match: dict[str, Any]) -> None:
@@ -55,8 +56,17 @@ def test_what_the_router_completes_is_not_matched_on_shards(match: dict[str, Any
     assert not stages({"$match": match}).run_on_shards
 
 
-def test_nothing_runs_on_shards_before_documents_are_looked_up() -> None:
-    assert stages({"$match": {"fullDocument.x": 1}}, needs_images=True).for_shards == ()
+@pytest.mark.parametrize("name", ["fullDocument.x", "fullDocumentBeforeChange.x"])
+def test_what_does_not_read_a_document_is_matched_on_shards_before_it_is_looked_up(name: str) -> None:
+    assert stages({"$match": {name: 1}}, needs_images=True).for_shards == ()
+    of_collection = {"ns.coll": "a"}
+    assert stages({"$match": of_collection}, needs_images=True).run_on_shards
+    for query in ({**of_collection, name: 1}, {"$and": [{name: 1}, of_collection]}):
+        divided = stages({"$match": query}, {"$match": {"operationType": "update"}}, needs_images=True)
+        assert not divided.run_on_shards
+        queries = [bson.decode(stage)["$match"]["$or"][1] for stage in divided.for_shards]
+        assert queries == [of_collection, {"operationType": "update"}]
+    assert stages({"$match": {"$or": [of_collection, {name: 1}]}}, needs_images=True).for_shards == ()
 
 
 def specification(**given: Any) -> Specification:  # noqa: ANN401 - options of any type
