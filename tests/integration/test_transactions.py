@@ -98,7 +98,6 @@ def test_reads_that_no_shard_can_run_alone(filled: Documents, session: ClientSes
         lambda: len(list(database[view].find({}, session=session))) == 20,
         lambda: database[view].count_documents({"key": SPLIT_AT}, session=session) == 1,
         *(partial(_finds_one, plain, join, session) for join in joins),
-        lambda: len(list(plain.aggregate([{"$unionWith": view}], session=session))) == 21,
     )
     for read in reads:
         with session.start_transaction():
@@ -108,6 +107,25 @@ def test_reads_that_no_shard_can_run_alone(filled: Documents, session: ClientSes
             assert read()
             filled.update_many({}, {"$inc": {"n": 1}}, session=session)
     assert filled.count_documents({"n": len(reads)}) == 20
+
+
+@pytest.mark.parametrize("stage", [{"$unionWith": "view"}, {"$facet": {"all": [{"$unionWith": "view"}]}}], ids=str)
+def test_unions_are_refused_wherever_the_collections_are(
+    cluster: RunningCluster, filled: Documents, session: ClientSession, stage: Document
+) -> None:
+    database = filled.database
+    database.create_collection("view", viewOn=filled.name)
+    with cluster.direct("config.0.mongod") as mongod, mongod.start_session() as plain:
+        plain.start_transaction()
+        expected = outcome_of(mongod.refused, plain, {"aggregate": "c", "pipeline": [stage], "cursor": {}})
+        plain.abort_transaction()
+        for collection in (filled.name, "unsharded"):
+            session.start_transaction()
+            filled.find_one({}, session=session)
+            outcome = outcome_of(database, session, {"aggregate": collection, "pipeline": [stage], "cursor": {}})
+            session.abort_transaction()
+            assert (outcome[0], outcome[2]) == (expected[0], expected[2])
+            assert outcome[1].removeprefix("PlanExecutor error during aggregation :: caused by :: ") == expected[1]
 
 
 def _finds_one(collection: Documents, join: Document, session: ClientSession) -> bool:
@@ -481,7 +499,7 @@ def test_the_strict_api_applies_to_the_arguments_of_statements(
     assert outcomes[0] == outcomes[1]
 
 
-def outcome_of(database: Database[Document], session: ClientSession, command: Document) -> object:
+def outcome_of(database: Database[Document], session: ClientSession, command: Document) -> Any:  # noqa: ANN401 - to compare
     try:
         database.command(command, session=session)
     except OperationFailure as error:

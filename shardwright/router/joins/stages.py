@@ -15,6 +15,8 @@ from shardwright.router.joins.narrowed_group import narrowed
 from shardwright.router.joins.streams import ConcatenatedStream, DocumentStream
 from shardwright.router.joins.union_with import UnionWith
 from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 
 _SINGLE_DOCUMENT: Final = frozenset(
     {
@@ -32,11 +34,11 @@ async def run_stages(
 
     Args:
         environment: of the aggregation.
-        source: the input, which ends if the pipeline is wrong.
+        source: the input, which ends if the pipeline is refused.
         stages: the stages, none of which writes; those that are raw are parsed.
 
     Raises:
-        CommandError: a stage is wrong.
+        CommandError: a stage is wrong; OperationNotSupportedInTransaction, a ``$unionWith`` is part of a transaction.
     """
     is_open = False
     try:
@@ -77,6 +79,11 @@ def _joined(
     if stage.name == "$facet":
         return FacetStream(environment, source, stage, run_stages)
     if stage.name == "$unionWith":
+        if environment.operation.transaction is not None:
+            raise CommandError(
+                ErrorCode.OperationNotSupportedInTransaction,
+                f"Stage not supported inside of a multi-document transaction: {stage.name}",
+            )
         union = UnionWith.parse(stage)
         collection = COLLECTIONLESS if union.collection is None else union.collection
         return ConcatenatedStream(source, lambda: environment.read(collection, union.stages))
