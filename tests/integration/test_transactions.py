@@ -499,12 +499,14 @@ def test_the_strict_api_applies_to_the_arguments_of_statements(
     assert outcomes[0] == outcomes[1]
 
 
-def outcome_of(database: Database[Document], session: ClientSession, command: Document) -> Any:  # noqa: ANN401 - to compare
+def outcome_of(database: Database[Document], session: ClientSession, command: Document) -> tuple[int | None, str, bool]:
+    """The code and the message of the error, and whether it is labelled as a transient one."""
     try:
         database.command(command, session=session)
     except OperationFailure as error:
-        return error.code, error.details and error.details["errmsg"], error.has_error_label("TransientTransactionError")
-    return "done"
+        message = str((error.details or {})["errmsg"])
+        return error.code, message, error.has_error_label("TransientTransactionError")
+    return 0, "", False
 
 
 STABLE: Document = {"apiVersion": "1"}
