@@ -119,8 +119,12 @@ class VersionedOperations:
         if READ_CONCERN in request.fields:
             must_report_term = must_report_term or is_linearizable(request)
             await self._wait_for_read_concern(request)
-        if TXN_NUMBER in request.fields and transaction is None and len(self._shard.transactions.open):
-            await self._shard.transactions.statements.end_older(upstream, request)
+        if TXN_NUMBER in request.fields and transaction is None:
+            if len(self._shard.transactions.open):
+                await self._shard.transactions.statements.end_older(upstream, request)
+            if not self._shard.transaction_coordinators.is_idle and self._context.is_primary:
+                await in_own_task()
+                await self._shard.transaction_coordinators.wait_for_attempts(request)
         involved: Sequence[Entry] = ()
         state = self._admission.try_admit(request, transaction, is_write=is_write)
         if state is None:

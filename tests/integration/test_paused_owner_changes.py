@@ -76,6 +76,22 @@ MEANWHILE: dict[str, Callable[[RetryingSession, Documents, Document], Document]]
 WRITES = ("upsert", "findAndModify, upsert, new", "operators", "findAndModify")
 
 
+@pytest.mark.parametrize("name", ["operators", "findAndModify"])
+def test_a_retry_is_answered_once_the_document_is_where_it_belongs(
+    cluster: RunningCluster, session: RetryingSession, placed: Documents, name: str
+) -> None:
+    command, data = COMMANDS[name], {"failCommands": ["commitTransaction"], "failInternalCommands": True}
+    with ThreadPoolExecutor(1) as pool, cluster.direct("shard1.0.mongod") as upper:
+        slow = {**data, "blockConnection": True, "blockTimeMS": 3000}
+        with fail_point(upper, "failCommand", {"times": 1}, **slow) as point:
+            reply = pool.submit(session.run, command, NUMBER, router=PAUSED)
+            point.wait_entered()
+            expected = session.on_mongod(command, NUMBER)
+            session.compare(command, NUMBER, router=OTHER)
+            assert list(placed.find()) == session.documents_on_mongod()
+        assert reply.result() == expected
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("meanwhile", MEANWHILE)

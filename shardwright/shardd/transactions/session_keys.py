@@ -1,7 +1,11 @@
 """The sessions of transactions, as keys of the table of open ones. Pure."""
 
+from bson.int64 import Int64
+
 from shardwright.shardd.session_history.statement import NOBODY, session_of
-from shardwright.wire.rawbson import BINARY, OBJECT, Span, from_elements, index
+from shardwright.sharding.operation_session import TXN_NUMBER
+from shardwright.wire.rawbson import BINARY, OBJECT, Span, encode_elements, from_elements, index
+from shardwright.wire.request import Request
 
 _CHILD_FIELDS = (b"txnNumber", b"txnUUID")
 
@@ -42,3 +46,12 @@ def retryable_write_of(session: bytes) -> bytes | None:
     if b"txnNumber" not in fields or b"txnUUID" not in fields:
         return None
     return session[4 : fields[b"txnUUID"][1]]
+
+
+def retryable_write(request: Request) -> bytes | None:
+    """What the child sessions of a retryable write would have in common (`retryable_write_of`); None if it has none."""
+    lsid = request.fields.get(b"lsid")
+    session = None if lsid is None else session_of(request.body, lsid)
+    if session is None:
+        return None
+    return session[4:-1] + encode_elements({TXN_NUMBER.decode(): Int64(request.get(TXN_NUMBER))})
