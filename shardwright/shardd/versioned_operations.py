@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from shardwright.daemon.metrics import LabelledCounter
+from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
@@ -119,12 +120,9 @@ class VersionedOperations:
         if READ_CONCERN in request.fields:
             must_report_term = must_report_term or is_linearizable(request)
             await self._wait_for_read_concern(request)
-        if TXN_NUMBER in request.fields and transaction is None:
-            if len(self._shard.transactions.open):
-                await self._shard.transactions.statements.end_older(upstream, request)
-            if not self._shard.transaction_coordinators.is_idle and self._context.is_primary:
-                await in_own_task()
-                await self._shard.transaction_coordinators.wait_for_attempts(request)
+        is_retryable = TXN_NUMBER in request.fields and transaction is None
+        if is_retryable and len(self._shard.transactions.open):
+            await self._shard.transactions.statements.end_older(upstream, request)
         involved: Sequence[Entry] = ()
         state = self._admission.try_admit(request, transaction, is_write=is_write)
         if state is None:
@@ -142,13 +140,17 @@ class VersionedOperations:
         # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
         # waits for it must not go on while it may still be running.
         try:
-            return await self._run_entered(exchange, state, involved, request, transaction, is_write=is_write)
+            reply = await self._run_entered(exchange, state, involved, request, transaction, is_write=is_write)
         finally:
             state.exit(operations, is_write=is_write)
             for entry in involved:
                 entry.leave()
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
+        if is_retryable and not self._shard.transaction_coordinators.is_idle and not has_failed(reply):
+            await in_own_task()
+            await self._shard.transaction_coordinators.wait_for_attempts(request)
+        return reply
 
     @may_run_in_reactor
     async def _run_entered(
