@@ -73,6 +73,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "local_mongod",
             "metadata",
             "migration",
+            "operations",
             "range_deleter",
             "splitting",
             "resharding",

@@ -93,6 +93,7 @@ class ShardHandler(SidecarHandler):
             context.recovery_gate,
             InvolvementFinder(context.namespace, context.database, context.refresher, context.views),
             context.sidecar.certainty,
+            shard.waiting,
         )
         involved_cursors = InvolvedCursors(admission)
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors)
@@ -207,7 +208,7 @@ class ShardHandler(SidecarHandler):
             if reply is not None and not has_failed(reply):
                 await in_own_task()
                 is_killed = _kills(request)
-                self._admission.waiting.kill(is_killed)
+                self._shard.waiting.kill_sessions(is_killed)
                 self._shard.components.coordinators.kill_sessions(is_killed)
                 await self._shard.transactions.note_kill(request)
             return reply

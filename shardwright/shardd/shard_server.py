@@ -19,6 +19,7 @@ from shardwright.shardd.ddl.rename_participants import RenameParticipants
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.metadata.cache_watch import CacheWatch
 from shardwright.shardd.migration.migrations import Migrations
+from shardwright.shardd.operations.waiting_operations import WaitingOperations
 from shardwright.shardd.orphans.former_cursors import FormerCursors
 from shardwright.shardd.orphans.older_cursors import OlderCursors
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
@@ -56,6 +57,7 @@ class ShardServer:
         coordinators: DDL operations of several steps.
         renames: this shard's part in renames of sharded collections.
         transaction_coordinators: commits of transactions on several shards.
+        waiting: operations that wait to be admitted.
         components: those components that have commands of their own.
     """
 
@@ -81,6 +83,7 @@ class ShardServer:
         self.renames = RenameParticipants(context, self.migrations, self.range_deletions)
         self.blocked = BlockedCollections(context)
         self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
+        self.waiting = WaitingOperations()
         self.components = ShardComponents(
             context,
             ServerParameters(self.migrations.parameters, self.auto_splitter.parameters),
@@ -91,6 +94,7 @@ class ShardServer:
             self.blocked,
             self.transaction_coordinators,
             self.resharding,
+            self.waiting,
         )
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,

@@ -2,7 +2,7 @@
 
 Owns their arguments and replies, and running them; importing the package registers all of them.
 May import `cluster`, `consistency`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`,
-`range_deleter`, `resharding`, `splitting` and `two_phase_commit`.
+`operations`, `range_deleter`, `resharding`, `splitting` and `two_phase_commit`.
 """
 
 from shardwright.shardd.commands import (

@@ -9,6 +9,7 @@ from shardwright.shardd.ddl.blocked_collections import BlockedCollections
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.ddl.rename_participants import RenameParticipants
 from shardwright.shardd.migration.migrations import Migrations
+from shardwright.shardd.operations.waiting_operations import WaitingOperations
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.shardd.resharding.service import ReshardingService
 from shardwright.shardd.two_phase_commit.coordinator_operation import coordinator_operation
@@ -28,10 +29,12 @@ class ShardComponents:
     blocked: BlockedCollections
     transaction_coordinators: TransactionCoordinators
     resharding: ReshardingService
+    waiting: WaitingOperations
 
     def operations(self) -> list[dict[str, Any]]:
         """The daemon's own operations, of which its mongod does not know, as ``currentOp`` shows them."""
         address = self.context.options.address
         commits = [coordinator_operation(each, address) for each in self.transaction_coordinators.running]
         resharding = self.resharding.operations()
-        return [*self.migrations.progress(), *self.coordinators.operations(), *resharding, *commits]
+        waiting = self.waiting.operations(address)
+        return [*self.migrations.progress(), *self.coordinators.operations(), *resharding, *commits, *waiting]

@@ -19,13 +19,14 @@ async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]
 
 @command("killOp", admin_only=True, primary_only=False, needs_identity=False)
 async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """End an operation: a migration or a creation of indexes of the daemon, or an operation of its mongod.
+    """End an operation: one of the daemon that `ShardComponents.operations` shows, or one of its mongod.
 
     Raises:
         CommandError: mongod refuses.
     """
     opid = request.get(b"op")
-    if isinstance(opid, int) and (shard.migrations.kill(opid) or shard.coordinators.kill(opid)):
+    kills = shard.migrations.kill, shard.coordinators.kill, shard.waiting.kill
+    if isinstance(opid, int) and any(kill(opid) for kill in kills):
         return {"info": "attempting to kill op"}
     named = {} if opid is None else {"op": opid}
     return await shard.context.mongod.command("admin", {"killOp": 1, **named})

@@ -136,6 +136,7 @@ class Admission:
         gate: RecoveryGate,
         involvements: InvolvementFinder,
         certainty: RoleCertainty,
+        waiting: WaitingOperations,
     ) -> None:
         self._namespace = namespace
         self._database = database
@@ -143,7 +144,7 @@ class Admission:
         self._gate = gate
         self._involvements = involvements
         self._certainty = certainty
-        self.waiting = WaitingOperations()
+        self._waiting = waiting
 
     def try_admit(
         self, request: Request, transaction: OpenTransaction | None = None, *, is_write: bool
@@ -191,14 +192,14 @@ class Admission:
 
         Raises:
             StaleError: the versions do not match.
-            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout, waiting took too long; Interrupted, its
-                session was killed; TypeMismatch, a version is malformed; NotWritablePrimary, a write on a secondary;
-                CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported, not all that is involved is on this
-                shard; and whatever a refresh raises.
+            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout, waiting took too long; Interrupted, it or
+                its session was killed; TypeMismatch, a version is malformed; NotWritablePrimary, a write on a
+                secondary; CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported, not all that is involved
+                is on this shard; and whatever a refresh raises.
             BackendError: mongod does not answer.
         """
         await in_own_task()
-        with self.waiting.waiting(request, seconds_allowed(request)):
+        with self._waiting.waiting(request, seconds_allowed(request)):
             admitted = await self._admit(request, transaction, is_write=is_write)
         return admitted
 

@@ -1,21 +1,47 @@
-"""Operations that wait to be admitted: mongod does not know them yet, so the daemon ends those of killed sessions."""
+"""Operations that wait to be admitted. mongod does not know them yet, so the daemon shows them and ends killed ones."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
 
 import trio
 
+from shardwright.shardd.context.current_op_entry import operation_entry
+from shardwright.shardd.context.operation_ids import new_opid
+from shardwright.shardd.transactions.session_keys import session_key
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
+
+_SHOWN_MAX: Final = 1_000
+"""How many are shown, of which each may have a kilobyte: they have to fit into a command."""
+
+_COMMAND_BYTES_MAX: Final = 16_384
+"""Of a larger command, only what it is about is shown: more would be cut off in any case."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    request: Request
+    scope: trio.CancelScope
+    opid: int = field(default_factory=new_opid)
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    is_killed: bool = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self.scope.cancel()
 
 
 class WaitingOperations:
     """The operations of one shard daemon that wait at present."""
 
     def __init__(self) -> None:
-        self._scopes: dict[trio.CancelScope, Request] = {}
-        self._killed: set[trio.CancelScope] = set()
+        self._waiting: dict[int, _Waiting] = {}
 
     @contextmanager
     def waiting(self, request: Request, seconds_max: float) -> Iterator[None]:
@@ -26,25 +52,51 @@ class WaitingOperations:
             seconds_max: for how long.
 
         Raises:
-            CommandError: MaxTimeMSExpired, it has waited for too long; Interrupted, its session was killed.
+            CommandError: MaxTimeMSExpired, it has waited for too long; Interrupted, it or its session was killed.
         """
         with trio.move_on_after(seconds_max) as scope:
-            self._scopes[scope] = request
+            waiting = _Waiting(request, scope)
+            self._waiting[waiting.opid] = waiting
             try:
                 yield
             finally:
-                del self._scopes[scope]
-                is_killed = scope in self._killed
-                self._killed.discard(scope)
+                del self._waiting[waiting.opid]
         if scope.cancelled_caught:
-            if is_killed:
+            if waiting.is_killed:
                 raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
             raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
-    def kill(self, is_killed: Callable[[bytes], bool]) -> None:
+    def operations(self, address: str) -> list[dict[str, Any]]:
+        """Those that have waited for longest, as ``currentOp`` shows them.
+
+        Args:
+            address: ``host:port`` of this daemon.
+        """
+        return [_entry(each, address) for each in islice(self._waiting.values(), _SHOWN_MAX)]
+
+    def kill(self, opid: int) -> bool:
+        """End the one that `operations` shows under a number; returns whether there is one."""
+        waiting = self._waiting.get(opid)
+        if waiting is not None:
+            waiting.kill()
+        return waiting is not None
+
+    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
         """End those of some sessions, which are given by their ``lsid``."""
-        for scope, request in self._scopes.items():
-            lsid = request.raw_object(b"lsid")
+        for waiting in self._waiting.values():
+            lsid = waiting.request.raw_object(b"lsid")
             if lsid is not None and is_killed(lsid):
-                self._killed.add(scope)
-                scope.cancel()
+                waiting.kill()
+
+
+def _entry(waiting: _Waiting, address: str) -> dict[str, Any]:
+    request = waiting.request
+    lsid = request.fields.get(b"lsid")
+    session = None if lsid is None else session_key(request.body, lsid)
+    details = {
+        **({} if session is None else {"lsid": decode_document(session)}),
+        "ns": f"{request.db}.{request.collection}",
+        "command": request.document if len(request.body) <= _COMMAND_BYTES_MAX else {request.name: request.collection},
+        "msg": "waits until its placement is known and may be used",
+    }
+    return operation_entry("conn", address, waiting.opid, waiting.began, details, waits=True)

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import trio
 
+from shardwright.shardd.context.current_op_entry import operation_entry
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.migration.current_op_entry import migration_operation
 from shardwright.shardd.migration.database.database_receipt import DatabaseReceipt, Round
 from shardwright.shardd.migration.database.database_source import DatabaseSource
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
@@ -144,7 +144,7 @@ class DatabaseMoves:
             },
         }
         address = self._context.options.address
-        return migration_operation("MovePrimaryDonor", address, source.opid, source.began, details)
+        return operation_entry("MovePrimaryDonor", address, source.opid, source.began, details)
 
     def _receipt_operation(self, receipt: DatabaseReceipt) -> dict[str, Any]:
         request = receipt.request
@@ -158,7 +158,7 @@ class DatabaseMoves:
                 "documentsChanged": receipt.changed,
             },
         }
-        return migration_operation(
+        return operation_entry(
             "MovePrimaryRecipient", self._context.options.address, receipt.opid, receipt.began, details
         )
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from shardwright.shardd.context.current_op_entry import operation_entry
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
-from shardwright.shardd.migration.current_op_entry import migration_operation
 from shardwright.shardd.migration.donor.migration import DonorMigration
 from shardwright.wire.rawbson import raw_document
 
@@ -24,7 +24,7 @@ def donor_operation(active: ActiveDonorMigration, migration: DonorMigration | No
         command |= migration.coordinator.range.to_document()
         command |= {"fromShard": migration.coordinator.donor, "sessionId": migration.session_id}
         details |= _transfer(migration)
-    return migration_operation("MoveChunk", address, active.opid, active.began, details)
+    return operation_entry("MoveChunk", address, active.opid, active.began, details)
 
 
 def _transfer(migration: DonorMigration) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from shardwright.shardd.migration.current_op_entry import migration_operation
+from shardwright.shardd.context.current_op_entry import operation_entry
 
 if TYPE_CHECKING:
     from shardwright.shardd.migration.recipient.migration import RecipientMigration
@@ -35,4 +35,4 @@ def recipient_operation(migration: "RecipientMigration", address: str) -> dict[s
             "counts": status.counts(),
         },
     }
-    return migration_operation("migrateThread", address, migration.opid, migration.began, details)
+    return operation_entry("migrateThread", address, migration.opid, migration.began, details)

@@ -1,14 +1,14 @@
-"""A migration's entry in ``currentOp``, on its donor and on its recipient."""
+"""The entry in ``currentOp`` of an operation of the daemon, such as a migration, that its mongod does not know."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 
-def migration_operation(
-    desc: str, address: str, opid: int, began: datetime, details: Mapping[str, Any]
+def operation_entry(
+    desc: str, address: str, opid: int, began: datetime, details: Mapping[str, Any], *, waits: bool = False
 ) -> dict[str, Any]:
-    """A migration in the form in which mongod reports its operations.
+    """An operation in the form in which mongod reports its operations.
 
     Args:
         desc: MongoDB's name for the thread that runs it.
@@ -16,6 +16,7 @@ def migration_operation(
         opid: the number under which ``killOp`` ends it.
         began: when it began.
         details: its ``ns``, ``command`` and ``msg``, and its progress.
+        waits: it waits to be admitted.
     """
     now = datetime.now(UTC)
     running = (now - began).total_seconds()
@@ -31,5 +32,5 @@ def migration_operation(
         "op": "command",
         **details,
         "numYields": 0,
-        "waitingForLock": False,
+        "waitingForLock": waits,
     }
