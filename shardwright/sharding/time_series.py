@@ -174,7 +174,10 @@ class TimeSeriesFields:
     # Measurements
 
     def bucket_of(self, measurement: bytes) -> bytes:
-        """A document with the shard key of the bucket for a measurement.
+        """A document with the shard key of the bucket for a measurement, if that is its first.
+
+        A mongod rounds its time towards 1970, and the bucket's earliest time is never later than the measurement's. So
+        before 1970 they are the same.
 
         Raises:
             CommandError: 5743702, it has no time.
@@ -186,7 +189,7 @@ class TimeSeriesFields:
             shown = f"'{self.time_field}' must be present and contain a valid BSON UTC datetime value"
             raise CommandError(_NO_TIME, shown)
         (time,) = _int64.unpack_from(measurement, span[2])
-        rounded = _int64.pack(time - time % (1000 * _ROUNDING_SECONDS[self.granularity]))
+        rounded = _int64.pack(time if time < 0 else time - time % (1000 * _ROUNDING_SECONDS[self.granularity]))
         earliest = from_elements(element(b"min", OBJECT, from_elements(element(name, DATE, rounded))))
         elements = element(b"control", OBJECT, earliest)
         meta = None if self.meta_field is None else find(measurement, self.meta_field.encode())

@@ -98,6 +98,17 @@ def test_targeting_by_metadata_and_time(database: Database[Document]) -> None:
     assert series.count_documents({"sensor": 1, "at": {"$gte": at(36_000)}}) == 10
 
 
+def test_measurements_before_1970(database: Database[Document]) -> None:
+    """Each is in a bucket that begins with it, on the shard that owns this time."""
+    boundary = datetime(1969, 12, 31, 23, 59, 30)
+    series = shard_series(database, {"at": 1}, {"control.min.at": boundary})
+    times = [boundary + timedelta(seconds=seconds) for seconds in range(-60, 60, 7)]
+    for number, time in enumerate(times):
+        series.insert_one({"at": time, "sensor": number})
+    assert [each["at"] for each in series.find().sort("at")] == times
+    assert [series.count_documents({"at": time}) for time in times] == [1] * len(times)
+
+
 def test_stale_router(series: Documents, other_client: Client) -> None:
     stale = other_client[series.database.name]["series"]
     stale.insert_many(measurements(first=100), ordered=False)

@@ -5,6 +5,8 @@ from typing import Any
 
 import bson
 import pytest
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
 
 from shardwright.sharding.buckets_commands import on_buckets, on_measurements
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -13,6 +15,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 FIELDS = TimeSeriesFields("at", "sensor")
+IN_MILLISECONDS: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 TIME = datetime(2024, 5, 17, 13, 47, 21, 345000)
 
 
@@ -74,9 +77,11 @@ def test_beginnings_of_buckets(granularity: str, begins: datetime, span_seconds:
     assert fields.span_ms == 1000 * span_seconds
 
 
-def test_measurements_before_1970() -> None:
-    bucket = FIELDS.bucket_of(bson.encode({"at": datetime(1969, 12, 31, 23, 59, 59)}))
-    assert bson.decode(bucket) == {"control": {"min": {"at": datetime(1969, 12, 31, 23, 59)}}}
+@pytest.mark.parametrize("milliseconds", [-1, -59_999, -60_000, -60_001, -(2**63) + 1, -(2**63)])
+def test_measurements_before_1970(milliseconds: int) -> None:
+    time = DatetimeMS(milliseconds)
+    bucket = bson.decode(FIELDS.bucket_of(bson.encode({"at": time})), IN_MILLISECONDS)
+    assert bucket == {"control": {"min": {"at": time}}}
 
 
 def test_shard_keys_of_measurements() -> None:
