@@ -106,6 +106,29 @@ def test_a_creation_is_killed_that_waits_for_another_one(cluster: RunningCluster
     assert "both" in placed.index_information()
 
 
+def test_a_killed_session_ends_its_own_request_for_a_creation_of_two(
+    cluster: RunningCluster, placed: Documents, other_client: Client
+) -> None:
+    other = other_client[placed.database.name][placed.name]
+    with cluster.direct("shard0.0.shardd") as daemon, ThreadPoolExecutor() as threads:
+        with fail_point(daemon, "hangInDDLCoordinator", operationType="createIndexes", at="buildIndexes") as point:
+            first = threads.submit(placed.create_index, "both", name="both")
+            point.wait_entered()
+            with other_client.start_session() as session:
+                second = threads.submit(other.create_index, "both", name="both", session=session)
+
+                def is_killed() -> bool:
+                    placed.database.client.admin.command("killSessions", [session.session_id])
+                    return second.done()
+
+                eventually(is_killed, within=20, what="the second request is ended")
+                error = second.exception()
+            assert not first.done()
+        assert first.result() == "both"
+    assert isinstance(error, OperationFailure)
+    assert error.code == ErrorCode.Interrupted
+
+
 def test_a_creation_that_took_too_long_does_not_begin_later(placed: Documents, upper_mongod: Client) -> None:
     """It waits for another one, and would begin once that has been killed."""
     placed.insert_many({"key": key} for key in range(0, 1_000, 10))

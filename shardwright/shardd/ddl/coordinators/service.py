@@ -41,6 +41,7 @@ class _Run:
         self.ended = trio.Event()
         self.reply: dict[str, Any] = {}
         self.error: CommandError | None = None
+        self._waiting: dict[trio.CancelScope, bytes | None] = {}
         self._arguments = dict(coordinator.arguments)
         self._is_left_behind = coordinator.phase is not None
 
@@ -60,6 +61,36 @@ class _Run:
         names -= self.coordinator.not_compared
         compared = ({name: each.get(name) for name in sorted(names)} for each in (own, requested))
         return len({encode_document(each) for each in compared}) == 1
+
+    async def result(self, lsid: bytes | None) -> dict[str, Any]:
+        """The reply for a request, once the change has been made.
+
+        Args:
+            lsid: the session of its client.
+
+        Raises:
+            CommandError: it failed; Interrupted, the session was killed.
+        """
+        with trio.CancelScope() as scope:
+            self._waiting[scope] = lsid
+            try:
+                await self.ended.wait()
+            finally:
+                del self._waiting[scope]
+        if scope.cancelled_caught:
+            raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
+        if self.error is not None:
+            raise self.error
+        return dict(self.reply)
+
+    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
+        """End the requests of some sessions; if no other waits for the change, end that."""
+        killed = [scope for scope, lsid in self._waiting.items() if lsid is not None and is_killed(lsid)]
+        if killed and len(killed) == len(self._waiting):
+            self.coordinator.kill()
+            return
+        for scope in killed:
+            scope.cancel()
 
 
 class CoordinatorService:
@@ -109,17 +140,18 @@ class CoordinatorService:
 
     def kill(self, opid: object) -> bool:
         """End the coordinator that `operations` shows under ``opid``; returns whether there is one."""
-        return self._kill(lambda coordinator: coordinator.opid is not None and coordinator.opid == opid)
-
-    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
-        """End the coordinators that can be ended of clients in some sessions."""
-        self._kill(lambda coordinator: coordinator.lsid is not None and is_killed(coordinator.lsid))
-
-    def _kill(self, is_meant: Callable[[Coordinator], bool]) -> bool:
-        meant = [run.coordinator for run in self._runs.values() if is_meant(run.coordinator)]
+        meant = [run.coordinator for run in self._killable() if run.coordinator.opid == opid]
         for coordinator in meant:
             coordinator.kill()
         return bool(meant)
+
+    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
+        """End the requests of clients in some sessions, of those changes that can be ended."""
+        for run in self._killable():
+            run.kill_sessions(is_killed)
+
+    def _killable(self) -> list[_Run]:
+        return [run for run in self._runs.values() if run.coordinator.opid is not None]
 
     async def run(
         self,
@@ -162,10 +194,7 @@ class CoordinatorService:
             raise CommandError(ErrorCode.ConflictingOperationInProgress, coordinator.conflict_text)
         else:
             run.coordinator.beginning.deadline = max(run.coordinator.beginning.deadline, coordinator.beginning.deadline)
-        await run.ended.wait()
-        if run.error is not None:
-            raise run.error
-        return dict(run.reply)
+        return await run.result(lsid)
 
     async def wait_database_released(self, db: str) -> None:
         """Wait until this shard, if it has handed a database over, has dropped what it had of it."""
