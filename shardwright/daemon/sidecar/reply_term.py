@@ -8,6 +8,7 @@ measurable, and adds about 250 bytes at the end of the reply, which are found wi
 from struct import Struct
 from typing import Final
 
+from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, with_body
 from shardwright.wire.rawbson import INT32, INT64, element, find, without
@@ -29,11 +30,14 @@ _PREFIX: Final = Struct("<iiiiIBi")
 def take_term(frame: bytes) -> tuple[bytes, int | None]:
     """A reply without the added elements, and the term in them; None if nothing was added.
 
-    Mongod adds nothing if it refuses a command before processing it, for example an unknown one.
+    Mongod adds nothing if it refuses a command before processing it, for example an unknown one. The error may then
+    quote any bytes of the client, so that all elements have to be found.
     """
     start = frame.rfind(_METADATA, -_TAIL_BYTES)
     if start < 0:
         return frame, None
+    if has_failed(frame):
+        return _take_term_of_any(frame)
     length, request_id, response_to, _, flags, kind, body_bytes = _PREFIX.unpack_from(frame)
     document_at = start + len(_METADATA)
     metadata_bytes = len(_METADATA) + int.from_bytes(frame[document_at : document_at + 4], "little")

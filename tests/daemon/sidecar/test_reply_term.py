@@ -8,7 +8,7 @@ import pytest
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA
 from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
-from shardwright.wire.rawbson import append
+from shardwright.wire.rawbson import OBJECT, append, element
 from tests.shardd.mini_cluster import Member
 
 METADATA = {"term": bson.Int64(7), "isPrimary": True}
@@ -38,6 +38,14 @@ def test_a_value_that_looks_like_a_term_is_ignored() -> None:
 def test_a_value_that_looks_like_a_term_stays_in_the_reply() -> None:
     value = {"value": {REPLICATION_DATA: METADATA}}
     assert take_term(frame_of({**value, REPLICATION_DATA: {"term": bson.Int64(9)}})) == (frame_of(value), 9)
+
+
+QUOTED = "x\0" + element(REPLICATION_DATA.encode(), OBJECT, bson.encode(METADATA)).decode() + "x"
+
+
+def test_an_error_that_quotes_what_looks_like_a_term() -> None:
+    frame = frame_of({"ok": 0.0, "errmsg": QUOTED, **TIMES})
+    assert take_term(frame) == (frame, None)
 
 
 def test_a_reply_with_a_checksum() -> None:
