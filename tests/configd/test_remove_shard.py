@@ -110,6 +110,18 @@ def test_a_shard_stays_until_it_has_finished_what_others_wait_for(
     assert remove(catalog, "leaving")["state"] == "completed"
 
 
+def test_a_shard_that_has_not_finished_something_stays_however_often_it_is_removed(
+    catalog: CatalogUser, leaving_set: FakeShard
+) -> None:
+    """Requests at the same time, of which the first one has begun the removal."""
+    leaving_set.found["migrationCoordinators"] = [{"_id": 1}]
+    with ThreadPoolExecutor(8) as pool:
+        states = [reply["state"] for reply in pool.map(lambda _: remove(catalog, "leaving"), range(8))]
+    assert sorted(states) == ["ongoing"] * 7 + ["started"]
+    leaving_set.found.clear()
+    assert remove(catalog, "leaving")["state"] == "completed"
+
+
 def test_a_shard_stays_while_another_one_moves_a_database_to_it(
     catalog: CatalogUser, shards: dict[str, FakeShard], leaving: str
 ) -> None:

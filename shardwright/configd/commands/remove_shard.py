@@ -1,5 +1,6 @@
 """``_configsvrRemoveShard``: drain a shard and, once it is empty, remove it from the cluster."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from bson.int64 import Int64
@@ -29,8 +30,10 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
     """
     shard_id, primary = operation.subject, operation.primary
     shard = await primary.catalog.shard(shard_id)
-    # Before the locks are held: a shard that does not answer must not hold up the others' moves of databases.
-    unfinished = await _unfinished(operation, shard) if shard.is_draining else None
+    may_be_finished = False
+    if shard.is_draining and not _is_anything_left(await _remaining(operation, shard_id)):
+        # Before the locks are held: a shard that does not answer must not hold up the others' moves of databases.
+        may_be_finished = await _is_finished(operation, shard)
     async with primary.locks.hold(REMOVING_SHARDS, "zones"):
         shard = await primary.catalog.shard(shard_id)
         if not shard.is_draining:
@@ -45,9 +48,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
                 **await _databases(operation, shard_id),
             }
         remaining = await _remaining(operation, shard_id)
-        if remaining["chunks"] or remaining["dbs"] or unfinished is not None:
-            if unfinished is not None:
-                logger.info("A shard that is draining has not finished something", shard=shard_id, what=unfinished)
+        if _is_anything_left(remaining) or not may_be_finished:
             return {
                 "msg": "draining ongoing",
                 "state": "ongoing",
@@ -63,9 +64,13 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
     return {"msg": "removeshard completed successfully", "state": "completed", "shard": shard_id}
 
 
-async def _unfinished(operation: Operation, shard: ShardEntry) -> str | None:
+async def _is_finished(operation: Operation, shard: ShardEntry) -> bool:
+    """Whether nothing is under way in which a shard takes part that is draining and has nothing left."""
     others = [each for each in await operation.primary.catalog.shards() if each.id != shard.id]
-    return await unfinished_work(operation.primary.shards, shard, others)
+    unfinished = await unfinished_work(operation.primary.shards, shard, others)
+    if unfinished is not None:
+        logger.info("A shard that is draining has not finished something", shard=shard.id, what=unfinished)
+    return unfinished is None
 
 
 async def _begin(transaction: Transaction, shard_id: str) -> None:
@@ -111,6 +116,10 @@ async def _remaining(operation: Operation, shard_id: str) -> dict[str, Int64]:
         "dbs": await catalog.count("databases", {"primary": shard_id}),
         "jumboChunks": await catalog.count("chunks", {"shard": shard_id, "jumbo": True}),
     }
+
+
+def _is_anything_left(remaining: Mapping[str, Int64]) -> bool:
+    return bool(remaining["chunks"] or remaining["dbs"])
 
 
 async def _databases(operation: Operation, shard_id: str) -> dict[str, Any]:
