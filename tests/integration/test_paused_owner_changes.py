@@ -13,6 +13,7 @@ from tests.fail_points import fail_point
 from tests.integration.retryable_writes import RetryingSession, retrying_session
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
 from tests.integration.test_owner_changes import COMMANDS, LOW
+from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
 PAUSED, OTHER = 0, 1
@@ -90,6 +91,28 @@ def test_a_retry_is_answered_once_the_document_is_where_it_belongs(
             session.compare(command, NUMBER, router=OTHER)
             assert list(placed.find()) == session.documents_on_mongod()
         assert reply.result() == expected
+
+
+def test_a_retry_that_waits_for_a_commit_does_not_outlast_the_primary(
+    cluster: RunningCluster, session: RetryingSession, placed: Documents, other_client: Client
+) -> None:
+    command, number = COMMANDS["operators"], NUMBER
+    with ThreadPoolExecutor() as pool, cluster.direct("shard1.0.mongod") as upper:
+        slow = {"failCommands": ["commitTransaction"], "failInternalCommands": True, "blockConnection": True}
+        with fail_point(upper, "failCommand", {"times": 1}, **slow, blockTimeMS=6000) as point:
+            reply = pool.submit(session.run, command, number, router=PAUSED)
+            point.wait_entered()
+            expected = session.on_mongod(command, number)
+            retry = pool.submit(session.run, command, number, router=OTHER)
+            waiting = {"command.update": placed.name, "secs_running": {"$gte": 1}}
+            find: list[Document] = [{"$currentOp": {"localOps": True}}, {"$match": waiting}]
+            eventually(lambda: list(other_client.admin.aggregate(find)), within=20, what="the retry waits")
+            with cluster.direct("shard0.0.mongod") as lower:
+                lower.admin.command("replSetStepDown", 1, force=True)
+            again = session.on_mongod(command, number)
+            assert retry.result() == again
+        assert reply.result() in (expected, again)
+    assert list(placed.find()) == session.documents_on_mongod()
 
 
 @pytest.mark.matrix

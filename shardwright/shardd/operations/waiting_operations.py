@@ -1,7 +1,7 @@
 """Operations that wait to be admitted. mongod does not know them yet, so the daemon shows them and ends killed ones."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -14,14 +14,15 @@ from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.transactions.session_keys import session_key
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import InvalidBSONError, decode_document, depth_exceeds
 from shardwright.wire.request import Request
 
 _SHOWN_MAX: Final = 1_000
 """How many are shown, of which each may have a kilobyte: they have to fit into a command."""
 
 _COMMAND_BYTES_MAX: Final = 16_384
-"""Of a larger command, only what it is about is shown: more would be cut off in any case."""
+_COMMAND_LEVELS_MAX: Final = 100
+"""Of a command that is larger or nested more deeply, only what it is about is shown. All have to fit into a command."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +97,14 @@ def _entry(waiting: _Waiting, address: str) -> dict[str, Any]:
     details = {
         **({} if session is None else {"lsid": decode_document(session)}),
         "ns": f"{request.db}.{request.collection}",
-        "command": request.document if len(request.body) <= _COMMAND_BYTES_MAX else {request.name: request.collection},
+        "command": _shown_command(request),
         "msg": "waits until its placement is known and may be used",
     }
     return operation_entry("conn", address, waiting.opid, waiting.began, details, waits=True)
+
+
+def _shown_command(request: Request) -> dict[str, Any]:
+    with suppress(InvalidBSONError):  # which mongod reports, once it gets the command
+        if len(request.body) <= _COMMAND_BYTES_MAX and not depth_exceeds(request.body, _COMMAND_LEVELS_MAX):
+            return request.document
+    return {request.name: request.collection}

@@ -95,13 +95,16 @@ class TransactionCoordinators:
             request: the retryable write.
 
         Raises:
-            CommandError: NotWritablePrimary.
+            CommandError: NotWritablePrimary; InterruptedDueToReplStateChange, the next primary goes on with a commit.
         """
         await self._gate.wait_open()
         write = retryable_write(request)
-        for coordinator in self.running:
-            if write is not None and retryable_write_of(coordinator.identity.session) == write:
-                await coordinator.ended.wait()
+        with self._context.sidecar.certainty.while_role_lasts() as scope:
+            for coordinator in self.running:
+                if write is not None and retryable_write_of(coordinator.identity.session) == write:
+                    await coordinator.ended.wait()
+        if scope.cancelled_caught:
+            raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
     @property
     def running(self) -> Sequence[TransactionCoordinator]:
