@@ -8,7 +8,11 @@ from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_find_and_modify_overtaken
 from shardwright.shardd.shard_key_updates.preview import Preview
-from shardwright.shardd.shard_key_updates.previewed_updates import find_and_modify_of_nothing, previewed_find_and_modify
+from shardwright.shardd.shard_key_updates.previewed_updates import (
+    NOT_A_DOCUMENT,
+    find_and_modify_of_nothing,
+    previewed_find_and_modify,
+)
 from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
 from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
 from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
@@ -23,9 +27,10 @@ from shardwright.wire.rawbson import (
     EMPTY_DOCUMENT,
     OBJECT,
     append,
+    decode_value,
     element,
     encode_elements,
-    find,
+    index,
     raw_document,
     without,
 )
@@ -85,11 +90,13 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
 
 
 async def _remembered(changing: KeyChangingRequest, body: bytes) -> bytes | None:
-    """The frame of mongod's reply to a request that it has executed already; otherwise None."""
+    """The frame of mongod's reply to a request that it has executed already, or refuses to execute; otherwise None."""
     if not await changing.has_begun():
         return None
     frame = await changing.exchange(find_and_modify_of_nothing(body), changing.request.message.request_id)
-    return frame if find(response_body(frame), b"retriedStmtId") is not None else None
+    reply = index(response_body(frame))
+    code = None if b"code" not in reply else decode_value(response_body(frame), reply[b"code"])
+    return frame if b"retriedStmtId" in reply or code not in (None, NOT_A_DOCUMENT) else None
 
 
 async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:

@@ -30,6 +30,9 @@ NOTHING: Final = encode_document({"$alwaysFalse": 1})
 FINDING_NOTHING: Final[Mapping[str, Any]] = {"q": raw_document(NOTHING), "u": raw_document(EMPTY_DOCUMENT)}
 """An update that does nothing, or, if mongod has executed its statement id before, returns that result."""
 
+NOT_A_DOCUMENT: Final = 40228
+"""MongoDB's number for a replacement that is not a document."""
+
 _NOT_OF_ONE: Final = frozenset({b"q", b"upsert", b"upsertSupplied", b"multi"})
 
 _OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"arrayFilters"})
@@ -74,8 +77,8 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
 
 
 def find_and_modify_of_nothing(body: bytes) -> bytes:
-    """A ``findAndModify`` that does nothing and may fail, or, if mongod has executed its statement id before, returns
-    that result.
+    """A ``findAndModify`` that does nothing and may fail with `NOT_A_DOCUMENT`, or, if mongod has executed its
+    statement id before, returns that result.
 
     mongod recognises the retry of an upsert only if this is an upsert too. So it has an update that cannot succeed.
     """
