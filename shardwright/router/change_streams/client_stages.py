@@ -9,7 +9,6 @@ the catalog are transferred in any case, because the router has to know of them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from operator import is_
 from typing import Final
 
 from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS
@@ -67,8 +66,8 @@ class ClientStages:
         added = (*_COMPLETED_BY_ROUTER, *_IMAGES) if needs_images else _COMPLETED_BY_ROUTER
         parts = [_without_conditions_on(added, stage) for stage in takewhile(_is_match, stages)]
         for_shards = [part for part in parts if part is not None]
-        run_on_shards = len(for_shards) == len(stages) and all(map(is_, for_shards, stages))
-        return cls(tuple(stage.raw for stage in stages), tuple(map(_or_of_catalog, for_shards)), run_on_shards)
+        raw = tuple(stage.raw for stage in stages)
+        return cls(raw, tuple(map(_or_of_catalog, for_shards)), for_shards == list(stages))
 
 
 def _is_match(stage: Stage) -> bool:

@@ -14,7 +14,6 @@ import bson
 from shardwright.router.joins.batched_stream import BatchedStream, MappingStep
 from shardwright.router.joins.computed_stream import ComputedStream
 from shardwright.router.joins.environment import JoinEnvironment
-from shardwright.router.joins.handed_stream import HANDED_BYTES_MAX
 from shardwright.router.joins.memory import MEMORY_BYTES_MAX
 from shardwright.router.joins.row_stream import RowStream
 from shardwright.router.joins.stage_building import BATCH_BYTES, COMMAND_BYTES_MAX, raw_stage, stage
@@ -63,24 +62,21 @@ def joined_alone(
         into: path of the field for them.
         tail: raw stages on single documents that follow.
     """
-    room = COMMAND_BYTES_MAX - len(document)
-    handed_bytes_max = HANDED_BYTES_MAX if room > 2 * HANDED_BYTES_MAX else 0
     putting = [_constant(document), stage("$set", {f"d.{into}": "$r"})]
     unwind = _Unwind.of(tail, into)
     if unwind is None:
         rows = RowStream(results, _row, if_none=EMPTY_DOCUMENT, bytes_max=MEMORY_BYTES_MAX, excess=_too_large(into))
         gathering = stage("$group", {"_id": None, "r": {"$push": "$r"}})
-        stages = [gathering, *putting, _UNWRAPPING, *tail]
-        return ComputedStream(environment, rows, stages, handed_bytes_max=handed_bytes_max)
+        return ComputedStream(environment, rows, [gathering, *putting, _UNWRAPPING, *tail])
     if unwind.index_field is not None:
         putting.append(stage("$set", {f"d.{unwind.index_field}": "$n"}))
     rows = RowStream(results, _numbered_row, if_none=_NO_RESULT if unwind.keeps_empty else None)
     joining = [*putting, _UNWRAPPING, *tail[1:]]
 
     async def read_alone(row: bytes) -> DocumentStream:
-        return ComputedStream(environment, ListStream([row]), joining, handed_bytes_max=0)
+        return ComputedStream(environment, ListStream([row]), joining)
 
-    step = MappingStep(joining, bytes_max=room)
+    step = MappingStep(joining, bytes_max=COMMAND_BYTES_MAX - len(document))
     return BatchedStream(environment, rows, step, read_alone, bytes_max=max(BATCH_BYTES - len(document), 0))
 
 

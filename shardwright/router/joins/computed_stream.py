@@ -6,6 +6,7 @@ from typing import Final
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.joins.environment import JoinEnvironment
 from shardwright.router.joins.handed_stream import HANDED_BYTES_MAX, hand_over
+from shardwright.router.joins.stage_building import COMMAND_BYTES_MAX
 from shardwright.router.joins.streams import DocumentStream, remotes_of
 from shardwright.wire.rawbson import encode_elements
 
@@ -15,26 +16,17 @@ _FROM_ROUTER: Final = encode_elements({"fromMongos": True})
 class ComputedStream:
     """See `streams.DocumentStream`."""
 
-    def __init__(
-        self,
-        environment: JoinEnvironment,
-        source: DocumentStream,
-        stages: Sequence[bytes],
-        *,
-        handed_bytes_max: int = HANDED_BYTES_MAX,
-    ) -> None:
+    def __init__(self, environment: JoinEnvironment, source: DocumentStream, stages: Sequence[bytes]) -> None:
         """Prepare it.
 
         Args:
             environment: of the aggregation.
             source: the documents.
             stages: raw.
-            handed_bytes_max: up to which size the documents are handed over rather than read from the router.
         """
         self._environment = environment
         self._source = source
         self._stages = stages
-        self._handed_bytes_max = handed_bytes_max
         self._results: DocumentStream | None = None
 
     @property
@@ -49,7 +41,9 @@ class ComputedStream:
         return await self._results.next_batch()
 
     async def _open(self) -> DocumentStream:
-        handed = await hand_over(self._environment, self._source, bytes_max=self._handed_bytes_max)
+        room = COMMAND_BYTES_MAX - sum(map(len, self._stages))
+        bytes_max = HANDED_BYTES_MAX if room > 2 * HANDED_BYTES_MAX else 0
+        handed = await hand_over(self._environment, self._source, bytes_max)
         is_open = False
         try:
             elements = _FROM_ROUTER if handed.is_read_here else b""

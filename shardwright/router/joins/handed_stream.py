@@ -43,7 +43,7 @@ class HandedStream:
 
 
 async def hand_over(
-    environment: JoinEnvironment, stream: DocumentStream, *, bytes_max: int = HANDED_BYTES_MAX
+    environment: JoinEnvironment, stream: DocumentStream, bytes_max: int = HANDED_BYTES_MAX
 ) -> HandedStream:
     """Prepare a stream for a mongod.
 

@@ -94,9 +94,10 @@ async def _remembered(changing: KeyChangingRequest, body: bytes) -> bytes | None
     if not await changing.has_begun():
         return None
     frame = await changing.exchange(find_and_modify_of_nothing(body), changing.request.message.request_id)
-    reply = index(response_body(frame))
-    code = None if b"code" not in reply else decode_value(response_body(frame), reply[b"code"])
-    return frame if b"retriedStmtId" in reply or code not in (None, NOT_A_DOCUMENT) else None
+    reply = response_body(frame)
+    fields = index(reply)
+    is_refused = b"code" in fields and decode_value(reply, fields[b"code"]) != NOT_A_DOCUMENT
+    return frame if is_refused or b"retriedStmtId" in fields else None
 
 
 async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:

@@ -15,6 +15,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
 from shardwright.wire.errors import CommandError
+from shardwright.wire.message import BODY_AT
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, InvalidBSONError, decode_value, find
 from shardwright.wire.request import Request
 
@@ -27,9 +28,6 @@ _PAYLOADS: Final = {
 """For each command that makes collections grow, the argument with what it adds."""
 
 _ARRAYS: Final = {"insert": b"documents", "update": b"updates"}
-
-_REPLY_START: Final = 21
-"""Where the body of a mongod's reply begins in its frame."""
 
 
 def grown_bytes(request: Request, reply: bytes | None) -> int:
@@ -58,12 +56,12 @@ def _updated_bytes(request: Request, reply: bytes | None, size: int) -> int:
     if reply is None:
         return size
     # Not `reply.find`: the ``_id`` of an upserted document may have fields of any name.
-    span = find(reply, b"nModified", _REPLY_START)
+    span = find(reply, b"nModified", BODY_AT)
     modified = 0 if span is None else decode_value(reply, span)
     if modified == 1:
         return size
     if not modified:
-        return 0 if find(reply, b"upserted", _REPLY_START) is None else size
+        return 0 if find(reply, b"upserted", BODY_AT) is None else size
     return size * modified // max(1, len(request.documents(b"updates")))
 
 

@@ -99,9 +99,11 @@ class TransactionCoordinators:
         """
         await self._gate.wait_open()
         write = retryable_write(request)
+        if write is None:
+            return  # mongod keeps no history of such a session, so it has no child sessions either
         with self._context.sidecar.certainty.while_role_lasts() as scope:
             for coordinator in self.running:
-                if write is not None and retryable_write_of(coordinator.identity.session) == write:
+                if retryable_write_of(coordinator.identity.session) == write:
                     await coordinator.ended.wait()
         if scope.cancelled_caught:
             raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
