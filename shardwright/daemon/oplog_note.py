@@ -11,7 +11,7 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 
 SECONDS_MAX: Final = 10.0
 """For how long a note is tried again."""
@@ -59,6 +59,4 @@ async def wait_for_majority(run: Callable[[str, Mapping[str, Any]], Awaitable[di
         CommandError: WriteConcernFailed, that took too long; or as `append_oplog_note`.
         BackendError: as ``run``.
     """
-    reply = await append_oplog_note(run, _WAIT_FOR_MAJORITY)
-    if "writeConcernError" in reply:
-        raise CommandError.from_reply(reply["writeConcernError"])
+    check_writes(await append_oplog_note(run, _WAIT_FOR_MAJORITY))

@@ -80,6 +80,18 @@ _COMMON_REPLY_FIELDS = frozenset(
 )
 
 
+def check_writes(reply: Mapping[str, Any]) -> None:
+    """Check that all writes of a command that says ``ok: 1`` were made, with its write concern.
+
+    Raises:
+        CommandError: the first of its ``writeErrors``, or else its ``writeConcernError``.
+    """
+    for failure in reply.get("writeErrors", ()):
+        raise CommandError.from_reply(failure)
+    if "writeConcernError" in reply:
+        raise CommandError.from_reply(reply["writeConcernError"])
+
+
 class RemoteProtocolError(Exception):
     """A peer sent bytes that violate the wire protocol; their connection has to be closed."""
 

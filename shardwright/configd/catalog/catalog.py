@@ -11,14 +11,13 @@ from shardwright.configd.catalog.transactions import (
     MAJORITY,
     Commands,
     Transaction,
-    check_write_concern,
     run_transaction,
 )
 from shardwright.daemon.metrics import Counter
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.transport.cursor import DecodedCursor
 from shardwright.wire.write_batches import write_batches
 
@@ -181,6 +180,4 @@ class Catalog:
 
     async def _write(self, command: Mapping[str, Any]) -> None:
         reply = await self.mongod.command(DB, {**command, "writeConcern": MAJORITY})
-        for failure in reply.get("writeErrors", ()):
-            raise CommandError.from_reply(failure)
-        check_write_concern(reply)
+        check_writes(reply)

@@ -11,7 +11,7 @@ from shardwright.configd.catalog.transactions import Commands
 from shardwright.sharding.catalog.indexes import CAPPED_BYTES, INDEXES
 from shardwright.sharding.catalog.version_entry import VersionEntry
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 
 _DB: Final = "config"
 _MAJORITY: Final = {"w": "majority"}
@@ -76,8 +76,5 @@ async def _write_cluster_id(mongod: Commands) -> ObjectId:
         "writeConcern": _MAJORITY,
     }
     reply = await mongod.command(_DB, insert)
-    for failure in reply.get("writeErrors", ()):
-        raise CommandError.from_reply(failure)
-    if "writeConcernError" in reply:
-        raise CommandError.from_reply(reply["writeConcernError"])
+    check_writes(reply)
     return cluster_id

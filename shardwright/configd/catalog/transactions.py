@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.oplog_note import wait_for_majority
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, encode_elements
 from shardwright.wire.transport.cursor import DecodedCursor
@@ -142,7 +142,7 @@ class Transaction:
             if "whatFailed" in error.extra:
                 raise TransactionConflictError(str(error.extra["whatFailed"]["ns"])) from error
             raise
-        check_write_concern(reply)
+        check_writes(reply)
 
     def _unchanged(self, collection: str, found: Mapping[str, Any]) -> dict[str, Any]:
         """The condition that a query still finds a document; only the first such condition contains the whole of it."""
@@ -236,13 +236,3 @@ async def run_transaction(
         else:
             return result
     raise CommandError(ErrorCode.WriteConflict, f"The catalog kept changing during {ATTEMPTS_MAX} attempts to write it")
-
-
-def check_write_concern(reply: Mapping[str, Any]) -> None:
-    """Check that a write was made on a majority.
-
-    Raises:
-        CommandError: the write concern error in the reply.
-    """
-    if "writeConcernError" in reply:
-        raise CommandError.from_reply(reply["writeConcernError"])

@@ -20,7 +20,7 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
 from shardwright.daemon.until_done import until_done
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.user_writes")
@@ -134,8 +134,7 @@ async def _save(primary: Primary, document: dict[str, Any]) -> None:
     reply = await primary.catalog.mongod.command(
         "config", {"update": COORDINATORS, "updates": [update], "writeConcern": {"w": "majority"}}
     )
-    for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
-        raise CommandError.from_reply(failure)
+    check_writes(reply)
 
 
 def _log_failure(error: BackendError | CommandError, retry_seconds: float) -> None:

@@ -15,7 +15,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.oplog_note import wait_for_majority
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.request import Request
 
 _UUID_BYTES: Final = 16
@@ -98,8 +98,7 @@ class CommandSession:
                 "writeConcern": {"w": "majority"},
             },
         )
-        for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
-            raise CommandError.from_reply(failure)
+        check_writes(reply)
 
 
 async def last_executed(mongod: Commands, session: Binary) -> int:

@@ -11,7 +11,7 @@ from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.daemon.sidecar.unanswered_commands import UnansweredCommands
 from shardwright.daemon.sidecar.user_write_block import BYPASS
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import decode_reply
@@ -141,6 +141,5 @@ class LocalMongod:
             BackendError: as `write`.
         """
         reply = await self.command(db, command)
-        for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
-            raise CommandError.from_reply(failure)
+        check_writes(reply)
         return reply

@@ -10,7 +10,7 @@ import trio
 
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("daemon.sidecar.registration")
@@ -74,6 +74,5 @@ class Registration:
         update = {"q": {"_id": self._mongod.address}, "u": {"$set": {"sidecar": self._address}}, "upsert": True}
         pool = self._mongod.pool_of_member(primary)
         reply = await pool.command("config", {"update": COLLECTION, "updates": [update]})
-        for failure in reply.get("writeErrors", ()):
-            raise CommandError.from_reply(failure)
+        check_writes(reply)
         logger.info("Registered with the replica set", mongod=self._mongod.address, sidecar=self._address)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from shardwright.daemon.sidecar.global_lock import GlobalLock
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import check_writes
 
 BYPASS: Final = "mayBypassWriteBlocking"
 """The argument of all commands between servers, by which writes are made although those of users are blocked."""
@@ -117,5 +117,4 @@ class UserWriteBlock:
 
     async def _write(self, command: Mapping[str, Any]) -> None:
         reply = await self._mongod.command(_DB, {**command, "writeConcern": _MAJORITY})
-        for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
-            raise CommandError.from_reply(failure)
+        check_writes(reply)

@@ -24,7 +24,7 @@ from shardwright.router.replies.worst_error import raise_worst
 from shardwright.router.sessions.session_work import end_work, sessions_at_work
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges, SessionId
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg, op_msg
@@ -145,8 +145,7 @@ async def _run(context: RouterContext, kind: WriteKind, statements: Iterable[dic
         command = {kind.command: COLLECTION, field: batch, "ordered": False, "writeConcern": _WRITE_CONCERN}
         reply = await execute(_operation(context, command), kind)
         document = decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else dict(reply or {})
-        for failure in (*document.get("writeErrors", ()), *filter(None, (document.get("writeConcernError"),))):
-            raise CommandError.from_reply(failure)
+        check_writes(document)
 
 
 async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[bytes]:

@@ -34,7 +34,7 @@ from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.pools import ConnectionPools
@@ -238,8 +238,7 @@ class ShardContext:
     async def _update_catalog(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
         update = {"update": collection, "updates": statements, "writeConcern": MAJORITY}
         reply = await (await self.catalog()).command(update, db="config")
-        for failure in reply.get("writeErrors", ()):
-            raise CommandError.from_reply(failure)
+        check_writes(reply)
 
     async def shard_client(self, shard_id: str, *, may_be_cached: bool = False) -> ReplicaSetClient:
         """The client of a shard, which may be this one.

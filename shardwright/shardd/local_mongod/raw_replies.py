@@ -3,7 +3,7 @@
 from typing import Final
 
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.rawbson import ARRAY, Span, decode_document, find
 
 _OK: Final = b"\0\0\0\0\0\0\xf0?"
@@ -26,9 +26,7 @@ def check_reply(reply: bytes) -> None:
     decoded = decode_document(reply)
     if not decoded.get("ok"):
         raise CommandError.from_reply(decoded)
-    for failure in (*decoded.get("writeErrors", ()), decoded.get("writeConcernError")):
-        if failure is not None:
-            raise CommandError.from_reply(failure)
+    check_writes(decoded)
 
 
 def required_array(reply: bytes, name: bytes) -> Span:

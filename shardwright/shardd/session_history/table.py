@@ -22,7 +22,7 @@ from shardwright.shardd.session_history.statement import (
     unpack_int64,
 )
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
@@ -169,10 +169,9 @@ class HistoryTable:
             bson.encode(command), request_id=next_request_id(), sections=encode_sequence(b"updates", updates)
         )
         reply = decode_reply(await self._mongod.pool.exchange(frame))
-        failures = [] if reply.get("ok") else [reply]
-        for failure in (*failures, *reply.get("writeErrors", ()), reply.get("writeConcernError")):
-            if failure is not None:
-                raise CommandError.from_reply(failure)
+        if not reply.get("ok"):
+            raise CommandError.from_reply(reply)
+        check_writes(reply)
 
 
 def _now() -> int:
