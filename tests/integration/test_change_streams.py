@@ -123,6 +123,16 @@ def test_resuming_with_another_router(placed: Documents, other_client: Client, w
         assert brief(take(resumed, len(expected))) == [("insert", key) for key in expected]
 
 
+def test_a_stream_begins_after_what_another_router_has_acknowledged(placed: Documents, other_client: Client) -> None:
+    """Drivers do not tell every router the times that others have told them."""
+    elsewhere = other_client[placed.database.name][placed.name]
+    for round_number in range(10):
+        insert(placed, *(key + 10 * round_number for key in BOTH))
+        with elsewhere.watch(max_await_time_ms=500) as stream:
+            insert(placed, 10 * round_number)
+            assert brief(take(stream, 1)) == [("insert", 10 * round_number)]
+
+
 def test_the_token_of_a_quiet_stream_advances(placed: Documents) -> None:
     with placed.watch(max_await_time_ms=100) as stream:
         first = stream.resume_token

@@ -38,6 +38,9 @@ that are for the router."""
 _IMAGES: Final = (b"fullDocument",)
 """What it must not mention either if the router adds versions of documents (``fullDocumentBeforeChange`` included)."""
 
+_VARYING: Final = (b"$rand\0", b"$sampleRate\0", b"$function\0")
+"""Nor this: unless the shards run all stages, the conditions that they check are checked again."""
+
 _CATALOG_EVENT: Final = encode_document({"operationType": {"$in": sorted(CATALOG_EVENTS)}})
 
 
@@ -63,8 +66,8 @@ class ClientStages:
             stages: those after ``$changeStream``.
             needs_images: the router adds versions of documents to events.
         """
-        added = (*_COMPLETED_BY_ROUTER, *_IMAGES) if needs_images else _COMPLETED_BY_ROUTER
-        parts = [_without_conditions_on(added, stage) for stage in takewhile(_is_match, stages)]
+        names = (*_COMPLETED_BY_ROUTER, *_VARYING, *(_IMAGES if needs_images else ()))
+        parts = [_without_conditions_on(names, stage) for stage in takewhile(_is_match, stages)]
         for_shards = [part for part in parts if part is not None]
         raw = tuple(stage.raw for stage in stages)
         return cls(raw, tuple(map(_or_of_catalog, for_shards)), for_shards == list(stages))
@@ -74,11 +77,11 @@ def _is_match(stage: Stage) -> bool:
     return stage.name == "$match" and stage.span[0] == OBJECT
 
 
-def _without_conditions_on(added: Sequence[bytes], match: Stage) -> Stage | None:
+def _without_conditions_on(names: Sequence[bytes], match: Stage) -> Stage | None:
     """The same stage, or one without the conditions that mention any of some names; None if nothing is left."""
-    if not any(name in match.raw for name in added):
+    if not any(name in match.raw for name in names):
         return match
-    parts = [part for part in conditions(match) or () if not any(name in part.raw for name in added)]
+    parts = [part for part in conditions(match) or () if not any(name in part.raw for name in names)]
     return match_stage(parts) if parts else None
 
 

@@ -1,5 +1,8 @@
 """Opening a change stream, on a collection, a database or the whole cluster."""
 
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
 from shardwright.router.change_streams.catalog_owner import CatalogOwner
 from shardwright.router.change_streams.client_stages import ClientStages
 from shardwright.router.change_streams.commands import Commands
@@ -20,12 +23,17 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import append, encode_elements, without
+from shardwright.wire.rawbson import append, encode_document, encode_elements, without
+from shardwright.wire.read_preference import ReadPreference
+
+if TYPE_CHECKING:
+    from shardwright.router.replies.shard_reply import ShardReply
 
 _OF_NO_COLLECTION = ".$cmd.aggregate"
 _VARIABLES = (b"let", b"collation")
@@ -76,12 +84,12 @@ async def _open(
     """
     context, request = operation.context, operation.request
     command = ShardCommand.of(request, specification, stages.for_shards, operation.read_preference)
-    start = _start(operation, specification)
     # A shard that is added after this time is noticed before an event of a later time is returned.
     as_of = context.clock.time.cluster_time
     shard_ids = await context.shards.reload_as_of(as_of)
     if not shard_ids:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+    start = await _start(operation, specification, shard_ids, command.preference)
     frame = command.frame(specification.starting_where(start), raw_elements(request, (LSID,)))
     replies = await open_on_shards(operation, dict.fromkeys(shard_ids, frame), preference=command.preference)
     streams = ShardStreams(context, command, unpack_timestamp(as_of))
@@ -100,12 +108,27 @@ async def _open(
     return ChangeStreamCursor(streams, owner, view, namespace, start, specification.must_be_found, context.clock)
 
 
-def _start(operation: Operation, specification: Specification) -> ResumeToken:
-    """Where the stream starts: after all that the router, and so its client, knows, unless the client says where."""
+async def _start(
+    operation: Operation, specification: Specification, shard_ids: Collection[str], preference: ReadPreference
+) -> ResumeToken:
+    """Where the stream starts: unless the client says where, after all that has happened.
+
+    The shards are asked for their times, as this router may not know them. Other routers have acknowledged writes to a
+    client, and not all drivers tell each router the times that others have told them.
+
+    Raises:
+        CommandError: a shard could not be reached.
+    """
     if specification.resume_after is not None:
         return specification.resume_after
+    if specification.start_at is not None:
+        return ResumeToken.high_water_mark(specification.start_at)
+    ping = op_msg(encode_document({"ping": 1, "$db": "admin"}), request_id=next_request_id())
+    replies: dict[str, ShardReply] = {}
+    await operation.sender.send_to_all(dict.fromkeys(shard_ids, ping), replies, preference=preference)
+    raise_worst(replies.values())
     now = unpack_timestamp(operation.context.clock.time.cluster_time)
-    return ResumeToken.high_water_mark(specification.start_at or after(now))
+    return ResumeToken.high_water_mark(after(now))
 
 
 async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: GetMore, *, reads: bool) -> bytes:

@@ -49,9 +49,11 @@ def test_leading_matches_run_on_the_shards() -> None:
         {"$expr": {"$eq": ["$documentKey.x", 1]}},
         {"$expr": {"$eq": ["$$ROOT", 1]}},
         {"$jsonSchema": {"maxProperties": 6}},
+        {"$sampleRate": 0.5},
+        {"$expr": {"$lt": [{"$rand": {}}, 0.5]}},
     ],
 )
-def test_what_the_router_completes_is_not_matched_on_shards(match: dict[str, Any]) -> None:
+def test_what_the_router_completes_or_would_draw_again_is_not_matched_on_shards(match: dict[str, Any]) -> None:
     assert stages({"$match": match}).for_shards == ()
     assert not stages({"$match": match}).run_on_shards
 
