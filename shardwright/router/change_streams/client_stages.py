@@ -39,7 +39,7 @@ _IMAGES: Final = (b"fullDocument",)
 """What it must not mention either if the router adds versions of documents (``fullDocumentBeforeChange`` included)."""
 
 _VARYING: Final = (b"$rand\0", b"$sampleRate\0", b"$function\0")
-"""Nor this: unless the shards run all stages, the conditions that they check are checked again."""
+"""Nor this, which gives another answer each time: the router may check the condition again."""
 
 _CATALOG_EVENT: Final = encode_document({"operationType": {"$in": sorted(CATALOG_EVENTS)}})
 
