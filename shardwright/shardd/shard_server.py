@@ -76,13 +76,19 @@ class ShardServer:
         context.open_cursors.is_transaction_open = self.transactions.is_open
         self.history_table = HistoryTable(mongod)
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
-        self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
+        self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
+        self.migrations = Migrations(
+            context,
+            self.range_deletions,
+            sessions,
+            self.history_table,
+            self.transaction_coordinators.wait_for_retryable_writes,
+        )
         self.auto_splitter = AutoSplitter(context, ChunkSplitter(context), Random())
         self.resharding = ReshardingService(context, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
         self.renames = RenameParticipants(context, self.migrations, self.range_deletions)
         self.blocked = BlockedCollections(context)
-        self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
         self.waiting = WaitingOperations()
         self.components = ShardComponents(
             context,

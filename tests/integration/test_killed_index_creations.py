@@ -106,12 +106,14 @@ def test_a_creation_is_killed_that_waits_for_another_one(cluster: RunningCluster
     assert "both" in placed.index_information()
 
 
+@pytest.mark.parametrize("place", ["buildIndexes", "end"])
 def test_a_killed_session_ends_its_own_request_for_a_creation_of_two(
-    cluster: RunningCluster, placed: Documents, other_client: Client
+    cluster: RunningCluster, placed: Documents, other_client: Client, place: str
 ) -> None:
+    """Whether it waits for the result of the first one, or for its end, to begin another."""
     other = other_client[placed.database.name][placed.name]
     with cluster.direct("shard0.0.shardd") as daemon, ThreadPoolExecutor() as threads:
-        with fail_point(daemon, "hangInDDLCoordinator", operationType="createIndexes", at="buildIndexes") as point:
+        with fail_point(daemon, "hangInDDLCoordinator", operationType="createIndexes", at=place) as point:
             first = threads.submit(placed.create_index, "both", name="both")
             point.wait_entered()
             with other_client.start_session() as session:

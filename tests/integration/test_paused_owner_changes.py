@@ -78,9 +78,11 @@ WRITES = ("upsert", "findAndModify, upsert, new", "operators", "findAndModify")
 
 
 @pytest.mark.parametrize("name", ["operators", "findAndModify"])
+@pytest.mark.parametrize("is_moved", [False, True])
 def test_a_retry_is_answered_once_the_document_is_where_it_belongs(
-    cluster: RunningCluster, session: RetryingSession, placed: Documents, name: str
+    cluster: RunningCluster, session: RetryingSession, placed: Documents, name: str, is_moved: bool
 ) -> None:
+    """Wherever it goes: a range does not move until the commits of which it takes the history along are over."""
     command, data = COMMANDS[name], {"failCommands": ["commitTransaction"], "failInternalCommands": True}
     with ThreadPoolExecutor(1) as pool, cluster.direct("shard1.0.mongod") as upper:
         slow = {**data, "blockConnection": True, "blockTimeMS": 3000}
@@ -88,6 +90,8 @@ def test_a_retry_is_answered_once_the_document_is_where_it_belongs(
             reply = pool.submit(session.run, command, NUMBER, router=PAUSED)
             point.wait_entered()
             expected = session.on_mongod(command, NUMBER)
+            if is_moved:
+                move(session, placed, UPPER)
             session.compare(command, NUMBER, router=OTHER)
             assert list(placed.find()) == session.documents_on_mongod()
         assert reply.result() == expected

@@ -1,5 +1,6 @@
 """One shard daemon's migrations, in either direction."""
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -32,6 +33,7 @@ class Migrations:
         range_deletions: this shard's range deletions.
         sessions: the reserved sessions in which documents are written.
         history_table: stores the session history of received ranges.
+        wait_for_commits: waits until other shards have committed what the history of ranges from here says.
 
     Attributes:
         parameters: the server parameters of migrations.
@@ -47,6 +49,7 @@ class Migrations:
         range_deletions: RangeDeletions,
         sessions: ReservedSessions,
         history_table: HistoryTable,
+        wait_for_commits: Callable[[], Awaitable[None]],
     ) -> None:
         self.parameters = MigrationParameters()
         self.client_load = ClientLoad(context.metrics.operations)
@@ -54,7 +57,7 @@ class Migrations:
         self._range_deletions = range_deletions
         self._sessions = sessions
         self._active = ActiveMigrations()
-        self.donor = DonorService(context, range_deletions, self._active, self.parameters)
+        self.donor = DonorService(context, range_deletions, self._active, self.parameters, wait_for_commits)
         peers = RecipientPeers(range_deletions, sessions, history_table, self.client_load)
         self.recipient = RecipientService(context, peers, self._active)
         self.databases = DatabaseMoves(context, peers)

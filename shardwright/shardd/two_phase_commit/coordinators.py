@@ -108,6 +108,20 @@ class TransactionCoordinators:
         if scope.cancelled_caught:
             raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
+    async def wait_for_retryable_writes(self) -> None:
+        """Return when the present commits of transactions in which retryable writes were executed are over.
+
+        A shard that gets their history with a range answers retries by itself, and does not know of commits here. This
+        is to be called within a term.
+
+        Raises:
+            CommandError: NotWritablePrimary.
+        """
+        await self._gate.wait_open()
+        for coordinator in self.running:
+            if retryable_write_of(coordinator.identity.session) is not None:
+                await coordinator.ended.wait()
+
     @property
     def running(self) -> Sequence[TransactionCoordinator]:
         """The commits under way."""

@@ -15,6 +15,7 @@ from shardwright.shardd.ddl.coordinators.coordinator import (
     LocalMigrations,
     coordinator_documents,
 )
+from shardwright.shardd.ddl.coordinators.coordinator_run import CoordinatorRun, WaitingRequests, interruption
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
 from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary, restore_section
 from shardwright.shardd.ddl.coordinators.retries import run_to_end
@@ -24,73 +25,12 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
-from shardwright.wire.rawbson import encode_document
 
 _THREAD: Final = "ShardingDDLCoordinator"
 """What holds the locks, as MongoDB names it in ``config.locks``, there with a number."""
 
 Check = Callable[[], Awaitable[None]]
 """Raises CommandError if a change is not to be made any more."""
-
-
-class _Run:
-    """A coordinator under way, and its result for the requests that wait for it."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self.coordinator = coordinator
-        self.ended = trio.Event()
-        self.reply: dict[str, Any] = {}
-        self.error: CommandError | None = None
-        self._waiting: dict[trio.CancelScope, bytes | None] = {}
-        self._arguments = dict(coordinator.arguments)
-        self._is_left_behind = coordinator.phase is not None
-
-    @property
-    def is_joinable(self) -> bool:
-        """Whether an equal request may wait for it: the change has not been made, nor given up."""
-        coordinator = self.coordinator
-        return not coordinator.is_over and (coordinator.phase is not None or not coordinator.beginning.cancel_called)
-
-    def has_arguments(self, requested: Mapping[str, Any]) -> bool:
-        """Whether it makes the requested change; the order of fields in a shard key, for example, matters.
-
-        One that a former primary left behind also has what its phases have added, which is not compared.
-        """
-        own = self._arguments
-        names = set(requested) if self._is_left_behind else own.keys() | requested.keys()
-        names -= self.coordinator.not_compared
-        compared = ({name: each.get(name) for name in sorted(names)} for each in (own, requested))
-        return len({encode_document(each) for each in compared}) == 1
-
-    async def result(self, lsid: bytes | None) -> dict[str, Any]:
-        """The reply for a request, once the change has been made.
-
-        Args:
-            lsid: the session of its client.
-
-        Raises:
-            CommandError: it failed; Interrupted, the session was killed.
-        """
-        with trio.CancelScope() as scope:
-            self._waiting[scope] = lsid
-            try:
-                await self.ended.wait()
-            finally:
-                del self._waiting[scope]
-        if scope.cancelled_caught:
-            raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
-        if self.error is not None:
-            raise self.error
-        return dict(self.reply)
-
-    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
-        """End the requests of some sessions; if no other waits for the change, end that."""
-        killed = [scope for scope, lsid in self._waiting.items() if lsid is not None and is_killed(lsid)]
-        if killed and len(killed) == len(self._waiting):
-            self.coordinator.kill()
-            return
-        for scope in killed:
-            scope.cancel()
 
 
 class CoordinatorService:
@@ -105,7 +45,8 @@ class CoordinatorService:
         self._context = context
         self._migrations = migrations
         self._nursery: trio.Nursery | None = None
-        self._runs: dict[tuple[str, ...], _Run] = {}
+        self._runs: dict[tuple[str, ...], CoordinatorRun] = {}
+        self._waiting_to_begin = WaitingRequests()
 
     async def restore_sections(self, term: int) -> None:
         """Block operations on databases whose move may have been committed, before any are admitted in a term.
@@ -146,11 +87,13 @@ class CoordinatorService:
         return bool(meant)
 
     def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
-        """End the requests of clients in some sessions, of those changes that can be ended."""
+        """End the requests of clients in some sessions, unless their change has begun and cannot be ended."""
         for run in self._killable():
             run.kill_sessions(is_killed)
+        for scope in self._waiting_to_begin.of_sessions(is_killed):
+            scope.cancel()
 
-    def _killable(self) -> list[_Run]:
+    def _killable(self) -> list[CoordinatorRun]:
         return [run for run in self._runs.values() if run.coordinator.opid is not None]
 
     async def run(
@@ -178,13 +121,14 @@ class CoordinatorService:
         Raises:
             CommandError: it failed; UserWritesBlocked; NotWritablePrimary, the daemon has not recovered as primary;
                 ConflictingOperationInProgress, a similar change with other arguments is under way; StaleDbVersion, the
-                database has moved or was dropped while the change waited for its locks; what ``check`` raises.
+                database has moved or was dropped while the change waited for its locks; Interrupted, MaxTimeMSExpired;
+                what ``check`` raises.
         """
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         coordinator.lsid = None if coordinator.opid is None else lsid
         run = self._runs.get(_key(coordinator))
         while run is not None and not run.is_joinable:
-            await run.ended.wait()
+            await self._waiting_to_begin.wait(run.ended, lsid, coordinator.beginning.deadline)
             run = self._runs.get(_key(coordinator))
         if run is None:
             if self._nursery is None:
@@ -213,8 +157,8 @@ class CoordinatorService:
         nursery: trio.Nursery,
         received: DatabaseVersion | None = None,
         check: Check | None = None,
-    ) -> _Run:
-        run = self._runs[_key(coordinator)] = _Run(coordinator)
+    ) -> CoordinatorRun:
+        run = self._runs[_key(coordinator)] = CoordinatorRun(coordinator)
         nursery.start_soon(self._execute, coordinator, run, received, check)
         return run
 
@@ -223,7 +167,7 @@ class CoordinatorService:
             raise CommandError(ErrorCode.UserWritesBlocked, "User writes blocked")
 
     async def _execute(
-        self, coordinator: Coordinator, run: _Run, received: DatabaseVersion | None, check: Check | None
+        self, coordinator: Coordinator, run: CoordinatorRun, received: DatabaseVersion | None, check: Check | None
     ) -> None:
         try:
             # One that was left behind waits for the others as long as it takes.
@@ -242,7 +186,7 @@ class CoordinatorService:
                     if check is not None:
                         await check()
                 if coordinator.beginning.cancelled_caught:
-                    raise _not_begun(coordinator)
+                    raise interruption(coordinator.beginning.deadline)
                 run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error
@@ -256,12 +200,6 @@ class CoordinatorService:
         finally:
             del self._runs[_key(coordinator)]
             run.ended.set()
-
-
-def _not_begun(coordinator: Coordinator) -> CommandError:
-    if trio.current_time() >= coordinator.beginning.deadline:
-        return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
-    return CommandError(ErrorCode.Interrupted, "operation was interrupted")
 
 
 def _key(coordinator: Coordinator) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ As in MongoDB it lives in memory: the next primary re-enters it because of the m
 """
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
@@ -61,19 +62,26 @@ class DonorCriticalSection:
         section = self._state.critical_section
         return section is not None and section.reason == self._reason
 
-    async def try_block_writes(self) -> bool:
+    async def try_block_writes(self, wait_for_commits: Callable[[], Awaitable[None]]) -> bool:
         """Block new writes and wait for those under way; False if they did not end in time, and writes go on.
 
+        Args:
+            wait_for_commits: waits for those of which the history goes with the range, but other shards have a part.
+
         Raises:
-            CommandError: LockTimeout, transactions were open on the collection whenever this was tried.
+            CommandError: LockTimeout, transactions were open on the collection whenever this was tried; or from
+                ``wait_for_commits``.
         """
+        has_drained = False
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             self._began = self._last = time.monotonic()
             await self._state.block_writes(self._reason)
+            has_drained = True
+            await wait_for_commits()
             self.finish("drain")
             return True
         self.leave()
-        if self._state.transactions:
+        if has_drained or self._state.transactions:
             self._transaction_seconds += DRAIN_SECONDS_MAX
         if self._transaction_seconds >= TRANSACTION_SECONDS_MAX:
             raise CommandError(

@@ -41,6 +41,7 @@ class DonorService:
         range_deletions: this shard's range deletions.
         active: allows only one migration at a time.
         parameters: the server parameters of migrations.
+        wait_for_commits: see `DonorCriticalSection.try_block_writes`.
 
     Attributes:
         migration: the one under way, once it has been checked and persisted.
@@ -52,12 +53,14 @@ class DonorService:
         range_deletions: RangeDeletions,
         active: ActiveMigrations,
         parameters: MigrationParameters,
+        wait_for_commits: Callable[[], Awaitable[None]],
     ) -> None:
         self.migration: DonorMigration | None = None
         self._context = context
         self._range_deletions = range_deletions
         self._active = active
         self._parameters = parameters
+        self._wait_for_commits = wait_for_commits
         self._store = DonorStore(context.mongod)
         self._metrics = DonorMetrics(context.metrics, lambda: self.migration)
         self._term_nursery: trio.Nursery | None = None
@@ -262,7 +265,9 @@ class DonorService:
         steps: Steps,
         documents: int,
     ) -> None:
-        migration = DonorMigration(self._context, self._parameters, plan, coordinator, attempts, steps, self._nursery)
+        migration = DonorMigration(
+            self._context, self._parameters, plan, coordinator, attempts, steps, self._nursery, self._wait_for_commits
+        )
         migration.documents_estimated = documents
         self.migration = migration
         active.set_on_abort(migration.abort)

@@ -4,7 +4,7 @@
 ``MigrationSourceManager``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -78,6 +78,7 @@ class DonorMigration:
         attempts: the attempts that former primaries have made.
         steps: records the times of its steps.
         nursery: the term's nursery.
+        wait_for_commits: see `DonorCriticalSection.try_block_writes`.
 
     Attributes:
         plan: see above.
@@ -103,6 +104,7 @@ class DonorMigration:
         attempts: MigrationAttempts,
         steps: Steps,
         nursery: trio.Nursery,
+        wait_for_commits: Callable[[], Awaitable[None]],
     ) -> None:
         self.plan = plan
         self.coordinator = coordinator
@@ -119,6 +121,7 @@ class DonorMigration:
         self._context = context
         self._parameters = parameters
         self._nursery = nursery
+        self._wait_for_commits = wait_for_commits
         self._store = DonorStore(context.mongod)
         self._abortable = trio.CancelScope()
         self._abort_reason: CommandError | None = None
@@ -271,7 +274,7 @@ class DonorMigration:
         self.attempts = self.attempts.with_critical_section()
         await self._store.save_attempts(self.attempts)
         backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
-        while not await section.try_block_writes():
+        while not await section.try_block_writes(self._wait_for_commits):
             # A write takes long. Other writes must not wait for it, nor may changes for the recipient pile up.
             self._logger.info("Writes in progress are delaying a critical section")
             await backoff.pause()

@@ -180,7 +180,14 @@ class LoneDonor:
         steps.set_bounds(LOW, HIGH)
         attempts = MigrationAttempts(coordinator.id, request)
         migration = DonorMigration(
-            shard, MigrationParameters(), cast("MovePlan", plan), coordinator, attempts, steps, nursery
+            shard,
+            MigrationParameters(),
+            cast("MovePlan", plan),
+            coordinator,
+            attempts,
+            steps,
+            nursery,
+            trio.lowlevel.checkpoint,
         )
         migration.documents_estimated = ESTIMATE
         migration.recipient = cast("RecipientLink", self.recipient)
