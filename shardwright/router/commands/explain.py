@@ -78,7 +78,7 @@ async def explain_command(
 async def _explain_map_reduce(operation: Operation, explained: ExplainedCommand) -> Reply:
     """Explain the aggregation that a ``mapReduce`` is run as."""
     arguments = MapReduce.parse(explained.request)
-    await refuse_view(Operation(operation.context, operation.client, explained.request))
+    await refuse_view(operation.part(explained.request))
     cluster_time = unpack_timestamp(operation.context.clock.time.cluster_time)
     aggregate = explained.as_aggregate(arguments.as_aggregate(explained.request, cluster_time))
     try:

@@ -28,7 +28,7 @@ async def map_reduce(operation: Operation) -> Reply:
     if output.must_be_sharded:
         await _require_sharded(operation, output)
     aggregate = arguments.as_aggregate(request, unpack_timestamp(operation.context.clock.time.cluster_time))
-    running = Operation(operation.context, operation.client, aggregate)
+    running = operation.part(aggregate)
     try:
         reply = await run_aggregate(running, operation.namespace)
         documents = first_batch(reply)

@@ -59,7 +59,7 @@ def opener_of(operation: Operation) -> CursorOwner:
     owner = CursorOwner.of(operation.request, operation.user)
     if operation.context.access is None:
         return owner
-    return replace(owner, admitted=operation.client.state.request)
+    return replace(owner, admitted=operation.origin)
 
 
 def adopt(

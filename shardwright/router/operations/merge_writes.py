@@ -125,7 +125,7 @@ def _reading(operation: Operation, pipeline: Pipeline, merge: MergeStage) -> Ope
         stages.append(merge.last_stage)
     body = with_stages(without(operation.request.body, _NOT_FOR_READING), tuple(stages))
     body = append(body, encode_elements({"cursor": {"batchSize": _BATCH_DOCUMENTS}}))
-    return Operation(operation.context, operation.client, with_body(operation.request, body))
+    return operation.part(with_body(operation.request, body))
 
 
 async def _read(reading: Operation, run: Run, namespace: str, write: Write) -> None:
@@ -193,7 +193,7 @@ async def _write_some(operation: Operation, merge: MergeStage, results: Sequence
     message = op_msg(
         body, request_id=operation.request.message.request_id, sections=encode_sequence(sequence, statements)
     )
-    reply = await execute(Operation(operation.context, operation.client, Request(OpMsg(message))), kind)
+    reply = await execute(operation.part(Request(OpMsg(message))), kind)
     _raise_for(
         decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else dict(reply or {}), merge, len(results)
     )

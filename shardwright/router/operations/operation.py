@@ -26,6 +26,7 @@ class Operation:
         context: what all operations share.
         client: the connection that sent it.
         request: what is to be done.
+        origin: what the client has asked for, of which this may be a part.
         targeted: the shards it has been sent to so far, for the log.
         retries: how often it was restarted because of stale routing, for the log.
         table: the routing table by which it was last sent to shards; None if it was not about a sharded collection.
@@ -46,6 +47,7 @@ class Operation:
         "context",
         "operation_time",
         "opid",
+        "origin",
         "request",
         "response_to",
         "retries",
@@ -59,7 +61,7 @@ class Operation:
     def __init__(self, context: RouterContext, client: ClientConnection, request: Request) -> None:
         self.context = context
         self.client = client
-        self.request = request
+        self.request = self.origin = request
         self.targeted: tuple[str, ...] = ()
         self.retries = 0
         self.table: RoutingTable | None = None
@@ -77,7 +79,7 @@ class Operation:
     def of_router(cls, context: RouterContext, request: Request) -> "Operation":
         """One of the router's own, without a client: it may write, but opens no cursor."""
         operation = cls.__new__(cls)
-        operation.context, operation.request = context, request
+        operation.context, operation.request, operation.origin = context, request, request
         operation.targeted, operation.retries = (), 0
         operation.table, operation.awaited_routing = None, False
         operation.started, operation.operation_time, operation.opid = perf_counter(), 0, None
@@ -89,7 +91,7 @@ class Operation:
     def part(self, request: Request) -> "Operation":
         """An operation that is a part of this one, in the same transaction."""
         part = Operation(self.context, self.client, request)
-        part.sender, part.transaction = self.sender, self.transaction
+        part.origin, part.sender, part.transaction = self.origin, self.sender, self.transaction
         return part
 
     def note_part(self, part: "Operation") -> None:
