@@ -66,6 +66,7 @@ JOINS: Final[dict[str, dict[str, Any]]] = {
     "equality and pipeline": lookup(
         **EQUAL, let={"group": "$g"}, pipeline=[{"$match": {"$expr": {"$eq": ["$g", "$$group"]}}}]
     ),
+    "equality and variable": lookup(**EQUAL, let={"pad": "$pad"}, pipeline=[{"$set": {"type": {"$type": "$$pad"}}}]),
     "equality and join": lookup(
         **EQUAL,
         pipeline=[
@@ -108,9 +109,9 @@ def test_documents_that_are_joined_alone(large: Both, join: dict[str, Any], tail
     assert sharded[0] != "error"
 
 
-@pytest.mark.parametrize("sizes", [(9, 9), (15.9, 0.5), (0.5, 15.9)], ids=str)
+@pytest.mark.parametrize("sizes", [(9, 9), (15.9, 0.5), (16.777, 0.0001), (0.5, 15.9)], ids=str)
 @pytest.mark.parametrize("tail", [[UNWIND, {"$project": {"r": "$r._id"}}], [{"$project": {"r._id": 1}}]], ids=str)
-@pytest.mark.parametrize("join", ["equality", "variables", "one result", "graph"])
+@pytest.mark.parametrize("join", ["equality", "equality and variable", "variables", "one result", "graph"])
 def test_a_document_and_a_match_that_do_not_fit_into_one_command(
     large: Both, join: str, tail: Pipeline, sizes: tuple[float, float]
 ) -> None:

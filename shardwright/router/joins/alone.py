@@ -11,13 +11,13 @@ from typing import Final
 
 import bson
 
-from shardwright.router.joins.batched_stream import BatchedStream, MappingStep
 from shardwright.router.joins.computed_stream import ComputedStream
 from shardwright.router.joins.environment import JoinEnvironment
+from shardwright.router.joins.mapped_stream import mapped_stream
 from shardwright.router.joins.memory import MEMORY_BYTES_MAX
 from shardwright.router.joins.row_stream import RowStream
-from shardwright.router.joins.stage_building import BATCH_BYTES, COMMAND_BYTES_MAX, raw_stage, stage
-from shardwright.router.joins.streams import DocumentStream, ListStream
+from shardwright.router.joins.stage_building import raw_stage, stage
+from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, element, encode_elements, from_elements, is_string
@@ -71,13 +71,7 @@ def joined_alone(
     if unwind.index_field is not None:
         putting.append(stage("$set", {f"d.{unwind.index_field}": "$n"}))
     rows = RowStream(results, _numbered_row, if_none=_NO_RESULT if unwind.keeps_empty else None)
-    joining = [*putting, _UNWRAPPING, *tail[1:]]
-
-    async def read_alone(row: bytes) -> DocumentStream:
-        return ComputedStream(environment, ListStream([row]), joining)
-
-    step = MappingStep(joining, bytes_max=COMMAND_BYTES_MAX - len(document))
-    return BatchedStream(environment, rows, step, read_alone, bytes_max=max(BATCH_BYTES - len(document), 0))
+    return mapped_stream(environment, rows, [*putting, _UNWRAPPING, *tail[1:]])
 
 
 def _row(result: bytes, _: int) -> bytes:

@@ -41,7 +41,7 @@ class ComputedStream:
         return await self._results.next_batch()
 
     async def _open(self) -> DocumentStream:
-        room = COMMAND_BYTES_MAX - sum(map(len, self._stages))
+        room = COMMAND_BYTES_MAX - self._environment.command_bytes(self._stages)
         bytes_max = HANDED_BYTES_MAX if room > 2 * HANDED_BYTES_MAX else 0
         handed = await hand_over(self._environment, self._source, bytes_max)
         is_open = False

@@ -93,6 +93,10 @@ class JoinEnvironment:
         """The database."""
         return self.operation.request.db
 
+    def command_bytes(self, stages: Sequence[bytes]) -> int:
+        """How much of a command stages take up together with the variables."""
+        return sum(map(len, stages)) + sum(map(len, self.variables.values()))
+
     async def read(
         self, collection: str, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None
     ) -> DocumentStream:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from shardwright.router.joins.batched_stream import BatchedStream, MappingStep
+from shardwright.router.joins.batched_stream import BatchedStream
 from shardwright.router.joins.computed_stream import ComputedStream
 from shardwright.router.joins.environment import COLLECTIONLESS, JoinEnvironment
 from shardwright.router.joins.facet import FacetStream
@@ -11,6 +11,7 @@ from shardwright.router.joins.graph_lookup import GraphLookup
 from shardwright.router.joins.graph_step import GraphStep
 from shardwright.router.joins.lookup import Lookup
 from shardwright.router.joins.lookup_step import LookupStep
+from shardwright.router.joins.mapped_stream import mapped_stream
 from shardwright.router.joins.narrowed_group import narrowed
 from shardwright.router.joins.streams import ConcatenatedStream, DocumentStream
 from shardwright.router.joins.union_with import UnionWith
@@ -61,7 +62,7 @@ def _run_stages(
             tail = _take_tail(rest, environment.db) if stage.name in _EXTENDING else []
             stream = _joined(environment, stream, stage, tail)
         elif rest[0].name in _SINGLE_DOCUMENT:
-            stream = BatchedStream(environment, stream, MappingStep(_take_single_document(rest, environment.db)))
+            stream = mapped_stream(environment, stream, _take_single_document(rest, environment.db))
         else:
             stream = ComputedStream(environment, stream, _take_others(rest, environment.db))
     return stream
