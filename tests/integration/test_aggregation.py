@@ -378,6 +378,23 @@ def test_statistics_and_operations_of_all_shards_are_merged(data: Database[Docum
     assert {each["_id"] for each in operations} == {LOWER, UPPER}
 
 
+def test_cached_plans_of_all_shards_are_merged(placed: Documents) -> None:
+    placed.create_index("x")
+    placed.create_index([("x", 1), ("y", 1)])
+    placed.insert_many({"key": key, "x": key, "y": key} for key in range(0, 1_000, 10))
+    for number in range(10):
+        list(placed.find({"x": number, "y": {"$gte": number}}))
+    cached = list(placed.aggregate([{"$planCacheStats": {}}]))
+    assert {each["shard"] for each in cached} == {LOWER, UPPER}
+    for stages in (
+        [{"$count": "n"}],
+        [{"$group": {"_id": None, "n": {"$sum": 1}}}],
+        [{"$sort": {"host": 1}}, {"$count": "n"}],
+    ):
+        [counted] = placed.aggregate([{"$planCacheStats": {}}, *stages])
+        assert counted["n"] == len(cached)
+
+
 def test_explain_shows_the_halves(data: Database[Document]) -> None:
     def explained(*stages: Document, allow_disk_use: bool = False) -> Document:
         command = {"aggregate": "ranged", "pipeline": list(stages), "allowDiskUse": allow_disk_use}

@@ -32,6 +32,9 @@ from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, inde
 
 _SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
 _JOINS: Final = frozenset({"$graphLookup", "$lookup"})
+_NOT_DIVIDED: Final = frozenset({"$currentOp", "$planCacheStats"})
+"""Sources of which a mongod that is not a shard server refuses to return partial or sorted results to a merger."""
+
 _AFTER_A_SORT: Final = frozenset({Place.MAPS, Place.FILTERS})
 
 
@@ -58,8 +61,7 @@ class SplitPipeline:
         at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
         at = _end_of(stages, at, _SINGLE_DOCUMENTS)
         head, rest = stages[:at], stages[at:]
-        # A mongod that is not a shard server refuses to return partial results of $currentOp.
-        divide = _DIVIDED.get(rest[0].name) if rest and pipeline.first != "$currentOp" else None
+        divide = _DIVIDED.get(rest[0].name) if rest and pipeline.first not in _NOT_DIVIDED else None
         split = None if divide is None else divide(head, rest[0], rest[1:])
         return _with_limit(_with_unwind_merged(split or cls(head, rest)))
 

@@ -95,7 +95,11 @@ SPLITS: list[tuple[Stages, Stages, Stages]] = [
         [],
     ),
     ([{"$indexStats": {}}, GROUP], [{"$indexStats": {}}, GROUP], [GROUP_MERGED]),
-    ([{"$currentOp": {}}, MATCH, GROUP], [{"$currentOp": {}}, MATCH], [GROUP]),
+    *(
+        ([{name: {}}, MATCH, stage], [{name: {}}, MATCH], [stage])
+        for name in ("$currentOp", "$planCacheStats")
+        for stage in (GROUP, {"$sort": {"a": 1}})
+    ),
     *(
         ([MATCH, {name: {}}, MATCH], [MATCH], [{name: {}}, MATCH])
         for name in (
