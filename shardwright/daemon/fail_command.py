@@ -4,15 +4,23 @@ It fails a command before the command runs, delays it, closes the client's conne
 the reply of a write that has run.
 """
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
+
+from bson.decimal128 import Decimal128
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import is_string
+from shardwright.wire.type_names import type_name_of
 
 FAIL_COMMAND: Final = "failCommand"
+
+_INT32_RANGE: Final = 2**32
+_NOT_AN_OBJECT: Final = 10065
 
 _NEVER_FAILS: Final = "configureFailPoint"
 """Otherwise a fail point might be impossible to turn off."""
@@ -26,11 +34,13 @@ class CommandCall:
         names: its name and aliases.
         namespace: of the collection that it is run on.
         app_name: of the client, "" if it sent none.
+        thread_name: of the client's connection, as ``currentOp`` shows it.
     """
 
     names: Set[str]
     namespace: str
     app_name: str
+    thread_name: str = ""
 
 
 class FailCommandError(CommandError):
@@ -67,12 +77,12 @@ def block_seconds(data: Mapping[str, Any]) -> float:
     """
     if data.get("blockConnection") is not True:
         return 0.0
-    milliseconds = data.get("blockTimeMS")
-    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
+    milliseconds = _integer(data.get("blockTimeMS"))
+    if milliseconds is None:
         raise CommandError(ErrorCode.InvalidOptions, "must specify 'blockTimeMS' when 'blockConnection' is true")
     if milliseconds < 0:
         raise CommandError(ErrorCode.InvalidOptions, "'blockTimeMS' must be non-negative")
-    return int(milliseconds) / 1000
+    return milliseconds / 1000
 
 
 def raise_failure(data: Mapping[str, Any]) -> None:
@@ -81,27 +91,35 @@ def raise_failure(data: Mapping[str, Any]) -> None:
     Raises:
         FailCommandCloseError: the client's connection is to be closed.
         FailCommandError: the command fails.
+        CommandError: TypeMismatch, ``errorExtraInfo`` is not a document.
     """
     if data.get("closeConnection") is True:
         raise FailCommandCloseError("the fail point failCommand closes the connection")
     code = _error_code(data)
-    if code is not None:
-        extra = data.get("errorExtraInfo")
-        error = FailCommandError(
-            code,
-            "Failing command via 'failCommand' failpoint",
-            labels=_labels(data),
-            extra=extra if isinstance(extra, Mapping) else None,
+    if not code:
+        return
+    extra = data.get("errorExtraInfo")
+    if not isinstance(extra, Mapping | None):
+        raise CommandError(
+            ErrorCode.TypeMismatch,
+            f'"errorExtraInfo" had the wrong type. Expected object, found {type_name_of(extra)}',
         )
-        error.has_given_labels = "errorLabels" in data
-        raise error
+    error = FailCommandError(code, "Failing command via 'failCommand' failpoint", labels=_labels(data), extra=extra)
+    error.has_given_labels = isinstance(data.get("errorLabels"), list)
+    raise error
 
 
 def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are added to the reply of a command that has run."""
-    labels = _labels(data)
+    """The fields that are added to the reply of a command that has run.
+
+    Raises:
+        CommandError: 10065, ``writeConcernError`` is not a document.
+    """
+    labels, error = _labels(data), data["writeConcernError"]
+    if not isinstance(error, Mapping):
+        raise CommandError(_NOT_AN_OBJECT, "invalid parameter: expected an object (writeConcernError)")
     return {
-        "writeConcernError": data["writeConcernError"],
+        "writeConcernError": error,
         **({"errorLabels": list(labels)} if labels else {}),
     }
 
@@ -111,15 +129,25 @@ def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:
         return False
     if data.get("namespace", call.namespace) != call.namespace or data.get("appName", call.app_name) != call.app_name:
         return False
+    if data.get("threadName", call.thread_name) != call.thread_name:
+        return False
     commands = data.get("failCommands")
-    return data.get("failAllCommands") is True or (
+    return data.get("failAllCommands", 0) not in (None, 0) or (
         isinstance(commands, list) and any(each in call.names for each in commands if is_string(each))
     )
 
 
 def _error_code(data: Mapping[str, Any]) -> int | None:
-    code = data.get("errorCode")
-    return None if isinstance(code, bool) or not isinstance(code, int | float) else int(code)
+    """The lower 32 bits of the code: with 0 the command succeeds. None if there is none, or it is no whole number."""
+    code = _integer(data.get("errorCode"))
+    return None if code is None else (code + _INT32_RANGE // 2) % _INT32_RANGE - _INT32_RANGE // 2
+
+
+def _integer(value: Any) -> int | None:  # noqa: ANN401 - whatever a client sent
+    number = value.to_decimal() if isinstance(value, Decimal128) else value
+    if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+        return None
+    return int(number) if math.isfinite(number) and number % 1 == 0 else None
 
 
 def _labels(data: Mapping[str, Any]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Call
         return None if mode == "off" else lambda: True
     match mode:
         case {"times": times}:
-            return _first(_whole_number("times", times), turn_off, count)
+            return _first(max(_whole_number("times", times), 1), turn_off, count)  # 0 fires once, in MongoDB too
         case {"skip": skipped}:
             return _after(_whole_number("skip", skipped), count)
         case {"activationProbability": probability}:

@@ -115,12 +115,12 @@ class Dispatcher:
                 handler = in_transaction(entry, handler)
             if COLLECTION_UUID in request.fields:
                 handler = naming_actual_collection(handler)
-            if context.fail_points.is_any_on:
-                handler = under_fail_command(entry, handler)
-            if b"help" in request.fields and asks_for_help(request):
-                handler = help_for(entry)
             if max_time_ms:
                 handler = _within(max_time_ms, handler)
+            if b"help" in request.fields and asks_for_help(request):
+                handler = help_for(entry)
+            elif context.fail_points.is_any_on:
+                handler = under_fail_command(entry, handler)  # which delays a command for longer than it may take
             result = await handler(operation)
             context.target_counts.note(entry.name, operation.targeted, operation.table)
             if client.is_disconnected:

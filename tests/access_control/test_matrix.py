@@ -14,7 +14,7 @@ from bson import Binary, Int64
 import shardwright.router.commands  # noqa: F401 - registers all commands
 from shardwright.router.commands.command_registry import COMMANDS
 from tests.access_control.conftest import PlainMongod
-from tests.access_control.users import SYSTEM, USERS, identified
+from tests.access_control.users import CUSTOM_ROLE, PASSWORD, SYSTEM, USERS, identified
 from tests.integration.raw_client import RawClient
 from tests.local_cluster import RunningCluster
 
@@ -124,6 +124,8 @@ AS_ON_MONGOD: Final[list[tuple[str, Command]]] = [
     ("shop", {"usersInfo": 1}),
     ("shop", {"usersInfo": {"forAllDBs": True}}),
     ("shop", {"rolesInfo": "r"}),
+    ("admin", {"rolesInfo": CUSTOM_ROLE}),
+    ("admin", {"rolesInfo": {"forAllDBs": True}}),
     ("scratch", {"rolesInfo": {"role": "r", "db": "scratch"}}),
     ("shop", {"createRole": "r", "privileges": [], "roles": ["read"]}),
     ("scratch", {"createRole": "r", "privileges": [PRIVILEGE], "roles": []}),
@@ -320,6 +322,27 @@ def test_roles_and_privileges_are_shown_as_by_a_mongod(closed: RunningCluster, p
     ):
         shown = [comparable(raw.command(command)["authInfo"]) for raw in (ours, theirs)]
     assert shown[0] == shown[1]
+
+
+def test_users_are_shown_the_roles_that_they_were_granted_themselves(
+    closed: RunningCluster, plain: PlainMongod
+) -> None:
+    create: list[Command] = [
+        {"createRole": "heir", "privileges": [], "roles": [CUSTOM_ROLE]},
+        {"createUser": "heir", "pwd": PASSWORD, "roles": ["heir"]},
+    ]
+    key = Path(closed.document["auth"]["keyFile"]).read_text()
+    verdicts = []
+    for address, key_of_cluster in ((closed.address("router.0"), key), (plain.address, plain.key)):
+        with identified(address, "chief", key_of_cluster) as chief:
+            for command in create:
+                assert chief.command(command)["ok"]
+            with identified(address, "heir", key_of_cluster) as heir:
+                verdicts.append([verdict(heir, "admin", {"rolesInfo": role}) for role in ("heir", CUSTOM_ROLE)])
+            for drop in ({"dropUser": "heir"}, {"dropRole": "heir"}):
+                assert chief.command(drop)["ok"]
+    assert verdicts[0] == verdicts[1]
+    assert [code for code, *_ in verdicts[0]] == [0, 13]
 
 
 def comparable(value: Any) -> Any:  # noqa: ANN401 - any BSON value

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from bson.decimal128 import Decimal128
 
 from shardwright.daemon.fail_command import (
     CommandCall,
@@ -16,7 +17,7 @@ from shardwright.daemon.fail_command import (
 )
 from shardwright.wire.errors import CommandError
 
-FIND = CommandCall({"find"}, "d.c", "app")
+FIND = CommandCall({"find"}, "d.c", "app", "conn7")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,16 @@ FIND = CommandCall({"find"}, "d.c", "app")
         ({"failCommands": ["find"], "closeConnection": False}, FIND, False),
         ({"failCommands": ["find"], "blockConnection": True}, FIND, True),
         ({"failCommands": ["find"], "writeConcernError": {}}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": 9.5}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": float("nan")}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": Decimal128("91")}, FIND, True),
+        ({"failCommands": ["find"], "errorCode": Decimal128("NaN")}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": 0}, FIND, True),
         ({"failAllCommands": True, "errorCode": 11}, FIND, True),
+        ({"failAllCommands": 1, "errorCode": 11}, FIND, True),
+        ({"failAllCommands": 0, "errorCode": 11}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": 11, "threadName": "conn7"}, FIND, True),
+        ({"failCommands": ["find"], "errorCode": 11, "threadName": "conn8"}, FIND, False),
         ({"failAllCommands": True, "errorCode": 11}, CommandCall({"configureFailPoint"}, "admin", ""), False),
         ({"failCommands": ["ismaster"], "errorCode": 11}, CommandCall({"hello", "ismaster"}, "admin", ""), True),
         ({"failCommands": ["find"], "errorCode": 11, "namespace": "d.c"}, FIND, True),
@@ -64,6 +74,26 @@ def test_error_has_the_labels_that_are_asked_for() -> None:
     }
 
 
+@pytest.mark.parametrize("code", [0, 2**40, Decimal128("0")])
+def test_a_code_of_which_32_bits_are_0_is_no_error(code: object) -> None:
+    raise_failure({"errorCode": code})
+
+
+def test_what_is_not_a_document_is_refused() -> None:
+    with pytest.raises(CommandError) as error:
+        raise_failure({"errorCode": 91, "errorExtraInfo": 5})
+    assert error.value.message == '"errorExtraInfo" had the wrong type. Expected object, found int'
+    with pytest.raises(CommandError) as error:
+        reply_fields({"writeConcernError": 5})
+    assert error.value.code == 10065
+
+
+def test_labels_of_another_type_do_not_count() -> None:
+    with pytest.raises(FailCommandError) as error:
+        raise_failure({"errorCode": 91, "errorLabels": "L"})
+    assert not error.value.has_given_labels
+
+
 def test_connection_is_closed_rather_than_the_error_returned() -> None:
     with pytest.raises(FailCommandCloseError):
         raise_failure({"errorCode": 91, "closeConnection": True})
@@ -73,6 +103,7 @@ def test_connection_is_closed_rather_than_the_error_returned() -> None:
     ("data", "message"),
     [
         ({"blockConnection": True}, "must specify 'blockTimeMS' when 'blockConnection' is true"),
+        ({"blockConnection": True, "blockTimeMS": 0.5}, "must specify 'blockTimeMS' when 'blockConnection' is true"),
         ({"blockConnection": True, "blockTimeMS": -1}, "'blockTimeMS' must be non-negative"),
     ],
 )

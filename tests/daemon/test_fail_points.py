@@ -17,6 +17,7 @@ def fires(points: FailPoints, times: int) -> list[bool]:
         ("off", [False, False, False]),
         ("alwaysOn", [True, True, True]),
         ({"times": 2}, [True, True, False]),
+        ({"times": 0}, [True, False, False]),
         ({"skip": 2}, [False, False, True]),
         ({"activationProbability": 0.0}, [False, False, False]),
         ({"activationProbability": 1}, [True, True, True]),

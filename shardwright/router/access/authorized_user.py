@@ -20,6 +20,7 @@ class AuthorizedUser:
 
     Attributes:
         name: the user.
+        roles: the name and the database of each role that was granted to the user.
         role_documents: all roles, inherited ones included, as ``connectionStatus`` shows them.
         privilege_documents: likewise the privileges.
         privileges: the same, to be asked.
@@ -31,6 +32,7 @@ class AuthorizedUser:
     """
 
     name: UserName
+    roles: frozenset[tuple[str, str]]
     role_documents: Sequence[Mapping[str, Any]]
     privilege_documents: Sequence[Mapping[str, Any]]
     privileges: Privileges
@@ -60,6 +62,7 @@ class AuthorizedUser:
         privileges = Privileges.from_documents(documents)
         return cls(
             UserName(document["user"], document["db"]),
+            frozenset((role["role"], role["db"]) for role in document["roles"]),
             document["inheritedRoles"],
             documents,
             privileges,
@@ -79,6 +82,7 @@ _EVERYTHING = [{"resource": {"anyResource": True}, "actions": [ANY_ACTION]}]
 
 SYSTEM_USER = AuthorizedUser(
     SYSTEM,
+    frozenset(),
     [],
     _EVERYTHING,
     Privileges.from_documents(_EVERYTHING),

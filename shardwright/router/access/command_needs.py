@@ -231,11 +231,23 @@ def _update_role_needs(request: Request) -> Needs:
     yield from _granting(None)(request)
 
 
+def _users_info(request: Request) -> Needs:
+    asked = request.get(request.name.encode())
+    if isinstance(asked, Mapping) and asked.get("forAllDBs"):
+        return [Need("viewUser", CLUSTER)]
+    return _info("viewUser")(request)
+
+
+def _roles_info(request: Request) -> Needs:
+    asked = request.get(request.name.encode())
+    if isinstance(asked, Mapping) and "role" not in asked:
+        return []  # the config servers refuse it, whoever asks
+    return _info("viewRole")(request)
+
+
 def _info(action: str) -> Row:
     def needs(request: Request) -> Needs:
         asked = request.get(request.name.encode())
-        if isinstance(asked, Mapping) and asked.get("forAllDBs"):
-            return [Need(action, CLUSTER)]
         named = asked if isinstance(asked, list) else [asked]
         return [Need(action, Resource(db)) for db in sorted({_db_of(each, request.db) for each in named})]
 
@@ -400,8 +412,8 @@ TABLE: Final[dict[str, Row]] = {
     "revokeRolesFromUser": _revoking,
     "revokeRolesFromRole": _revoking,
     "revokePrivilegesFromRole": _revoking,
-    "usersInfo": _info("viewUser"),
-    "rolesInfo": _info("viewRole"),
+    "usersInfo": _users_info,
+    "rolesInfo": _roles_info,
     "_mergeAuthzCollections": lambda _: [
         Need(action, ANY) for action in ("createUser", "createRole", "grantRole", "revokeRole", "find")
     ],

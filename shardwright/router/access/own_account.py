@@ -25,8 +25,7 @@ def is_about_oneself(user: AuthorizedUser, name: str, request: Request) -> bool:
     if name == "usersInfo":
         return all(_named(each, request.db, "user") == _pair(user.name) for each in _asked(request))
     if name == "rolesInfo":
-        own = {(role["role"], role["db"]) for role in user.role_documents}
-        return all(_named(each, request.db, "role") in own for each in _asked(request))
+        return all(_named(each, request.db, "role") in user.roles for each in _asked(request))
     if name == "updateUser":
         return _named(request.get(b"updateUser"), request.db, "user") == _pair(user.name) and _may_change(user, request)
     return False

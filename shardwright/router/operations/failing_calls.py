@@ -21,7 +21,8 @@ def call_of(operation: Operation, names: Collection[str]) -> CommandCall:
     Raises:
         CommandError: a first hello describes its client in a wrong way.
     """
-    return CommandCall(set(names), namespace_of(operation.request), _app_name(operation))
+    namespace, thread_name = namespace_of(operation.request), f"conn{operation.client.id}"
+    return CommandCall(set(names), namespace, _app_name(operation), thread_name)
 
 
 async def fail_if_asked(operation: Operation, call: CommandCall) -> None:
