@@ -128,6 +128,20 @@ def test_halves_are_checked_against_the_stable_api(data: Database[Document]) -> 
         assert refused.value.code == ErrorCode.APIStrictError
 
 
+@pytest.mark.parametrize("explain", [True, False])
+def test_the_stable_api_has_no_explanation_within_an_aggregation(
+    data: Database[Document], lower_mongod: Client, explain: bool
+) -> None:
+    command: Document = {"aggregate": "ranged", "pipeline": [], "cursor": {}, "explain": explain, **API_STRICT}
+    refusals = []
+    for database in (data, lower_mongod[data.name]):
+        with pytest.raises(OperationFailure) as refused:
+            database.command(command)
+        assert refused.value.details is not None
+        refusals.append((refused.value.code, refused.value.details["errmsg"]))
+    assert refusals[0] == refusals[1]
+
+
 @pytest.mark.parametrize("last", [[], [{"$sort": {"key": 1}}], [{"$group": {"_id": "$r"}}]], ids=str)
 def test_variables_have_one_value_on_all_shards(data: Database[Document], last: list[Document]) -> None:
     variables = {"r": {"$rand": {}}, "gone": "$$REMOVE", "text": {"$concat": [{"$literal": "$"}, "a"]}}

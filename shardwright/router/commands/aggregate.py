@@ -14,6 +14,8 @@ from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.transactions.refused_pipelines import explanation_refused, refuse_stages
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import STRING
 
 
@@ -22,6 +24,10 @@ async def aggregate(operation: Operation) -> Reply:
     """Runs an aggregation pipeline on the shards that have the data."""
     request = operation.request
     check_fields(request)
+    if b"explain" in request.fields and request.get(b"apiStrict"):
+        raise CommandError(
+            ErrorCode.APIStrictError, "BSON field 'aggregate.explain' is not allowed with apiStrict:true."
+        )
     if request.get(b"explain"):
         if operation.transaction is not None:
             raise explanation_refused()
