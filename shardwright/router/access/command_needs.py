@@ -235,23 +235,19 @@ def _users_info(request: Request) -> Needs:
     asked = request.get(request.name.encode())
     if isinstance(asked, Mapping) and asked.get("forAllDBs"):
         return [Need("viewUser", CLUSTER)]
-    return _info("viewUser")(request)
+    return _needs_about("viewUser", asked, request.db)
 
 
 def _roles_info(request: Request) -> Needs:
     asked = request.get(request.name.encode())
     if isinstance(asked, Mapping) and "role" not in asked:
         return []  # the config servers refuse it, whoever asks
-    return _info("viewRole")(request)
+    return _needs_about("viewRole", asked, request.db)
 
 
-def _info(action: str) -> Row:
-    def needs(request: Request) -> Needs:
-        asked = request.get(request.name.encode())
-        named = asked if isinstance(asked, list) else [asked]
-        return [Need(action, Resource(db)) for db in sorted({_db_of(each, request.db) for each in named})]
-
-    return needs
+def _needs_about(action: str, asked: Any, db: str) -> Needs:  # noqa: ANN401 - whatever a client sent
+    named = asked if isinstance(asked, list) else [asked]
+    return [Need(action, Resource(db)) for db in sorted({_db_of(each, db) for each in named})]
 
 
 def _metadata_needs(request: Request) -> Needs:
