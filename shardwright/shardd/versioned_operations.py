@@ -12,6 +12,7 @@ from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
+from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.local_mongod.raw_replies import is_ok
 from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
 from shardwright.shardd.metadata.causal_reads import CausalReads
@@ -27,6 +28,7 @@ from shardwright.shardd.operations.involvement import named_namespaces
 from shardwright.shardd.operations.merging_pipelines import merges_cursors
 from shardwright.shardd.operations.retried_writes import answer_retried_write, maybe_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
+from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
 from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
 from shardwright.shardd.orphans.bucket_statements import is_about_measurements
 from shardwright.shardd.orphans.error_texts import without_filter_in_errors
@@ -149,7 +151,8 @@ class VersionedOperations:
                 self._context.views.forget()
         if is_retryable and not self._shard.transaction_coordinators.is_idle and not has_failed(reply):
             await in_own_task()
-            await self._shard.transaction_coordinators.wait_for_attempts(request)
+            with self._shard.waiting.waiting(request, seconds_allowed(request), FOR_COMMITS):
+                await self._shard.transaction_coordinators.wait_for_attempts(request)
         return reply
 
     @may_run_in_reactor

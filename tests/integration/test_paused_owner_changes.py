@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.retryable_writes import RetryingSession, retrying_session
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
@@ -116,6 +118,30 @@ def test_a_retry_that_waits_for_a_commit_does_not_outlast_the_primary(
             again = session.on_mongod(command, number)
             assert retry.result() == again
         assert reply.result() in (expected, again)
+    assert list(placed.find()) == session.documents_on_mongod()
+
+
+def test_a_retry_that_waits_for_a_commit_is_killed(
+    cluster: RunningCluster, session: RetryingSession, placed: Documents
+) -> None:
+    command = COMMANDS["operators"]
+    find: list[Document] = [{"$currentOp": {}}, {"$match": {"command.update": placed.name, "msg": FOR_COMMITS}}]
+    with (
+        ThreadPoolExecutor() as pool,
+        cluster.direct("shard1.0.mongod") as upper,
+        cluster.direct("shard0.0.shardd") as coordinator,
+    ):
+        slow = {"failCommands": ["commitTransaction"], "failInternalCommands": True, "blockConnection": True}
+        with fail_point(upper, "failCommand", {"times": 1}, **slow, blockTimeMS=6000) as point:
+            reply = pool.submit(session.run, command, NUMBER, router=PAUSED)
+            point.wait_entered()
+            retry = pool.submit(session.run, command, NUMBER, router=OTHER)
+            [shown] = eventually(lambda: list(coordinator.admin.aggregate(find)), within=20, what="the retry waits")
+            coordinator.admin.command("killOp", op=shown["opid"])
+            assert retry.result()["code"] == ErrorCode.Interrupted
+            assert not reply.done()
+        assert reply.result() == session.on_mongod(command, NUMBER)
+    session.compare(command, NUMBER, router=OTHER)
     assert list(placed.find()) == session.documents_on_mongod()
 
 

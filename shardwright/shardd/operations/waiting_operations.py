@@ -1,4 +1,4 @@
-"""Operations that wait to be admitted. mongod does not know them yet, so the daemon shows them and ends killed ones."""
+"""Operations that wait in the shard daemon, where no mongod knows them: it shows them, and ends killed ones."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,10 +25,15 @@ _COMMAND_LEVELS_MAX: Final = 100
 """Of a command that is larger or nested more deeply, only what it is about is shown. All have to fit into a command."""
 
 
+TO_BE_ADMITTED: Final = "waits until its placement is known and may be used"
+FOR_COMMITS: Final = "was executed before, and waits until all shards have committed that"
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     request: Request
     scope: trio.CancelScope
+    why: str
     opid: int = field(default_factory=new_opid)
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     is_killed: bool = False
@@ -45,18 +50,19 @@ class WaitingOperations:
         self._waiting: dict[int, _Waiting] = {}
 
     @contextmanager
-    def waiting(self, request: Request, seconds_max: float) -> Iterator[None]:
-        """Let a request wait in the block, which has to return once it has been admitted.
+    def waiting(self, request: Request, seconds_max: float, why: str = TO_BE_ADMITTED) -> Iterator[None]:
+        """Let a request wait in the block, which has to return once that is over.
 
         Args:
             request: the request.
             seconds_max: for how long.
+            why: for what, as shown.
 
         Raises:
             CommandError: MaxTimeMSExpired, it has waited for too long; Interrupted, it or its session was killed.
         """
         with trio.move_on_after(seconds_max) as scope:
-            waiting = _Waiting(request, scope)
+            waiting = _Waiting(request, scope, why)
             self._waiting[waiting.opid] = waiting
             try:
                 yield
@@ -98,7 +104,7 @@ def _entry(waiting: _Waiting, address: str) -> dict[str, Any]:
         **({} if session is None else {"lsid": decode_document(session)}),
         "ns": f"{request.db}.{request.collection}",
         "command": _shown_command(request),
-        "msg": "waits until its placement is known and may be used",
+        "msg": waiting.why,
     }
     return operation_entry("conn", address, waiting.opid, waiting.began, details, waits=True)
 
