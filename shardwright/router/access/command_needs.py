@@ -241,7 +241,7 @@ def _users_info(request: Request) -> Needs:
 def _roles_info(request: Request) -> Needs:
     asked = request.get(request.name.encode())
     if isinstance(asked, Mapping) and "role" not in asked:
-        return []  # the config servers refuse it, whoever asks
+        return []  # the config servers refuse it, no matter who asks
     return _needs_about("viewRole", asked, request.db)
 
 
