@@ -31,6 +31,11 @@ def duplicate_field(path: str) -> CommandError:
     return CommandError(DUPLICATE_FIELD, f"BSON field '{path}' is a duplicate field")
 
 
+def not_allowed_strictly(path: str) -> CommandError:
+    """The error for a field that is in no version of the Stable API, with ``apiStrict``."""
+    return CommandError(ErrorCode.APIStrictError, f"BSON field '{path}' is not allowed with apiStrict:true.")
+
+
 def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
     """The error for a field of a wrong type.
 

@@ -1,7 +1,6 @@
 """Opening a change stream, on a collection, a database or the whole cluster."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from shardwright.router.change_streams.catalog_owner import CatalogOwner
 from shardwright.router.change_streams.client_stages import ClientStages
@@ -20,6 +19,7 @@ from shardwright.router.change_streams.tokens import ResumeToken, after
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards, opener_of
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import scatter
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.raw_elements import raw_elements
@@ -31,9 +31,6 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_document, encode_elements, without
 from shardwright.wire.read_preference import ReadPreference
-
-if TYPE_CHECKING:
-    from shardwright.router.replies.shard_reply import ShardReply
 
 _OF_NO_COLLECTION = ".$cmd.aggregate"
 _VARIABLES = (b"let", b"collation")
@@ -124,9 +121,7 @@ async def _start(
     if specification.start_at is not None:
         return ResumeToken.high_water_mark(specification.start_at)
     ping = op_msg(encode_document({"ping": 1, "$db": "admin"}), request_id=next_request_id())
-    replies: dict[str, ShardReply] = {}
-    await operation.sender.send_to_all(dict.fromkeys(shard_ids, ping), replies, preference=preference)
-    raise_worst(replies.values())
+    raise_worst(await scatter(operation, dict.fromkeys(shard_ids, ping), preference=preference, may_repeat=True))
     now = unpack_timestamp(operation.context.clock.time.cluster_time)
     return ResumeToken.high_water_mark(after(now))
 

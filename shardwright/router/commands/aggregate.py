@@ -14,8 +14,7 @@ from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.transactions.refused_pipelines import explanation_refused, refuse_stages
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import not_allowed_strictly
 from shardwright.wire.rawbson import STRING
 
 
@@ -25,9 +24,7 @@ async def aggregate(operation: Operation) -> Reply:
     request = operation.request
     check_fields(request)
     if b"explain" in request.fields and request.get(b"apiStrict"):
-        raise CommandError(
-            ErrorCode.APIStrictError, "BSON field 'aggregate.explain' is not allowed with apiStrict:true."
-        )
+        raise not_allowed_strictly("aggregate.explain")
     if request.get(b"explain"):
         if operation.transaction is not None:
             raise explanation_refused()

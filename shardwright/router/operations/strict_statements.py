@@ -10,7 +10,7 @@ from shardwright.router.operations.checked_pipeline import parsed_by
 from shardwright.router.operations.operation import Operation
 from shardwright.wire.arguments import GENERIC_ARGUMENTS
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import not_allowed_strictly
 from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 
@@ -27,9 +27,7 @@ def check_write_strictly(request: Request) -> None:
         CommandError: APIStrictError.
     """
     if request.name in _WRITES and _COLLECTION_UUID in request.fields:
-        raise CommandError(
-            ErrorCode.APIStrictError, f"BSON field '{request.name}.collectionUUID' is not allowed with apiStrict:true."
-        )
+        raise not_allowed_strictly(f"{request.name}.collectionUUID")
 
 
 async def check_read_strictly(operation: Operation) -> None:

@@ -14,6 +14,7 @@ from bson.datetime_ms import DatetimeMS
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.cursors import all_documents
+from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.shardd.session_history.statement import (
     ExecutedStatement,
     SessionWrite,
@@ -22,12 +23,11 @@ from shardwright.shardd.session_history.statement import (
     unpack_int64,
 )
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
 from shardwright.wire.sections import encode_sequence
-from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cursor import RawCursor
 
 HISTORY: Final = Namespace("config", "migratedSessionHistory")
@@ -168,10 +168,7 @@ class HistoryTable:
         frame = op_msg(
             bson.encode(command), request_id=next_request_id(), sections=encode_sequence(b"updates", updates)
         )
-        reply = decode_reply(await self._mongod.pool.exchange(frame))
-        if not reply.get("ok"):
-            raise CommandError.from_reply(reply)
-        check_writes(reply)
+        check_reply(response_body(await self._mongod.pool.exchange(frame)))
 
 
 def _now() -> int:
