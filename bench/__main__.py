@@ -154,8 +154,8 @@ class Bench:
         """Measure workloads on all targets."""
         for workload in workloads:
             self._load(workload)
-            plans = [workload.requests(target.dialect) for target in self._targets]
-            yield from self._measure(workload, list(zip(self._targets, plans, strict=True)))
+            targets = [each for each in self._targets if workload.is_in_every_dialect or each.dialect == MONGODB]
+            yield from self._measure(workload, [(each, workload.requests(each.dialect)) for each in targets])
 
     def _load(self, workload: Workload) -> None:
         """Load what only this workload needs."""

@@ -5,8 +5,9 @@
  *
  * SIGTERM ends it early, with the results so far.
  *
- * The plan is a file of prebuilt OP_MSG frames (bench/plan.py), so a request only has to be copied, numbered and given
- * its unique ids. One thread on epoll, no allocation per operation.
+ * The plan is a file of prebuilt OP_MSG frames (bench/plan.py), so a request only has to be copied, numbered and filled:
+ * with new ids and, where it is shaped like a driver's, with the session of its connection, the next transaction number
+ * and the newest cluster time of any reply. One thread on epoll, no allocation per operation.
  *
  * An operation is one request and its reply or, if the plan has a getMore, a cursor read to its end. Every reply is
  * checked: it must answer the request, have ok: 1 and no writeErrors. When the time is over, the operations in
@@ -27,17 +28,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 16, BODY_AT = 21, MESSAGE_BYTES_MAX = 48000000, UNIQUE_BYTES = 12, EVENTS_MAX = 64 };
+enum { HEADER_BYTES = 16, BODY_AT = 21, MESSAGE_BYTES_MAX = 48000000, EVENTS_MAX = 64, CLUSTER_TIME_BYTES_MAX = 128 };
+
+enum slot_kind { OBJECT_ID, SESSION_ID, TXN_NUMBER, CLUSTER_TIME };
+
+struct slot {
+    uint32_t kind;
+    uint32_t offset;
+};
 
 struct frame {
     uint8_t *bytes;
     uint32_t length;
-    uint32_t *slots; /* offsets of ObjectIds to replace each time */
+    struct slot *slots; /* what to replace each time */
     uint32_t slot_count;
 };
 
@@ -54,6 +63,8 @@ struct connection {
     size_t output_length, output_sent, input_length, input_capacity;
     uint32_t request_id;
     uint64_t started;
+    uint8_t session_id[16];
+    int64_t txn_number;
 };
 
 struct samples {
@@ -68,6 +79,7 @@ static volatile sig_atomic_t is_stopped;
 static uint32_t last_request_id, next_frame;
 static uint64_t unique_counter;
 static uint32_t unique_prefix;
+static uint8_t cluster_time[CLUSTER_TIME_BYTES_MAX]; /* the newest $clusterTime of any reply; its length is 0 before */
 static int active;
 
 static void die(const char *what) {
@@ -109,7 +121,10 @@ static void read_frame(FILE *file, struct frame *frame) {
     frame->length = read_number(file);
     frame->slot_count = read_number(file);
     frame->slots = allocate(NULL, frame->slot_count * sizeof *frame->slots);
-    read_exactly(file, frame->slots, frame->slot_count * sizeof *frame->slots);
+    for (uint32_t i = 0; i < frame->slot_count; i++) {
+        frame->slots[i].kind = read_number(file);
+        frame->slots[i].offset = read_number(file);
+    }
     frame->bytes = allocate(NULL, frame->length);
     read_exactly(file, frame->bytes, frame->length);
 }
@@ -178,6 +193,23 @@ static int64_t cursor_id_of(const uint8_t *frame) {
     return id;
 }
 
+/* Cluster times */
+
+static uint64_t time_of(const uint8_t *document) {
+    uint8_t type = 0;
+    uint64_t value = 0;
+    const uint8_t *time = find_element(document, "clusterTime", &type);
+    if (time && type == 0x11) memcpy(&value, time, sizeof value);
+    return value;
+}
+
+static void note_cluster_time(const uint8_t *frame) {
+    uint8_t type = 0;
+    const uint8_t *told = find_element(frame + BODY_AT, "$clusterTime", &type);
+    if (!told || type != 0x03 || read_u32(told) > CLUSTER_TIME_BYTES_MAX) return;
+    if (!read_u32(cluster_time) || time_of(told) > time_of(cluster_time)) memcpy(cluster_time, told, read_u32(told));
+}
+
 /* Operations */
 
 static void watch(int epoll, struct connection *connection, int operation, uint32_t events) {
@@ -200,16 +232,34 @@ static void flush(int epoll, struct connection *connection) {
     if (was_blocked) watch(epoll, connection, EPOLL_CTL_MOD, EPOLLIN);
 }
 
+static void fill(struct connection *connection, const struct slot *slot) {
+    uint8_t *at = connection->output + slot->offset;
+    switch (slot->kind) {
+    case OBJECT_ID:
+        unique_counter++;
+        memcpy(at, &unique_prefix, 4);
+        for (int byte = 0; byte < 8; byte++) at[4 + byte] = (uint8_t)(unique_counter >> (56 - 8 * byte));
+        break;
+    case SESSION_ID:
+        memcpy(at, connection->session_id, sizeof connection->session_id);
+        break;
+    case TXN_NUMBER:
+        connection->txn_number++;
+        memcpy(at, &connection->txn_number, sizeof connection->txn_number);
+        break;
+    case CLUSTER_TIME: /* as long as the placeholder, with a signature or without */
+        if (read_u32(cluster_time) == read_u32(at)) memcpy(at, cluster_time, read_u32(cluster_time));
+        break;
+    default:
+        die("a plan with an unknown kind of slot");
+    }
+}
+
 static void send_frame(int epoll, struct connection *connection, const struct frame *frame, int64_t cursor_id) {
     memcpy(connection->output, frame->bytes, frame->length);
     connection->request_id = ++last_request_id;
     memcpy(connection->output + 4, &connection->request_id, 4);
-    for (uint32_t i = 0; i < frame->slot_count; i++) {
-        uint8_t *slot = connection->output + frame->slots[i];
-        unique_counter++;
-        memcpy(slot, &unique_prefix, 4);
-        for (int byte = 0; byte < 8; byte++) slot[4 + byte] = (uint8_t)(unique_counter >> (56 - 8 * byte));
-    }
+    for (uint32_t i = 0; i < frame->slot_count; i++) fill(connection, &frame->slots[i]);
     if (cursor_id) memcpy(connection->output + plan.cursor_id_slot, &cursor_id, sizeof cursor_id);
     connection->output_length = frame->length;
     connection->output_sent = connection->input_length = 0;
@@ -239,6 +289,7 @@ static void finish_operation(const struct connection *connection, struct samples
 
 static void on_reply(int epoll, struct connection *connection, struct samples *samples) {
     if (!reply_is_good(connection)) errors++;
+    note_cluster_time(connection->input);
     int64_t cursor_id = plan.get_more.length ? cursor_id_of(connection->input) : 0;
     if (cursor_id) {
         send_frame(epoll, connection, &plan.get_more, cursor_id);
@@ -275,6 +326,8 @@ static void open_connection(struct connection *connection, const char *host, int
     if (connect(connection->descriptor, (struct sockaddr *)&address, sizeof address)) die("connect");
     setsockopt(connection->descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     fcntl(connection->descriptor, F_SETFL, O_NONBLOCK);
+    if (getrandom(connection->session_id, sizeof connection->session_id, 0) != sizeof connection->session_id)
+        die("getrandom");
     connection->output = allocate(NULL, output_bytes);
     connection->input_capacity = 1 << 16;
     connection->input = allocate(NULL, connection->input_capacity);

@@ -9,13 +9,14 @@ mongod is measured, not its journal.
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 import bson
 from bson.binary import Binary, UuidRepresentation
 
-from bench.plan import UNIQUE_ID, Frame, Plan, get_more, request
+from bench.plan import CLUSTER_TIME, SESSION_ID, TXN_NUMBER, UNIQUE_ID, Frame, Plan, get_more, request
 
 DATABASE: Final = "bench"
 DOCUMENTS: Final = 100_000
@@ -41,6 +42,7 @@ _BULK_FRAMES: Final = 8
 _SEED: Final = 20_250_101
 _SESSION: Final = {"id": Binary.from_uuid(UUID(int=_SEED), UuidRepresentation.STANDARD)}
 _ONE: Final = {"w": 1}
+_MAX_TIME_MS: Final = 60_000
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,12 @@ class Dialect:
 
     Attributes:
         prefix: the genuine router code in a shard server uses the usual names with the prefix ``cluster``.
+        numbers_writes: whether writes may have a ``txnNumber``. The genuine router code in a shard server aborts the
+            server on one (invariant in ``transaction_router.cpp``), because it expects a mongos's session there.
     """
 
     prefix: str = ""
+    numbers_writes: bool = True
 
     def __call__(self, command: str) -> str:
         """The target's name of a command."""
@@ -59,7 +64,7 @@ class Dialect:
 
 
 MONGODB: Final = Dialect()
-CLUSTER_COMMANDS: Final = Dialect("cluster")
+CLUSTER_COMMANDS: Final = Dialect("cluster", numbers_writes=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Workload:
         plan: builds its requests.
         is_right: whether the decoded reply to any of them is as expected.
         is_long: whether an operation takes so long that there is no warm-up and a run has only a few.
-        data: a collection that only this workload reads, and its documents, of which there are fewer for a quick run.
+        data: a collection that only this workload reads, and its documents. A quick run has fewer.
+        is_in_every_dialect: whether the genuine router code in a shard server has the command, too.
     """
 
     name: str
@@ -81,6 +87,7 @@ class Workload:
     is_right: Callable[[dict[str, Any]], bool]
     is_long: bool = False
     data: tuple[str, Callable[[bool], Iterable[dict[str, Any]]]] | None = None
+    is_in_every_dialect: bool = True
 
     def requests(self, dialect: Dialect) -> Plan:
         """Its requests for a target, the same every time."""
@@ -104,6 +111,25 @@ def _common(*, is_write: bool = False) -> dict[str, Any]:
     return {"lsid": _SESSION, **({"writeConcern": _ONE} if is_write else {}), "$db": DATABASE}
 
 
+def _drivers_fields(dialect: Dialect, *, is_write: bool = False, has_deadline: bool = False) -> dict[str, Any]:
+    """The fields that a driver adds to a command, in its order.
+
+    Args:
+        dialect: the target's.
+        is_write: a retryable write, otherwise a read with a read preference.
+        has_deadline: the application has set an API version and a time limit.
+    """
+    return {
+        **({"writeConcern": _ONE} if is_write else {}),
+        **({"maxTimeMS": _MAX_TIME_MS, "apiVersion": "1"} if has_deadline else {}),
+        "$db": DATABASE,
+        "lsid": {"id": Binary.from_uuid(SESSION_ID, UuidRepresentation.STANDARD)},
+        **({"txnNumber": TXN_NUMBER} if is_write and dialect.numbers_writes else {}),
+        "$clusterTime": CLUSTER_TIME,
+        **({} if is_write else {"$readPreference": {"mode": "primaryPreferred"}}),
+    }
+
+
 def _repeated(count: int, make: Callable[[], Frame]) -> tuple[Frame, ...]:
     return tuple(make() for _ in range(count))
 
@@ -125,26 +151,70 @@ def point_find(collection: str = READ_COLLECTION) -> Callable[[Dialect, random.R
     return plan
 
 
+def _drivers_find(dialect: Dialect, numbers: random.Random, *, has_deadline: bool) -> Plan:
+    def make() -> Frame:
+        body = {dialect("find"): READ_COLLECTION, "filter": {"key": _upper_key(numbers)}, "limit": 1}
+        return request({**body, "singleBatch": True, **_drivers_fields(dialect, has_deadline=has_deadline)})
+
+    return Plan(_repeated(_FRAMES, make))
+
+
+def _insert_command(
+    dialect: Dialect, documents: list[dict[str, Any]], common: dict[str, Any], *, ordered: bool = True
+) -> Frame:
+    return request({dialect("insert"): WRITE_COLLECTION, "ordered": ordered, **common}, {"documents": documents})
+
+
 def _insert(count: int, frames: int) -> Callable[[Dialect, random.Random], Plan]:
     def plan(dialect: Dialect, numbers: random.Random) -> Plan:
         lowest = SPLIT_AT if count == 1 else 0
 
         def make() -> Frame:
             documents = [document(numbers.randrange(lowest, DOCUMENTS), numbers) for _ in range(count)]
-            body = {dialect("insert"): WRITE_COLLECTION, "ordered": count == 1, **_common(is_write=True)}
-            return request(body, {"documents": documents})
+            return _insert_command(dialect, documents, _common(is_write=True), ordered=count == 1)
 
         return Plan(_repeated(frames, make))
 
     return plan
 
 
-def _update(dialect: Dialect, numbers: random.Random) -> Plan:
+def _drivers_insert(dialect: Dialect, numbers: random.Random) -> Plan:
     def make() -> Frame:
-        body = {dialect("update"): READ_COLLECTION, "ordered": True, **_common(is_write=True)}
-        return request(body, {"updates": [{"q": {"key": _upper_key(numbers)}, "u": {"$inc": {"counter": 1}}}]})
+        documents = [document(_upper_key(numbers), numbers)]
+        return _insert_command(dialect, documents, _drivers_fields(dialect, is_write=True))
 
     return Plan(_repeated(_FRAMES, make))
+
+
+def _update(common: Callable[[Dialect], dict[str, Any]]) -> Callable[[Dialect, random.Random], Plan]:
+    def plan(dialect: Dialect, numbers: random.Random) -> Plan:
+        def make() -> Frame:
+            statement = {"q": {"key": _upper_key(numbers)}, "u": {"$inc": {"counter": 1}}}
+            return request(
+                {dialect("update"): READ_COLLECTION, "ordered": True, **common(dialect)}, {"updates": [statement]}
+            )
+
+        return Plan(_repeated(_FRAMES, make))
+
+    return plan
+
+
+def _drivers_find_and_modify(dialect: Dialect, numbers: random.Random) -> Plan:
+    def make() -> Frame:
+        body = {dialect("findAndModify"): READ_COLLECTION, "query": {"key": _upper_key(numbers)}}
+        return request({**body, "update": {"$inc": {"counter": 1}}, **_drivers_fields(dialect, is_write=True)})
+
+    return Plan(_repeated(_FRAMES, make))
+
+
+def _drivers_delete(dialect: Dialect, numbers: random.Random) -> Plan:
+    """Build inserts, each followed by the delete of its document, so that there is always one to delete."""
+    frames = []
+    for key in numbers.sample(range(SPLIT_AT, DOCUMENTS), _FRAMES // 2):
+        frames.append(_insert_command(dialect, [document(key, numbers)], _drivers_fields(dialect, is_write=True)))
+        body = {dialect("delete"): WRITE_COLLECTION, "ordered": True, **_drivers_fields(dialect, is_write=True)}
+        frames.append(request(body, {"deletes": [{"q": {"key": key}, "limit": 1}]}))
+    return Plan(tuple(frames))
 
 
 def _sorted_find(dialect: Dialect, numbers: random.Random) -> Plan:
@@ -225,7 +295,31 @@ WORKLOADS: Final[Sequence[Workload]] = (
     POINT_FIND,
     Workload("insert", "insert one", _insert(1, _FRAMES), _n_is(1)),
     Workload("bulk", f"bulk insert of {BULK_SIZE:,}", _insert(BULK_SIZE, _BULK_FRAMES), _n_is(BULK_SIZE)),
-    Workload("update", "update by shard key", _update, _n_is(1)),
+    Workload("update", "update by shard key", _update(lambda _: _common(is_write=True)), _n_is(1)),
+    Workload(
+        "drivers-find", "point find as drivers send it", partial(_drivers_find, has_deadline=False), _batch_has(1)
+    ),
+    Workload(
+        "drivers-find-limits",
+        "point find as drivers send it, with maxTimeMS and apiVersion",
+        partial(_drivers_find, has_deadline=True),
+        _batch_has(1),
+    ),
+    Workload("drivers-insert", "insert one as drivers send it", _drivers_insert, _n_is(1)),
+    Workload(
+        "drivers-update",
+        "update by shard key as drivers send it",
+        _update(partial(_drivers_fields, is_write=True)),
+        _n_is(1),
+    ),
+    Workload(
+        "drivers-findandmodify",
+        "findAndModify by shard key as drivers send it",
+        _drivers_find_and_modify,
+        lambda reply: reply["lastErrorObject"]["n"] == 1,
+        is_in_every_dialect=False,
+    ),
+    Workload("drivers-delete", "inserts and deletes by shard key, as drivers send them", _drivers_delete, _n_is(1)),
     Workload("sorted", f"sorted find on all shards, limit {SORTED_LIMIT}", _sorted_find, _is_sorted),
     Workload("merge", f"sorted find of {DOCUMENTS:,}, all of them", _sorted_scan, _begins_sorted, is_long=True),
     Workload(
