@@ -3,11 +3,11 @@
 Deadlines, errors, gossip, metrics and the log of slow operations are here, so that no handler repeats them.
 """
 
+import math
 from functools import partial
 from time import perf_counter
 
 import bson
-import trio
 
 from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
@@ -15,14 +15,13 @@ from shardwright.router.access.login import Login
 from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.audit import RouterAudit
 from shardwright.router.commands.command_help import asks_for_help, help_for
-from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
+from shardwright.router.commands.command_registry import Command, enabled_commands
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID, naming_actual_collection
 from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.processes.session_owner import relayed_to_owner
-from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
 from shardwright.router.slow_log import SlowLog
@@ -116,7 +115,7 @@ class Dispatcher:
             if COLLECTION_UUID in request.fields:
                 handler = naming_actual_collection(handler)
             if max_time_ms:
-                handler = _within(max_time_ms, handler)
+                context.deadlines.set(client, max_time_ms / 1000)
             if b"help" in request.fields and asks_for_help(request):
                 handler = help_for(entry)
             elif context.fail_points.is_any_on:
@@ -140,9 +139,13 @@ class Dispatcher:
             return _framed(operation, error.reply())
         except BaseException as failure:
             outcome, code = outcome_of_failure(failure, client), ErrorCode.Interrupted
+            if client.interruption is not None:
+                code = client.interruption.code
             raise
         finally:
             client.state = None
+            if client.deadline < math.inf:
+                context.deadlines.clear(client)
             if self._audit is not None and entry is not None:
                 self._audit.note(operation, entry.name, code)
             seconds = perf_counter() - operation.started
@@ -188,19 +191,6 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
         return 0
     milliseconds = max_time_ms(request)
     return milliseconds if entry.deadline_from_max_time else 0
-
-
-def _within(max_time_ms: int, handler: CommandHandler) -> CommandHandler:
-    """A handler that ends in time: it raises MaxTimeMSExpired."""
-
-    @may_run_in_reactor
-    async def handle(operation: Operation) -> Reply:
-        await in_own_task()
-        with trio.move_on_after(max_time_ms / 1000):
-            return await handler(operation)
-        raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
-
-    return handle
 
 
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:

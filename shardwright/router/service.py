@@ -61,6 +61,7 @@ class RouterService:
         self._nursery.start_soon(self._registration.run)
         self._nursery.start_soon(refresh_cluster_settings, context)
         self._nursery.start_soon(self._slow_log.run)
+        self._nursery.start_soon(context.deadlines.run)
 
     @property
     def metrics(self) -> Metrics:

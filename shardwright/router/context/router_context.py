@@ -38,6 +38,7 @@ from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.deadlines import Deadlines
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -81,6 +82,7 @@ class RouterContext:
         statement_counts: how many statements of writes were executed, by kind.
         target_counts: how many reads and writes were sent to one shard, some or all.
         clients: the connections of clients.
+        deadlines: when their operations have to end.
         quiesce: whether the router is shutting down.
         shutdown_seconds_wanted: how long running operations may continue then, if a ``shutdown`` command says so.
     """
@@ -134,6 +136,7 @@ class RouterContext:
         self.statement_counts = dict.fromkeys(WriteKind, 0)
         self.target_counts = TargetCounts()
         self.clients = ServedClients()
+        self.deadlines = Deadlines()
         self.quiesce = Quiesce()
         self.shutdown_seconds_wanted: float | None = None
 

@@ -1,16 +1,18 @@
 """One client of a server: its connection, and the state of the request that it is waiting for."""
 
+import math
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
-    from shardwright.wire.errors import CommandError
     from shardwright.wire.request import Request
     from shardwright.wire.tls.subject_names import Subject
 
@@ -49,6 +51,7 @@ class ClientConnection:
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
         interruption: the error with which the running operation was interrupted.
+        deadline: when the running operation has to end, on trio's clock (`wire.transport.deadlines`).
         log_ins: follows its log-ins; None without access control.
         loop: what runs the connection's requests, once it is served.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
@@ -59,6 +62,7 @@ class ClientConnection:
     __slots__ = (
         "certificate_subject",
         "compressors",
+        "deadline",
         "failed_log_ins",
         "id",
         "interruption",
@@ -99,6 +103,7 @@ class ClientConnection:
         self.is_finished = False
         self.unanswered: Request | None = None
         self.interruption: CommandError | None = None
+        self.deadline = math.inf
         self.loop: RequestLoop | None = None
         self.scope = trio.CancelScope()
         self.reserved_bytes = 0
@@ -137,7 +142,12 @@ class ClientConnection:
         if self.log_ins is not None:
             self.log_ins.has_failed(self)
 
-    def interrupt_operation(self, error: "CommandError") -> None:
+    def on_deadline(self) -> None:
+        """End the running operation, which has taken too long."""
+        if self.interruption is None:
+            self.interrupt_operation(CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit"))
+
+    def interrupt_operation(self, error: CommandError) -> None:
         """Cancel the running operation, which must have been found by a task, and answer it with an error."""
         if self.loop is not None:
             self.interruption = error

@@ -245,7 +245,7 @@ class Server:
             return False
         client.is_busy = True
         reply = await self.answers.to_frame(client, frame)
-        client.unanswered = None
+        client.unanswered = client.interruption = None  # an interruption may have come too late
         if reply is not None:
             is_last = self.is_draining or client.is_finished
             rest = stream.send_now(reply) if is_last else stream.post(reply)
