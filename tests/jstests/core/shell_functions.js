@@ -49,4 +49,18 @@
     })(),
   );
   assert(isNumber(5) && isString("x") && isObject({}));
+  assert(() => false, "a function is true");
+
+  const uri = new MongoURI("mongodb://ann:p%40ss@a:1,b/shop?replicaSet=rs&w=2");
+  assert.eq(["ann", "p@ss", "shop", "rs"], [uri.user, uri.password, uri.database, uri.setName]);
+  assert.eq(
+    [
+      { server: "a:1", host: "a", port: 1 },
+      { server: "b:27017", host: "b", port: 27017 },
+    ],
+    uri.servers,
+  );
+  assert.eq({ replicaSet: "rs", w: "2" }, uri.options);
+  assert.eq("rs", new MongoURI("rs/a:1,b:2").setName);
+  assert.eq(5, Array.unique([...allocatePorts(4), allocatePort()]).length);
 })();

@@ -12,7 +12,7 @@
   for (const name of ["moves", "stays"]) {
     const ns = `balancing.${name}`;
     st.shardColl(name, { k: 1 }, false, false, "balancing");
-    st.splitAt(ns, { k: 0 });
+    assert.commandWorked(st.splitAt(ns, { k: 0 }));
     assert.commandWorked(
       st.s.adminCommand({ updateZoneKeyRange: ns, min: { k: 0 }, max: { k: MaxKey }, zone: "high" }),
     );
@@ -39,7 +39,7 @@
   jsTestLog("Off");
   st.stopBalancer();
   assert(!st.isBalancerEnabled());
-  st.moveChunk("balancing.moves", { k: -1 }, st.shard1);
+  assert.commandWorked(st.moveChunk("balancing.moves", { k: -1 }, st.shard1));
   st.checkChunkCounts("balancing.moves", [0, 2]);
   st.stop();
 })();

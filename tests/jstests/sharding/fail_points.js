@@ -12,7 +12,7 @@
   const coll = st.s.getCollection(ns);
   st.ensurePrimaryShard("fail_points", st.shard0.shardName);
   st.adminCommand({ shardCollection: ns, key: { _id: 1 } });
-  st.splitAt(ns, { _id: 0 });
+  assert.commandWorked(st.splitAt(ns, { _id: 0 }));
   for (let _id = -5; _id < 5; _id++) assert.commandWorked(coll.insert({ _id }));
 
   const donor = st.rs0.getPrimary();

@@ -16,12 +16,12 @@
   assert.commandWorked(home.plain.insert({ _id: 1 }));
   assert.eq(1, st.shard2.getDB("home").plain.find().itcount());
   assert.eq(0, st.shard0.getDB("home").plain.find().itcount());
-  assert.eq(1, st.onNumShards(home.plain));
+  assert.eq(1, st.onNumShards("home", "plain"));
 
   st.adminCommand({ shardCollection: "home.spread", key: { _id: "hashed" } });
   for (let _id = 0; _id < 60; _id++) assert.commandWorked(home.spread.insert({ _id }));
-  assert.eq(3, st.onNumShards(home.spread));
-  assert.eq(60, Array.sum(Object.values(st.shardCounts("spread", "home"))));
+  assert.eq(3, st.onNumShards("home", "spread"));
+  assert.eq(60, Array.sum(st.shardCounts("home", "spread")));
   assert.lte(st.chunkDiff("spread", "home"), 1);
 
   st.printShardingStatus();

@@ -12,11 +12,11 @@
   st.ensurePrimaryShard("moves", st.shard0.shardName);
   assert.eq(st.shard0.shardName, st.getPrimaryShardIdForDatabase("moves"));
   st.shardColl(things, { x: 1 }, false);
-  st.splitAt(ns, { x: 50 });
+  assert.commandWorked(st.splitAt(ns, { x: 50 }));
   st.checkChunkCounts(ns, [2, 0]);
 
   for (let x = 0; x < 100; x++) assert.commandWorked(things.insert({ _id: x, x }));
-  st.moveChunk(ns, { x: 75 }, st.shard1);
+  assert.commandWorked(st.moveChunk(ns, { x: 75 }, st.shard1));
   st.checkChunkCounts(ns, [1, 1]);
   assert.eq({ [st.shard0.shardName]: 1, [st.shard1.shardName]: 1 }, st.chunkCounts("things", "moves"));
   assert.eq(st.shard1, st.getShard(ns, { x: 75 }));

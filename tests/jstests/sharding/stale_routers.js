@@ -13,7 +13,7 @@
   for (let k = -10; k < 10; k++) assert.commandWorked(fresh.insert({ _id: k, k }));
 
   let on = 0;
-  const moveAway = () => st.moveChunk(ns, { k: 0 }, [st.shard1, st.shard0][on++ % 2]);
+  const moveAway = () => assert.commandWorked(st.moveChunk(ns, { k: 0 }, [st.shard1, st.shard0][on++ % 2]));
   const operations = {
     find: () => assert.eq(10, stale.find({ k: { $gte: 0 } }).itcount()),
     count: () => assert.eq(20, stale.find().itcount()),

@@ -10,7 +10,7 @@ const printing = require("./tojson.js");
 const types = require("./bson_types.js");
 const { friendlyEqual } = require("./assert/equality.js");
 const { formatErrorMsg } = require("./assert/failing.js");
-const { MongoRunner } = require("./cluster/mongo_runner.js");
+const { MongoRunner, allocatePorts } = require("./cluster/mongo_runner.js");
 const { ShardingTest, stopAll } = require("./cluster/sharding_test.js");
 const { ReplSetTest, stopAllSets } = require("./cluster/repl_set_test.js");
 const { hashedKeyValue } = require("./cluster/hashed_key.js");
@@ -21,9 +21,11 @@ const { DBCommandCursor } = require("./collection/command_cursor.js");
 const { Explainable } = require("./collection/explainable.js");
 const { PlanCache } = require("./collection/plan_cache.js");
 const { DBQuery } = require("./collection/query.js");
+const { MongoURI } = require("./connection/address.js");
 const { DB } = require("./connection/database.js");
 const { Mongo, closeAll, connect } = require("./connection/mongo.js");
 const { DriverSession } = require("./connection/session.js");
+const { rs, sh } = require("./sh.js");
 
 const { _getErrorWithCode, doassert, unsupported, NetworkError, ...otherErrors } = errors;
 const { callEncoded, ...threads } = parallel;
@@ -48,7 +50,8 @@ const names = {
   ...require("./files.js"),
   ...require("./js_test.js"),
   ...require("./random.js"),
-  ...require("./sh.js"),
+  rs,
+  sh,
   ...require("./write_results.js"),
   _getErrorWithCode,
   assert,
@@ -70,7 +73,11 @@ const names = {
   DriverSession,
   Explainable,
   Mongo,
+  MongoURI,
   PlanCache,
+  allocatePort: () => allocatePorts(1)[0],
+  allocatePorts,
+  resetAllocatedPorts: () => undefined,
   connect,
   sleep: (milliseconds) => host.sleep(Number(milliseconds)),
   quit: (code = 0) => host.quit(code),

@@ -56,6 +56,13 @@ function freePort() {
   }
 }
 
+// Ports that are free now, all different.
+function allocatePorts(count) {
+  const ports = new Set();
+  while (ports.size < count) ports.add(freePort());
+  return [...ports];
+}
+
 function connected(port, pid) {
   let connection;
   assert.soonNoExcept(
@@ -81,4 +88,4 @@ function parametersOf({ setParameter = {} }) {
   return ["enableTestCommands=1", ...all].flatMap((each) => ["--setParameter", each]);
 }
 
-module.exports = { MongoRunner };
+module.exports = { MongoRunner, allocatePorts };

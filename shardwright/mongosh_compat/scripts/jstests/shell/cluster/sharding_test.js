@@ -4,6 +4,7 @@ const { assert } = require("../assert/assert.js");
 const { tojson } = require("../tojson.js");
 const { Mongo } = require("../connection/mongo.js");
 const { ReplSetTest } = require("./repl_set_test.js");
+const { helpersOf } = require("../sh.js");
 const { setParameters } = require("./server_parameters.js");
 const { parseOptions } = require("./sharding_test_options.js");
 
@@ -67,7 +68,7 @@ class ShardingTestCluster {
     );
   }
 
-  _applySettings({ routerParameters, chunkSizeMB, enableBalancer }) {
+  _applySettings({ routerParameters, chunkSizeMB, enableBalancer, enableAutoSplit }) {
     this._mongos.forEach((connection, index) => setParameters(connection, routerParameters[index]));
     if (chunkSizeMB !== undefined) {
       assert.commandWorked(
@@ -75,6 +76,8 @@ class ShardingTestCluster {
       );
     }
     if (!enableBalancer) this.stopBalancer();
+    if (!enableAutoSplit) this.disableAutoSplit();
+    else if (!enableBalancer) this.enableAutoSplit();
   }
 
   getDB(name) {
@@ -95,10 +98,18 @@ class ShardingTestCluster {
   }
 }
 
+const define = (name, value) =>
+  Object.defineProperty(ShardingTestCluster.prototype, name, { value, writable: true, configurable: true });
+
+// What `sh` has, on the cluster's own first router; methods of ShardingTest itself come first.
+for (const name of Object.keys(helpersOf(() => undefined))) {
+  define(name, function (...parameters) {
+    return helpersOf(() => this.getDB("test"))[name](...parameters);
+  });
+}
+
 for (const part of ["placement", "chunks", "balancer", "processes", "checks"]) {
-  for (const [name, value] of Object.entries(require(`./sharding_test_${part}.js`))) {
-    Object.defineProperty(ShardingTestCluster.prototype, name, { value, writable: true, configurable: true });
-  }
+  for (const [name, value] of Object.entries(require(`./sharding_test_${part}.js`))) define(name, value);
 }
 
 function ShardingTest(...parameters) {

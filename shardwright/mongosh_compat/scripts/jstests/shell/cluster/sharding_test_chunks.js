@@ -28,23 +28,18 @@ module.exports = {
     return this.shardColl(...parameters);
   },
 
-  splitAt(namespace, middle) {
-    return assert.commandWorked(this.admin.runCommand({ split: namespaceOf(namespace), middle }));
-  },
-
-  splitFind(namespace, find) {
-    return assert.commandWorked(this.admin.runCommand({ split: namespaceOf(namespace), find }));
-  },
-
+  // As `sh.moveChunk`; the shard may also be given by its connection.
   moveChunk(namespace, find, to) {
-    return assert.commandWorked(
-      this.admin.runCommand({ moveChunk: namespaceOf(namespace), find, to: to.shardName ?? to }),
-    );
+    return this.admin.runCommand({ moveChunk: namespaceOf(namespace), find, to: to.shardName ?? to });
   },
 
   moveRange(namespace, min, max, toShard) {
-    const range = { moveRange: namespaceOf(namespace), min, max, toShard: toShard.shardName ?? toShard };
-    return assert.commandWorked(this.admin.runCommand(range));
+    return this.admin.runCommand({
+      moveRange: namespaceOf(namespace),
+      min,
+      max,
+      toShard: toShard.shardName ?? toShard,
+    });
   },
 
   mergeChunks(namespace, bounds) {
@@ -75,9 +70,17 @@ module.exports = {
     assert.eq(expected, found, () => `chunks of ${namespace} on ${this._shardNames}`);
   },
 
+  // A line for each chunk, of all collections if none is named.
+  getChunksString(namespace) {
+    const filter = namespace ? { _id: String(namespace) } : {};
+    const names = this.config.collections.find(filter).sort({ _id: 1 }).toArray();
+    const lineOf = (name, { _id, lastmod, min, max, shard }) =>
+      `  ${_id}\t${lastmod.t}|${lastmod.i}\t${tojson(min)} -> ${tojson(max)} ${shard}  ${name}\n`;
+    return names.flatMap(({ _id: name }) => this.getChunks(name).map((each) => lineOf(name, each))).join("");
+  },
+
   printChunks(namespace) {
-    for (const each of this.getChunks(namespace))
-      host.write(`${each.shard} ${tojson(each.min)} -->> ${tojson(each.max)}\n`);
+    host.write(`${this.getChunksString(namespace)}\n`);
   },
 
   printChangeLog() {

@@ -3,20 +3,39 @@
 const { unsupported } = require("../errors.js");
 const { parametersIn } = require("./server_parameters.js");
 
-const UNSUPPORTED = ["keyFile", "useBridge", "configShard", "replicaSetEndpoint", "bridgeOptions"];
+// What a cluster can be started with, by the names of the old shell.
+const OF_CLUSTERS = new Set([
+  ...["name", "testName", "other", "shards", "mongos", "config", "c", "rs", "numReplicas", "chunkSize", "chunksize"],
+  ...["shardOptions", "rsOptions", "mongosOptions", "configOptions", "configReplSetTestOptions"],
+  ...["enableBalancer", "enableAutoSplit", "migrationLockAcquisitionMaxWaitMS"],
+]);
+const OF_SERVERS = new Set(["setParameter"]);
+const OF_SETS = new Set(["setParameter", "nodes", "nodeOptions"]);
+
+// Options that change nothing that a suite could see: logs, disk space, how the old fixtures wait.
+const WITHOUT_EFFECT = new Set([
+  ...["verbose", "v", "quiet", "logpath", "journal", "nojournal", "noprealloc", "smallfiles", "oplogSize", "syncdelay"],
+  ...["useHostname", "useHostName", "protocolVersion", "waitForKeys", "initiateTimeout", "shardAsReplicaSet"],
+  ...["shardsvr", "configsvr", "port", "causallyConsistent", "writeConcernMajorityJournalDefault"],
+]);
+const OF_ONE_SERVER = /^(rs|s|d|c)\d+$/;
 
 const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
 
-// Returns {name, launcherOptions, routerParameters, chunkSizeMB, enableBalancer}.
+// As the old shell starts its servers: documents that were given away are deleted soon.
+const SHARD_DEFAULTS = { orphanCleanupDelaySecs: 1 };
+
+// Returns {name, launcherOptions, routerParameters, chunkSizeMB, enableBalancer, enableAutoSplit}.
 function parseOptions(parameters) {
   const given =
     typeof parameters[0] === "string" || typeof parameters[1] === "number"
       ? positional(parameters)
       : (parameters[0] ?? {});
   const options = { ...given.other, ...given };
-  for (const name of UNSUPPORTED) if (options[name]) unsupported(`ShardingTest with ${name}`);
+  refuseWhatIsNotApplied(options);
   refuseParametersOfConfigServers(options);
   const shards = countOf(options.shards ?? 2);
+  if (shards === 0) unsupported("ShardingTest without shards");
   const routers = countOf(options.mongos ?? 1);
   const sizes = {
     "--shards": shards,
@@ -34,6 +53,7 @@ function parseOptions(parameters) {
     routerParameters: parametersOfRouters(options, routers),
     chunkSizeMB: options.chunkSize ?? options.chunksize,
     enableBalancer: Boolean(options.enableBalancer),
+    enableAutoSplit: Boolean(options.enableAutoSplit ?? options.enableBalancer),
   };
 }
 
@@ -43,6 +63,34 @@ const positional = ([name, shards, , mongos, other]) => ({
   ...(mongos === undefined ? {} : { mongos }),
   ...other,
 });
+
+// A suite that asks for anything else must not run as if it had got it.
+function refuseWhatIsNotApplied(options) {
+  const others = Object.fromEntries(Object.entries(options).filter(([name]) => !OF_ONE_SERVER.test(name)));
+  refuseOthers("ShardingTest", others, OF_CLUSTERS);
+  const { shardOptions, rsOptions, rs, mongosOptions, configOptions, configReplSetTestOptions } = options;
+  const named = (prefix) => Object.keys(options).filter((name) => new RegExp(`^${prefix}\\d+$`).test(name));
+  const sets = [shardOptions, rsOptions, rs, ...listed(options.shards), ...named("rs|d").map((name) => options[name])];
+  const configSets = [configReplSetTestOptions, configReplSetTestOptions?.nodeOptions, configOptions];
+  const configServers = [...listed(options.config), ...listed(options.c), ...named("c").map((name) => options[name])];
+  const routers = [mongosOptions, ...listed(options.mongos), ...named("s").map((name) => options[name])];
+  for (const each of [...sets, ...configSets]) refuseOthers("a shard or config server", each, OF_SETS);
+  for (const each of [...configServers]) refuseOthers("a config server", each, OF_SERVERS);
+  for (const each of routers) refuseOthers("a router", each, OF_SERVERS);
+  for (const each of [...sets, configReplSetTestOptions])
+    for (const member of listed(each?.nodes)) refuseOthers("a member of a set", member, new Set());
+}
+
+function refuseOthers(what, given, applied) {
+  if (given === null || typeof given !== "object") return;
+  for (const [name, value] of Object.entries(given)) {
+    const isSet = value !== undefined && value !== null && value !== false;
+    if (isSet && !applied.has(name) && !WITHOUT_EFFECT.has(name)) unsupported(`${what} with ${name}`);
+  }
+}
+
+// The entries of an option that has one for each process; none if it is a number.
+const listed = (value) => (value !== null && typeof value === "object" ? Object.values(value) : []);
 
 // A number, or one entry for each process.
 function countOf(value) {
@@ -57,19 +105,18 @@ function configOf(options) {
 
 // All shards have as many members as the largest of them asks for.
 function membersOf(options, shards) {
-  const listed = typeof options.shards === "object" ? Object.values(options.shards) : [];
   const numbered = Array.from({ length: shards }, (_, index) => options[`rs${index}`]);
-  const all = [options.rs, options.rsOptions, ...listed, ...numbered].filter(
-    (each) => each !== null && typeof each === "object",
-  );
-  return Math.max(1, ...all.filter((each) => each.nodes !== undefined).map((each) => countOf(each.nodes)));
+  const all = [options.rs, options.rsOptions, ...listed(options.shards), ...numbered];
+  const counts = all.filter((each) => each?.nodes !== undefined).map((each) => countOf(each.nodes));
+  return Math.max(1, options.numReplicas ?? 1, ...counts);
 }
 
 // The server parameters of the shards.
 function parametersOfShards(options) {
-  const kept = Object.entries(
-    parametersIn([options.shardOptions, options.rsOptions, options.rs, options.rs0, options.rs1]),
-  );
+  const given = parametersIn([options.shardOptions, options.rsOptions, options.rs, options.rs0, options.rs1]);
+  const { migrationLockAcquisitionMaxWaitMS } = options;
+  const ofMigrations = migrationLockAcquisitionMaxWaitMS === undefined ? {} : { migrationLockAcquisitionMaxWaitMS };
+  const kept = Object.entries({ ...SHARD_DEFAULTS, ...ofMigrations, ...given });
   return kept.flatMap(([name, value]) => [
     "--set-parameter",
     `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`,
@@ -78,18 +125,16 @@ function parametersOfShards(options) {
 
 // The server parameters of each router.
 function parametersOfRouters(options, routers) {
-  const listed = typeof options.mongos === "object" ? Object.values(options.mongos) : [];
+  const each = listed(options.mongos);
   return Array.from({ length: routers }, (_, index) =>
-    parametersIn([options.mongosOptions, listed[index], options[`s${index}`]]),
+    parametersIn([options.mongosOptions, each[index], options[`s${index}`]]),
   );
 }
 
 function refuseParametersOfConfigServers(options) {
-  const listed = [options.config, options.c].flatMap((each) =>
-    typeof each === "object" && each !== null ? Object.values(each) : [],
-  );
   const { configOptions, configReplSetTestOptions } = options;
-  const places = [configOptions, configReplSetTestOptions, configReplSetTestOptions?.nodeOptions, ...listed];
+  const servers = [...listed(options.config), ...listed(options.c)];
+  const places = [configOptions, configReplSetTestOptions, configReplSetTestOptions?.nodeOptions, ...servers];
   const names = Object.keys(parametersIn(places));
   if (names.length > 0) unsupported(`config servers with the parameter ${names}`);
 }

@@ -1,6 +1,7 @@
 "use strict";
 // Methods of ShardingTest: which shard has what.
 const { assert } = require("../assert/assert.js");
+const { tojson } = require("../tojson.js");
 
 const databaseOf = (namespace) => String(namespace).split(".")[0];
 
@@ -91,28 +92,30 @@ module.exports = {
     return this.getOther(shard);
   },
 
-  // The shard that has the chunk of a document or shard key.
-  getShard(namespace, document) {
-    const { chunkOf } = require("./chunk_lookup.js");
-    return this.getShardByName(chunkOf(this.config, String(namespace), document).shard);
+  // The only shard with documents that match; with `includeEmpty`, the only shard that is asked.
+  getShard(collection, query, includeEmpty) {
+    const shards = this.getShardsForQuery(collection, query, includeEmpty);
+    assert.eq(1, shards.length, () => `shards with documents of ${collection} for ${tojson(query)}`);
+    return shards[0];
   },
 
-  getShardsForQuery(collection, query) {
-    const plan = collection.find(query).explain().queryPlanner.winningPlan;
-    return (plan.shards ?? []).map((each) => this.getShardByName(each.shardName));
+  // The shards with documents that match; with `includeEmpty`, all shards that are asked.
+  getShardsForQuery(collection, query, includeEmpty) {
+    const target = collection.getDB ? collection : this.s.getCollection(collection);
+    const { executionStats } = target.find(query).explain("executionStats");
+    return (executionStats.executionStages.shards ?? [])
+      .filter((each) => includeEmpty || each.executionStages.nReturned > 0)
+      .map((each) => this.getShardByName(each.shardName));
   },
 
   // The number of shards that have documents of a collection.
-  onNumShards(collection, database) {
-    const target = typeof collection === "string" ? this.getDB(database ?? "test")[collection] : collection;
-    return this._connections.filter((each) => each.getDB(target.getDB().getName())[target.getName()].findOne() !== null)
-      .length;
+  onNumShards(database, collection) {
+    return this.shardCounts(database, collection).filter((count) => count > 0).length;
   },
 
-  shardCounts(collection, database = "test") {
-    const counts = {};
-    for (const each of this._connections) counts[each.shardName] = each.getDB(database)[collection].find().itcount();
-    return counts;
+  // The number of documents on each shard, in the order of the shards.
+  shardCounts(database, collection) {
+    return this._connections.map((each) => each.getDB(database).getCollection(collection).count());
   },
 
   // Check how many documents each shard has, in the order of the shards.

@@ -14,7 +14,8 @@ class DBCollection {
   constructor(mongo, db, shortName, fullName) {
     if (typeof shortName !== "string" || shortName === "")
       throw new Error("collection name must be a non-empty string");
-    const hidden = { _mongo: mongo, _db: db, _shortName: shortName, _fullName: fullName, _writeConcern: undefined };
+    const unset = { _writeConcern: undefined, _secondaryOk: undefined };
+    const hidden = { _mongo: mongo, _db: db, _shortName: shortName, _fullName: fullName, ...unset };
     for (const [field, value] of Object.entries(hidden)) Object.defineProperty(this, field, { value, writable: true });
     return new Proxy(this, asCollections);
   }
@@ -70,6 +71,14 @@ class DBCollection {
     this._writeConcern = undefined;
   }
 
+  setSecondaryOk(value = true) {
+    this._secondaryOk = value;
+  }
+
+  getSecondaryOk() {
+    return this._secondaryOk ?? this._db.getSecondaryOk();
+  }
+
   drop(options) {
     const reply = this.runCommand({ drop: this._shortName, ...options, ...this._writeConcernFields(options) });
     if (reply.ok === 1) return true;
@@ -116,6 +125,9 @@ class DBCollection {
     return this._fullName;
   }
 }
+
+for (const name of ["setSecondaryOk", "getSecondaryOk"])
+  DBCollection.prototype[name.replace("Secondary", "Slave")] = DBCollection.prototype[name];
 
 // Add methods that are not seen when fields are listed.
 function extend(methods) {

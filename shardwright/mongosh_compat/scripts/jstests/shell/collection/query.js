@@ -82,7 +82,8 @@ class DBQuery {
   _exec() {
     if (this._cursor !== null) return this._cursor;
     const command = this._convertToCommand();
-    const { reply, hostAndPort } = this._db._run(command, { readPreference: this._readPreference });
+    const ofCollection = this._collection._secondaryOk ? { mode: "secondaryPreferred" } : undefined;
+    const { reply, hostAndPort } = this._db._run(command, { readPreference: this._readPreference ?? ofCollection });
     if (reply.ok !== 1) throw _getErrorWithCode(reply, `error: ${tojson(reply)}`);
     this._cursor = new DBCommandCursor(
       this._db,

@@ -13,14 +13,16 @@ function parseAddress(text) {
 }
 
 function parseUri(text) {
-  const [, hosts, database, query] = /^mongodb:\/\/(?:[^@/]*@)?([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/.exec(text);
+  const [, user, password, hosts, database, query] =
+    /^mongodb:\/\/(?:([^:@/]*)(?::([^@/]*))?@)?([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/.exec(text);
   const options = Object.fromEntries(
     (query ?? "")
       .split("&")
       .filter(Boolean)
       .map((part) => part.split("=").map(decodeURIComponent)),
   );
-  return { hosts: hostList(hosts), set: options.replicaSet ?? null, database: database || "test", options };
+  const given = { user, password, database: database ?? "" };
+  return { hosts: hostList(hosts), set: options.replicaSet ?? null, database: database || "test", options, given };
 }
 
 const hostList = (text) =>
@@ -31,4 +33,20 @@ const splitHost = (host) => {
   return { name: name === "localhost" ? "127.0.0.1" : name, port: Number(port) };
 };
 
-module.exports = { parseAddress, splitHost };
+// `MongoURI(text)`: the parts of a connection string.
+function MongoURI(text) {
+  if (!new.target) return new MongoURI(text);
+  const { hosts, set, options, given = {} } = parseAddress(text);
+  const servers = hosts.map((server) => {
+    const { name, port } = /^(?<name>.*):(?<port>\d+)$/.exec(server).groups;
+    return { server, host: name, port: Number(port) };
+  });
+  const { user = "", password = "", database = "" } = given;
+  const decoded = { user: decodeURIComponent(user), password: decodeURIComponent(password) };
+  Object.assign(this, { uri: text, ...decoded, options, database, setName: set ?? "", servers });
+}
+MongoURI.prototype.toString = function () {
+  return this.uri;
+};
+
+module.exports = { MongoURI, parseAddress, splitHost };

@@ -12,12 +12,15 @@ const asCollections = {
   },
 };
 
+const SECONDARY_OK = { mode: "secondaryPreferred" };
+
 class DB {
   constructor(mongo, name, session = mongo._implicitSession) {
     if (typeof name !== "string" || /[ "$*<>:|?/\\.]/.test(name) || name === "") {
       throw Object.assign(new Error(`[${tojson(name)}] is not a valid database name`), { code: ErrorCodes.BadValue });
     }
-    const hidden = { _mongo: mongo, _name: name, _session: session, _writeConcern: undefined };
+    const unset = { _writeConcern: undefined, _secondaryOk: undefined };
+    const hidden = { _mongo: mongo, _name: name, _session: session, ...unset };
     for (const [field, value] of Object.entries(hidden)) Object.defineProperty(this, field, { value, writable: true });
     return new Proxy(this, asCollections);
   }
@@ -60,9 +63,10 @@ class DB {
 
   // As `runCommand`, with the options of `Mongo._exchange`; returns {reply, hostAndPort}.
   _run(command, options = {}) {
-    const preference = this._session.getOptions().getReadPreference();
+    const ofDatabase = this._secondaryOk ? SECONDARY_OK : undefined;
+    const readPreference = options.readPreference ?? this._session.getOptions().getReadPreference() ?? ofDatabase;
     const prepared = this._session._prepare(command);
-    const outcome = this._mongo._exchange(this._name, prepared, { readPreference: preference, ...options });
+    const outcome = this._mongo._exchange(this._name, prepared, { ...options, readPreference });
     if (outcome.reply !== null) this._session._note(outcome.reply);
     return outcome;
   }
@@ -132,12 +136,12 @@ class DB {
     this._writeConcern = undefined;
   }
 
-  setSecondaryOk(value) {
-    this._mongo.setSecondaryOk(value);
+  setSecondaryOk(value = true) {
+    this._secondaryOk = value;
   }
 
   getSecondaryOk() {
-    return this._mongo.getSecondaryOk();
+    return this._secondaryOk ?? this._mongo.getSecondaryOk();
   }
 
   toString() {
