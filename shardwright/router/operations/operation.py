@@ -1,7 +1,8 @@
 """A request being executed by the router."""
 
+from functools import lru_cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
@@ -11,12 +12,18 @@ from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document, from_elements
 from shardwright.wire.read_preference import PRIMARY, READ_PREFERENCE, ReadPreference
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
+
+_READ_PREFERENCES_KEPT: Final = 64
+"""Applications use few different ones."""
+
+_READ_PREFERENCE_BYTES_KEPT: Final = 512
 
 
 class Operation:
@@ -142,9 +149,12 @@ class Operation:
         """
         if self._read_preference is None:
             request = self.request
-            self._read_preference = (
-                ReadPreference.parse(request.get(READ_PREFERENCE)) if READ_PREFERENCE in request.fields else PRIMARY
-            )
+            span = request.fields.get(READ_PREFERENCE)
+            if span is None:
+                self._read_preference = PRIMARY
+            else:
+                parse = _parsed_before if span[3] - span[1] <= _READ_PREFERENCE_BYTES_KEPT else _parsed
+                self._read_preference = parse(request.body[span[1] : span[3]])
         return self._read_preference
 
     @property
@@ -180,3 +190,15 @@ class Operation:
     def raw_reply(self, *elements: bytes) -> bytes:
         """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""
         return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock, self.operation_time)
+
+
+def _parsed(element: bytes) -> ReadPreference:
+    """The read preference in the raw element of a request.
+
+    Raises:
+        CommandError: it is malformed.
+    """
+    return ReadPreference.parse(decode_document(from_elements(element))[READ_PREFERENCE.decode()])
+
+
+_parsed_before = lru_cache(_READ_PREFERENCES_KEPT)(_parsed)
