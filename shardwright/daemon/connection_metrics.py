@@ -21,15 +21,16 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
         lambda: server.connections_refused,
     )
     newcomers = server.newcomers
-    if newcomers is not None:
-        metrics.gauge(
-            "unauthenticated_connections", "Client connections that have not logged in", lambda: len(newcomers)
-        )
-        metrics.observed_counter(
-            "unauthenticated_connections_closed",
-            "Client connections closed because they did not log in in time, or were too many",
-            lambda: newcomers.closed,
-        )
+    metrics.gauge(
+        "unauthenticated_connections",
+        "Client connections that have not logged in, where they have to",
+        lambda: 0 if newcomers is None else len(newcomers),
+    )
+    metrics.observed_counter(
+        "unauthenticated_connections_closed",
+        "Client connections closed because they did not log in in time, or were too many",
+        lambda: 0 if newcomers is None else newcomers.closed,
+    )
     metrics.observed_counter(
         "protocol_errors", "Client connections closed because of a malformed message", lambda: server.protocol_errors
     )

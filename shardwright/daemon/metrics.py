@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shardwright.daemon.operation_metrics import OperationMetrics
+from shardwright.daemon.outcomes import INTERNAL_ERROR
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,16 +31,23 @@ class Counter:
 
 
 class LabelledCounter:
-    """Counters of the same kind, distinguished by one label."""
+    """Counters of the same kind, distinguished by one label.
+
+    All of them exist from the start: Prometheus's ``increase`` and ``rate`` do not see the first event of a series
+    that begins with it.
+
+    Args:
+        labels: all values of the label.
+    """
 
     __slots__ = ("values",)
 
-    def __init__(self) -> None:
-        self.values: dict[str, int] = {}
+    def __init__(self, labels: Iterable[str]) -> None:
+        self.values = dict.fromkeys(labels, 0)
 
     def add(self, label: str, amount: int = 1) -> None:
         """Add ``amount`` to the counter of a label value."""
-        self.values[label] = self.values.get(label, 0) + amount
+        self.values[label] += amount
 
 
 class Metrics(Collector):
@@ -48,12 +56,22 @@ class Metrics(Collector):
     Args:
         component: ``router``, ``shardd`` or ``configd``; metric names begin with ``shardwright_<component>``.
         commands: the commands by which operations are counted.
+
+    Attributes:
+        operations: counts operations.
+        connection_faults: counts connections closed because of a bug outside of any operation.
     """
 
     def __init__(self, component: str, commands: Iterable[str]) -> None:
         self._prefix = f"shardwright_{component}"
         self._readers: dict[str, Callable[[], Metric]] = {}
         self.operations = OperationMetrics(self._prefix, commands)
+        self.connection_faults = Counter()
+        self.observed_counter(
+            "internal_errors",
+            "Operations and connections that ended because of a bug, whose traceback is in the log",
+            lambda: self.operations.faults()[INTERNAL_ERROR] + self.connection_faults.value,
+        )
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -71,9 +89,16 @@ class Metrics(Collector):
         full_name = f"{self._prefix}_{name}"
         self._add(name, lambda: CounterMetricFamily(full_name, description, value=read_value()))
 
-    def labelled_counter(self, name: str, description: str, label: str) -> LabelledCounter:
-        """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``."""
-        counter = LabelledCounter()
+    def labelled_counter(self, name: str, description: str, label: str, labels: Iterable[str]) -> LabelledCounter:
+        """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``.
+
+        Args:
+            name: see above.
+            description: the help text.
+            label: the name of the label.
+            labels: all its values.
+        """
+        counter = LabelledCounter(labels)
         full_name = f"{self._prefix}_{name}"
 
         def read() -> Metric:

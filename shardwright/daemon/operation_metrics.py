@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from shardwright.daemon.outcomes import OK
+from shardwright.daemon.outcomes import FAULTS, OK
 
 UNKNOWN_COMMAND: Final = "unknown"
 OTHER_OUTCOME: Final = "other"
@@ -105,6 +105,10 @@ class OperationMetrics:
             for command, series in self._series.items()
         }
 
+    def faults(self) -> dict[str, int]:
+        """How many operations of all commands had each outcome of `FAULTS`."""
+        return {fault: sum(each.outcomes.get(fault, 0) for each in self._series.values()) for fault in FAULTS}
+
     def collect(self) -> Iterator[Metric]:
         """The numbers as Prometheus metrics."""
         operations = CounterMetricFamily(
@@ -120,7 +124,13 @@ class OperationMetrics:
                 operations.add_metric((command, outcome), count)
             buckets = list(zip(_BUCKET_LABELS, accumulate(statistics.buckets), strict=True))
             durations.add_metric((command,), buckets=buckets, sum_value=statistics.seconds)
+        faults = CounterMetricFamily(
+            f"{self._prefix}_operation_faults", "Operations that failed by no fault of the client", labels=("outcome",)
+        )
+        for outcome, count in self.faults().items():
+            faults.add_metric((outcome,), count)
         yield operations
+        yield faults
         yield durations
 
     def _series_of(self, command: str) -> _Series:
@@ -129,5 +139,5 @@ class OperationMetrics:
 
 
 def _count_new_outcome(outcomes: dict[str, int], outcome: str) -> None:
-    label = outcome if len(outcomes) < OUTCOMES_MAX else OTHER_OUTCOME
+    label = outcome if len(outcomes) < OUTCOMES_MAX or outcome in FAULTS else OTHER_OUTCOME
     outcomes[label] = outcomes.get(label, 0) + 1

@@ -21,6 +21,16 @@ INTERNAL_ERROR: Final = code_name(ErrorCode.InternalError)
 INTERRUPTED_AT_SHUTDOWN: Final = code_name(ErrorCode.InterruptedAtShutdown)
 PROTOCOL_ERROR: Final = code_name(ErrorCode.ProtocolError)
 
+FAULTS: Final = (
+    CLIENT_DISCONNECT,
+    HOST_UNREACHABLE,
+    code_name(ErrorCode.FailedToSatisfyReadPreference),
+    INTERRUPTED_AT_SHUTDOWN,
+    PROTOCOL_ERROR,
+    INTERNAL_ERROR,
+)
+"""Outcomes to watch, which no argument of a client causes: they are also counted over all commands."""
+
 
 def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
     """The outcome of an operation that ended in an exception.

@@ -13,6 +13,7 @@ from shardwright.shardd.handler import ShardHandler
 from shardwright.shardd.options import ShardOptions
 from shardwright.shardd.resharding.exported_statistics import export_metrics
 from shardwright.shardd.shard_server import ShardServer
+from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.transport.server import Server
 
@@ -40,7 +41,10 @@ class ShardService(ShardHandler):
         for name, value in options.parameters.items():
             set_parameter(self._shard.components.parameters, name, value)
         stale_errors = self.metrics.labelled_counter(
-            "stale_errors", "Operations rejected because of a stale routing version", "error"
+            "stale_errors",
+            "Operations rejected because of a stale routing version",
+            "error",
+            map(code_name, (ErrorCode.StaleConfig, ErrorCode.StaleDbVersion)),
         )
         export_metrics(self.metrics, self._shard.resharding.statistics)
         super().__init__(self._shard, stale_errors)

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
-from shardwright.daemon.outcomes import OK
+from shardwright.daemon.outcomes import FAULTS, INTERNAL_ERROR, OK
 
 durations = st.floats(min_value=0, max_value=100)
 
@@ -63,6 +63,22 @@ def test_the_number_of_outcomes_is_limited() -> None:
     assert outcomes[OTHER_OUTCOME] == 500 - (OUTCOMES_MAX - 1)
 
 
+def test_faults_are_counted_over_all_commands_from_the_start() -> None:
+    metrics = Metrics("router", ["find", "insert"])
+    faults, bugs = "shardwright_router_operation_faults_total", "shardwright_router_internal_errors_total"
+    found = samples(metrics)
+    assert {dict(labels)["outcome"] for name, labels in found if name == faults} == set(FAULTS)
+    assert found[bugs, frozenset()] == 0
+    for number in range(OUTCOMES_MAX):
+        metrics.operations.observe("find", f"Location{number}", 0.1)
+    for command in ("find", "insert"):
+        metrics.operations.observe(command, INTERNAL_ERROR, 0.1)
+    metrics.connection_faults.add()
+    found = samples(metrics)
+    assert found[faults, frozenset({("outcome", INTERNAL_ERROR)})] == 2
+    assert found[bugs, frozenset()] == 3
+
+
 def test_statistics_do_not_change_afterwards() -> None:
     operations = OperationMetrics("x", ["find"])
     operations.observe("find", OK, 0.1)
@@ -75,7 +91,7 @@ def test_statistics_do_not_change_afterwards() -> None:
 def test_counters_and_gauges_are_read_on_demand() -> None:
     metrics = Metrics("shardd", [])
     refreshes = metrics.counter("refreshes", "Refreshes of routing tables")
-    stale = metrics.labelled_counter("stale_versions", "Stale versions answered", "kind")
+    stale = metrics.labelled_counter("stale_versions", "Stale versions answered", "kind", ("shard", "database"))
     connections = [1, 2, 3]
     metrics.gauge("connections_open", "Open connections", lambda: len(connections))
     metrics.observed_counter("connections_created", "Connections ever accepted", lambda: len(connections) + 5)
@@ -88,6 +104,7 @@ def test_counters_and_gauges_are_read_on_demand() -> None:
     found = samples(metrics)
     assert found["shardwright_shardd_refreshes_total", frozenset()] == 3
     assert found["shardwright_shardd_stale_versions_total", frozenset({("kind", "shard")})] == 5
+    assert found["shardwright_shardd_stale_versions_total", frozenset({("kind", "database")})] == 0
     assert found["shardwright_shardd_connections_open", frozenset()] == 2
     assert found["shardwright_shardd_connections_created_total", frozenset()] == 7
     assert found["shardwright_shardd_pool_connections", frozenset({("host", "h:1")})] == 4

@@ -109,7 +109,9 @@ class ShardContext:
         self.recovery_gate = RecoveryGate(lambda: self.sidecar.is_primary)
         self.store = MetadataStore(self.mongod)
         self.writer = MetadataWriter(self.store)
-        refreshes = metrics.labelled_counter("refreshes", "Refreshes of the shard's metadata from the catalog", "kind")
+        refreshes = metrics.labelled_counter(
+            "refreshes", "Refreshes of the shard's metadata from the catalog", "kind", ("collection", "database")
+        )
         self.refresher = MetadataRefresher(self, self.store, self.writer, nursery, refreshes)
         self.views = Views(self.mongod, lambda: self.sidecar.is_primary)
         self.ddl_locks = DDLLocks()

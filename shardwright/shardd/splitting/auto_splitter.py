@@ -79,7 +79,10 @@ class AutoSplitter:
         self._is_active = False
         self._wanted = trio.Event()
         self._results = context.metrics.labelled_counter(
-            "auto_splits", "Attempts to split a chunk that has grown, by their result", "result"
+            "auto_splits",
+            "Attempts to split a chunk that has grown, by their result",
+            "result",
+            ("failed", *(each.value for each in Outcome)),
         )
 
     # Counting

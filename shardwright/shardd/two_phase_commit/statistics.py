@@ -27,7 +27,9 @@ class CommitStatistics:
         self.started = 0
         self._ended: Counter[str | None] = Counter()
         self._running = running
-        self._outcomes = metrics.labelled_counter("two_phase_commits", "Two-phase commits that have ended", "outcome")
+        self._outcomes = metrics.labelled_counter(
+            "two_phase_commits", "Two-phase commits that have ended", "outcome", ("commit", "abort", "None")
+        )
         metrics.gauge("two_phase_commits_active", "Two-phase commits under way", lambda: sum(self._in_steps().values()))
 
     def count_end(self, decision: Decision | None) -> None:

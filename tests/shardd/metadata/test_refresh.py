@@ -64,7 +64,7 @@ class FakeSources:
 
 def refresher_of(sources: FakeSources, nursery: trio.Nursery) -> MetadataRefresher:
     store = cast("MetadataStore", sources)
-    counter = Metrics("shardd", ()).labelled_counter("refreshes", "Refreshes", "kind")
+    counter = Metrics("shardd", ()).labelled_counter("refreshes", "Refreshes", "kind", ("collection", "database"))
     return MetadataRefresher(sources, store, MetadataWriter(store), nursery, counter)
 
 

@@ -15,7 +15,9 @@ class DonorMetrics:
     """
 
     def __init__(self, metrics: Metrics, current: Callable[[], DonorMigration | None]) -> None:
-        self._ended = metrics.labelled_counter("donor_migrations", "Finished migrations from this shard", "outcome")
+        self._ended = metrics.labelled_counter(
+            "donor_migrations", "Finished migrations from this shard", "outcome", ("committed", "aborted")
+        )
         self._documents = metrics.counter("donor_documents_cloned", "Documents cloned to other shards")
         self._bytes = metrics.counter("donor_bytes_cloned", "Bytes of documents cloned to other shards")
         self._blocked_seconds = metrics.counter(
