@@ -84,6 +84,7 @@ class ConfigServer:
             address=options.address,
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
+            cluster_role="configsvr",
         )
 
     async def run(self) -> None:

@@ -1,5 +1,6 @@
 """Request handling: commands of the config server are run here, everything else is passed on to mongod."""
 
+from functools import partial
 from typing import Final
 
 from shardwright.configd import fail_point_commands
@@ -12,6 +13,7 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.sidecar.member_addresses import with_own_host
 from shardwright.daemon.sidecar.mode_change import change_mode_of_both
 from shardwright.daemon.sidecar.own_operations import asks_for_users_own, union_with, with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
@@ -95,6 +97,9 @@ class ConfigHandler(SidecarHandler):
             return await rotate_both(upstream, request, self.logs)
         if request.name == "setParameter":
             return await change_mode_of_both(upstream, request)
+        return await self._server.sidecar.name_daemons(request, partial(self._forward, client, upstream))
+
+    async def _forward(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         # mongod itself ends operations whose client has disconnected.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)
@@ -104,6 +109,8 @@ class ConfigHandler(SidecarHandler):
         if request.name == "serverStatus":
             section = self._server.resharding_statistics.to_section()
             return with_sharding_statistics(await upstream.forward(request.message.frame, flags), request, section)
+        if request.name == "aggregate":
+            request = with_own_host(request, self._server.sidecar.address)
         return await upstream.pass_on(with_daemon_operations(request, self._server.operations, upstream.user), flags)
 
     async def _current_op(self, upstream: Upstream, request: Request) -> bytes | None:

@@ -5,6 +5,9 @@ from typing import Any, Final
 
 _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
 
+_ON_ANY_MEMBER: Final = {"mode": "nearest"}
+"""Secondaries show their operations too."""
+
 
 def find_operations(arguments: Mapping[str, Any], added: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """An ``aggregate`` on ``admin`` that finds the operations requested by a ``currentOp``.
@@ -28,7 +31,7 @@ def find_operations(arguments: Mapping[str, Any], added: Sequence[Mapping[str, A
     }
     together = {"_id": None, "inprog": {"$push": "$$ROOT"}}
     pipeline = [{"$currentOp": stage}, *added, {"$match": conditions}, {"$group": together}]
-    return {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
+    return {"aggregate": 1, "pipeline": pipeline, "cursor": {}, "$readPreference": _ON_ANY_MEMBER}
 
 
 def found_operations(reply: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.sidecar.member_addresses import with_own_host
 from shardwright.daemon.sidecar.own_operations import with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
 from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
@@ -129,11 +130,19 @@ class ShardHandler(SidecarHandler):
         command = COMMANDS.get(request.name)
         if command is not None and (_is_of_cluster(upstream) or self._answers_user_itself(request)):
             await in_own_task()
-            return await run_command(command, self._shard.components, client, request)
+            components = self._shard.components
+            return await self._context.sidecar.name_daemons(
+                request, lambda each: run_command(command, components, client, each)
+            )
         if AUTOCOMMIT in fields:
             if request.name in ENDINGS:
                 return await self._end_transaction(client, upstream, request)
             return await self._run_statement(client, upstream, request)
+        if request.name not in _BEGIN_IN_REACTOR or b"explain" in fields:
+            await in_own_task()
+            return await self._context.sidecar.name_daemons(
+                request, lambda each: self._dispatch_operation(client, upstream, each)
+            )
         return await self._dispatch_operation(client, upstream, request)
 
     @may_run_in_reactor
@@ -179,7 +188,7 @@ class ShardHandler(SidecarHandler):
     ) -> bytes | None:
         fields = request.fields
         if request.name == "aggregate":
-            request = hiding_moves(request)
+            request = with_own_host(hiding_moves(request), self._context.sidecar.address)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
             if is_for_all_shards(request):
                 await in_own_task()

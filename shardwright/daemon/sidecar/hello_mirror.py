@@ -11,7 +11,7 @@ from typing import Any
 import trio
 from bson import Int64, ObjectId
 
-from shardwright.daemon.sidecar.hello_view import election_term, rewrite_hello, topology_of, unmapped_members
+from shardwright.daemon.sidecar.member_addresses import election_term, rewrite_hello, topology_of, unmapped_members
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import TopologyVersion

@@ -4,7 +4,7 @@ A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from i
 requests that it passes on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -12,6 +12,7 @@ import trio
 from shardwright.daemon.sidecar.hand_over import hand_over
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.hello_service import answer_hello
+from shardwright.daemon.sidecar.member_addresses import ShownMembers, names_members, with_daemons, with_mongods
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
 from shardwright.daemon.sidecar.registration import Registration
@@ -20,8 +21,9 @@ from shardwright.daemon.sidecar.terms import RoleHooks, follow_role
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.message import with_body
 from shardwright.wire.request import Request
-from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.client import Connection, response_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.pools import ConnectionPools
@@ -44,6 +46,7 @@ class Sidecar:
         handshake: builds the hello for the handshake of the daemon's own connections.
         on_mongod_lost: called when the mongod is gone; must close the clients, as the mongod would have done.
         extensions: see `HelloMirror`.
+        cluster_role: ``shardsvr`` or ``configsvr``, for ``getCmdLineOpts``.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Sidecar:
         address: str,
         handshake: Callable[[], Mapping[str, Any]],
         on_mongod_lost: Callable[[], None],
+        cluster_role: str,
         extensions: Sequence[str] = (),
     ) -> None:
         self.mirror = HelloMirror(mongod_address, address, extensions)
@@ -65,6 +69,7 @@ class Sidecar:
         self._noop_writer = NoopWriter(self.mongod, self.mirror)
         self._handshake = handshake
         self._on_mongod_lost = on_mongod_lost
+        self._cluster_role = cluster_role
         self._was_refused = False
 
     @property
@@ -98,6 +103,23 @@ class Sidecar:
         if reply is None:
             client.is_finished = True
         return reply
+
+    async def name_daemons(self, request: Request, run: Callable[[Request], Awaitable[bytes | None]]) -> bytes | None:
+        """Run a command. If it is one that names members, daemons stand for their mongods in it and in its reply.
+
+        Args:
+            request: the command.
+            run: runs it.
+
+        Raises:
+            CommandError: as `run`.
+            BackendError: as `run`.
+        """
+        if not names_members(request):
+            return await run(request)
+        shown = ShownMembers(self.address, self.mirror.sidecars, self._cluster_role)
+        reply = await run(with_mongods(request, shown))
+        return reply and with_body(reply, with_daemons(request, response_body(reply), shown))
 
     def has_to_prepare(self, request: Request) -> bool:
         """Whether `prepare` has anything to do; once it has not, it never has."""

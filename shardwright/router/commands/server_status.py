@@ -52,7 +52,7 @@ async def server_status(operation: Operation) -> Reply:
         "shardingStatistics": _sharding_statistics(context),
         "transactions": context.transactions.document(),
         "transportSecurity": _transport_security(context),
-        "mem": {"bits": 64, "resident": _resident_mb(), "supported": True},
+        "mem": {"bits": 64, **_memory_mb(), "supported": True},
         "metrics": {"commands": _commands(context), "cursor": _cursors(context), "query": _queries(context)},
     }
     uptime = time() - context.started
@@ -212,6 +212,10 @@ def _resources() -> dict[str, Any]:
     }
 
 
-def _resident_mb() -> int:
+def _memory_mb() -> dict[str, int]:
     with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize() >> 20
+        virtual, resident, *_ = statm.read().split()
+    return {
+        name: int(pages) * resource.getpagesize() >> 20
+        for name, pages in (("resident", resident), ("virtual", virtual))
+    }

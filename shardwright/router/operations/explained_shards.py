@@ -1,6 +1,5 @@
 """The explanations of shards, and what an ``explain`` says about the router."""
 
-import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from shardwright.router.reads.explain_reply import ShardExplain
 from shardwright.router.reads.explained import ExplainedCommand, wrapped
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.worst_error import raise_worst
+from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append
 
@@ -60,11 +60,11 @@ async def explained_by(
 
 def about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
     """The fields about the router itself. The parameters limit the shards' stages, so they are the shards'."""
-    host, _, port = operation.context.options.address.rpartition(":")
+    own = HostAndPort.parse(operation.context.options.address)
     return {
         "serverInfo": {
-            "host": host or socket.gethostname(),
-            "port": int(port) if port.isdigit() else 0,
+            "host": own.host,
+            "port": own.port,
             "version": MONGODB_VERSION,
             "gitVersion": "unknown",
         },

@@ -98,6 +98,7 @@ class ShardContext:
             address=options.address,
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
+            cluster_role="shardsvr",
             extensions=(INVOLVED_NAMESPACES.decode(), MAY_CHANGE_OWNER.decode()),
         )
         self.mongod = self.sidecar.mongod

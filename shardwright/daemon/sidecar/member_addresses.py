@@ -1,0 +1,251 @@
+"""Rewriting what a mongod and its clients say of the members of its set. Pure functions.
+
+Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself. A
+tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back what
+it has read, such as a configuration, so that its commands are translated too.
+
+Only the named parts of a reply are decoded, because others may have values that Python does not have.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.wire.host_and_port import HostAndPort
+from shardwright.wire.rawbson import (
+    ARRAY,
+    OBJECT,
+    STRING,
+    array_documents,
+    array_of_documents,
+    decode_document,
+    encode_document,
+    find,
+    is_string,
+    string_value,
+    with_value,
+)
+from shardwright.wire.reply_times import TIMES
+from shardwright.wire.request import Request
+from shardwright.wire.stages import with_stages
+
+_ADDRESS_FIELDS: Final = ("primary", "me")
+_ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")
+
+# Fields that change from one reply to the next although the topology is the same.
+_VOLATILE_FIELDS: Final = frozenset({"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", *TIMES})
+
+
+def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict[str, Any]:
+    """``hello`` with the addresses of mongods replaced by those of their daemons.
+
+    A member whose daemon has not registered yet is left out: clients must never learn the address of a mongod.
+
+    Args:
+        hello: a mongod's reply to hello or isMaster.
+        sidecars: the address of each daemon, by the address of its mongod.
+    """
+    seen: dict[str, Any] = {}
+    for field, value in hello.items():
+        if field in _ADDRESS_FIELDS:
+            if value in sidecars:
+                seen[field] = sidecars[value]
+        elif field in _ADDRESS_LIST_FIELDS:
+            known = [sidecars[address] for address in value if address in sidecars]
+            if known:
+                seen[field] = known
+        else:
+            seen[field] = value
+    return seen
+
+
+def topology_of(hello: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a hello reply whose change clients wait for."""
+    return {field: value for field, value in hello.items() if field not in _VOLATILE_FIELDS}
+
+
+def unmapped_members(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> set[str]:
+    """The mongods of the set whose daemons are not known."""
+    return {address for field in _ADDRESS_LIST_FIELDS for address in hello.get(field, ()) if address not in sidecars}
+
+
+def election_term(hello: Mapping[str, Any]) -> int:
+    """The term in which a primary was elected: the low half of its ``electionId``."""
+    return int.from_bytes(hello["electionId"].binary[4:], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMembers:
+    """The addresses that clients see.
+
+    Attributes:
+        own: the address of this daemon.
+        daemons: the address of each daemon, by the address of its mongod.
+        cluster_role: ``shardsvr`` or ``configsvr``, for which the mongod has not been started.
+    """
+
+    own: str
+    daemons: Mapping[str, str]
+    cluster_role: str
+
+
+Rewriting = Callable[[bytes, ShownMembers], bytes]
+
+_MEMBER_FIELDS: Final = frozenset(
+    {"host", "name", "prevSyncTarget", "syncFromRequested", "syncSource", "syncSourceHost"}
+)
+"""Fields whose value is the address of a member, at any depth of what a mongod says of its set."""
+
+_HOST_STAGES: Final = (b"$indexStats\0", b"$collStats\0", b"$planCacheStats\0", b"$currentOp\0")
+"""First stages of pipelines whose documents name the server in ``host``."""
+
+_FIRST_STAGE_AT: Final = 12
+"""Where the name of the first stage begins in an array: after two lengths, the index and two types."""
+
+
+def names_members(request: Request) -> bool:
+    """Whether a command or its reply may name members, for `with_mongods` and `with_daemons`."""
+    return request.name in _REPLIES or request.name in _REQUESTS or b"explain" in request.fields
+
+
+def with_daemons(request: Request, reply: bytes, shown: ShownMembers) -> bytes:
+    """The raw reply to a command for which `names_members` holds, as the client sees it.
+
+    A member whose daemon has not registered keeps the address of its mongod, because the state of a set includes all of
+    its members; an arbiter has no daemon.
+    """
+    rewriting = _explanation if b"explain" in request.fields else _REPLIES.get(request.name)
+    return reply if rewriting is None else rewriting(reply, shown)
+
+
+def with_mongods(request: Request, shown: ShownMembers) -> Request:
+    """The command as the mongod has to read it."""
+    rewriting = _REQUESTS.get(request.name)
+    return request if rewriting is None else request.with_body(rewriting(request.body, shown))
+
+
+def with_own_host(request: Request, own: str) -> Request:
+    """An ``aggregate`` whose documents have the daemon's address in ``host``, if they name the server."""
+    pipeline = request.fields.get(b"pipeline")
+    if pipeline is None or not request.body.startswith(_HOST_STAGES, pipeline[2] + _FIRST_STAGE_AT):
+        return request
+    first, *others = request.documents(b"pipeline")
+    stages = [first, encode_document({"$set": {"host": {"$literal": own}}}), *others]
+    return request.with_body(with_stages(request.body, stages))
+
+
+def _with_text(document: bytes, name: bytes, text: str) -> bytes:
+    span = find(document, name)
+    return document if span is None or span[0] != STRING else with_value(document, span, string_value(text))
+
+
+def _with_part(document: bytes, name: bytes, rewriting: Rewriting, shown: ShownMembers) -> bytes:
+    span = find(document, name)
+    if span is None or span[0] != OBJECT:
+        return document
+    return with_value(document, span, rewriting(document[span[2] : span[3]], shown))
+
+
+def _server_status(reply: bytes, shown: ShownMembers) -> bytes:
+    return _with_part(_with_text(reply, b"host", shown.own), b"repl", _hello, shown)
+
+
+def _hello(section: bytes, shown: ShownMembers) -> bytes:
+    return encode_document(rewrite_hello(decode_document(section), shown.daemons))
+
+
+def _members(document: bytes, shown: ShownMembers) -> bytes:
+    return encode_document(_renamed(decode_document(document), shown.daemons))
+
+
+def _diagnostic_data(reply: bytes, shown: ShownMembers) -> bytes:
+    def sections(data: bytes, shown: ShownMembers) -> bytes:
+        return _with_part(
+            _with_part(data, b"serverStatus", _server_status, shown), b"replSetGetStatus", _members, shown
+        )
+
+    return _with_part(reply, b"data", sections, shown)
+
+
+def _explanation(reply: bytes, shown: ShownMembers) -> bytes:
+    own = HostAndPort.parse(shown.own)
+
+    def server_info(info: bytes, shown: ShownMembers) -> bytes:
+        return encode_document({**decode_document(info), "host": own.host, "port": own.port})
+
+    return _with_part(reply, b"serverInfo", server_info, shown)
+
+
+def _host_info(reply: bytes, shown: ShownMembers) -> bytes:
+    return _with_part(reply, b"system", lambda system, shown: _with_text(system, b"hostname", shown.own), shown)
+
+
+def _command_line(reply: bytes, shown: ShownMembers) -> bytes:
+    def options(parsed: bytes, shown: ShownMembers) -> bytes:
+        known = decode_document(parsed)
+        sharding = {**known.get("sharding", {}), "clusterRole": shown.cluster_role}
+        return encode_document(dict(sorted({**known, "sharding": sharding}.items())))
+
+    return _with_part(reply, b"parsed", options, shown)
+
+
+def _current_op(reply: bytes, shown: ShownMembers) -> bytes:
+    span = find(reply, b"inprog")
+    if span is None or span[0] != ARRAY:
+        return reply
+    operations = [_with_text(each, b"host", shown.own) for each in array_documents(reply, span)]
+    return with_value(reply, span, array_of_documents(operations))
+
+
+def _renamed(value: Any, addresses: Mapping[str, str]) -> Any:  # noqa: ANN401 - any value of BSON
+    """A value with the addresses of members replaced."""
+    if isinstance(value, Mapping):
+        return {
+            name: addresses.get(each, each) if name in _MEMBER_FIELDS and is_string(each) else _renamed(each, addresses)
+            for name, each in value.items()
+        }
+    return [_renamed(each, addresses) for each in value] if isinstance(value, list) else value
+
+
+def _by_daemon(shown: ShownMembers) -> dict[str, str]:
+    return {daemon: mongod for mongod, daemon in shown.daemons.items()}
+
+
+def _configuration(name: bytes) -> Rewriting:
+    """The rewriting of a command whose argument is the configuration of a set."""
+
+    def rewriting(command: bytes, shown: ShownMembers) -> bytes:
+        mongods = _by_daemon(shown)
+        return _with_part(
+            command, name, lambda given, _: encode_document(_renamed(decode_document(given), mongods)), shown
+        )
+
+    return rewriting
+
+
+def _sync_from(command: bytes, shown: ShownMembers) -> bytes:
+    span = find(command, b"replSetSyncFrom")
+    if span is None or span[0] != STRING:
+        return command
+    address = command[span[2] + 4 : span[3] - 1].decode(errors="replace")
+    mongod = _by_daemon(shown).get(address)
+    return command if mongod is None else with_value(command, span, string_value(mongod))
+
+
+_REPLIES: Final[Mapping[str, Rewriting]] = {
+    "currentOp": _current_op,
+    "explain": _explanation,
+    "getCmdLineOpts": _command_line,
+    "getDiagnosticData": _diagnostic_data,
+    "hostInfo": _host_info,
+    "replSetGetConfig": _members,
+    "replSetGetStatus": _members,
+    "replSetSyncFrom": _members,
+    "serverStatus": _server_status,
+}
+
+_REQUESTS: Final[Mapping[str, Rewriting]] = {
+    "replSetInitiate": _configuration(b"replSetInitiate"),
+    "replSetReconfig": _configuration(b"replSetReconfig"),
+    "replSetSyncFrom": _sync_from,
+}

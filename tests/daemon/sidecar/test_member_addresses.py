@@ -1,0 +1,113 @@
+"""The addresses of daemons in place of those of mongods."""
+
+from typing import Any
+
+import pytest
+from bson import ObjectId, decode, encode
+
+from shardwright.daemon.sidecar.member_addresses import (
+    ShownMembers,
+    election_term,
+    names_members,
+    rewrite_hello,
+    topology_of,
+    unmapped_members,
+    with_daemons,
+    with_mongods,
+    with_own_host,
+)
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
+
+SIDECARS = {"m0:1": "d0:1", "m1:1": "d1:1"}
+HELLO = {
+    "topologyVersion": {"processId": ObjectId(), "counter": 6},
+    "hosts": ["m0:1", "m1:1", "m2:1"],
+    "arbiters": ["m3:1"],
+    "setName": "s",
+    "isWritablePrimary": True,
+    "primary": "m0:1",
+    "me": "m0:1",
+    "localTime": 7,
+    "ok": 1.0,
+}
+
+
+def test_addresses_are_replaced_by_those_of_daemons() -> None:
+    seen = rewrite_hello(HELLO, SIDECARS)
+    assert seen["hosts"] == ["d0:1", "d1:1"]
+    assert (seen["primary"], seen["me"]) == ("d0:1", "d0:1")
+    assert seen["setName"] == "s"
+
+
+def test_a_member_without_a_daemon_is_omitted_everywhere() -> None:
+    seen = rewrite_hello({**HELLO, "primary": "m2:1"}, SIDECARS)
+    assert "primary" not in seen
+    assert "arbiters" not in seen
+    assert unmapped_members(HELLO, SIDECARS) == {"m2:1", "m3:1"}
+
+
+def test_topology_is_what_clients_wait_for() -> None:
+    assert topology_of(HELLO) == topology_of({**HELLO, "localTime": 8, "lastWrite": {}, "connectionId": 3})
+    assert topology_of(HELLO) != topology_of({**HELLO, "primary": "m1:1"})
+
+
+def test_the_term_is_in_the_election_id() -> None:
+    assert election_term({"electionId": ObjectId("7fffffff000000000000002a")}) == 42
+
+
+SHOWN = ShownMembers("[::1]:27018", {"m0:1": "[::1]:27018", "m1:1": "d1:1"}, "shardsvr")
+
+
+def request(command: dict[str, Any]) -> Request:
+    return Request(OpMsg(op_msg(encode({**command, "$db": "admin"}), request_id=1)))
+
+
+def seen(command: dict[str, Any], reply: dict[str, Any]) -> dict[str, Any]:
+    assert names_members(request(command))
+    return decode(with_daemons(request(command), encode(reply), SHOWN))
+
+
+def test_the_status_of_a_set_names_daemons_at_any_depth() -> None:
+    status = {
+        "syncSourceHost": "m1:1",
+        "members": [{"name": "m0:1", "syncSourceHost": ""}, {"name": "m2:1", "tags": {"note": "m1:1"}}],
+        "initialSyncStatus": {"initialSyncAttempts": [{"syncSource": "m1:1"}]},
+    }
+    assert seen({"replSetGetStatus": 1}, status) == {
+        "syncSourceHost": "d1:1",
+        "members": [{"name": "[::1]:27018", "syncSourceHost": ""}, {"name": "m2:1", "tags": {"note": "m1:1"}}],
+        "initialSyncStatus": {"initialSyncAttempts": [{"syncSource": "d1:1"}]},
+    }
+
+
+def test_a_server_names_itself_as_its_daemon() -> None:
+    status = {"host": "vm:1", "repl": {"me": "m0:1", "hosts": ["m0:1", "m2:1"]}, "ok": 1.0}
+    shown = {"host": "[::1]:27018", "repl": {"me": "[::1]:27018", "hosts": ["[::1]:27018"]}, "ok": 1.0}
+    assert seen({"serverStatus": 1}, status) == shown
+    assert seen({"getDiagnosticData": 1}, {"data": {"serverStatus": status}}) == {"data": {"serverStatus": shown}}
+    explanation = {"serverInfo": {"host": "vm", "port": 1, "version": "6.0.5"}}
+    for command in ({"explain": {"find": "c"}}, {"aggregate": "c", "pipeline": [], "explain": True}):
+        assert seen(command, explanation) == {"serverInfo": {"host": "::1", "port": 27018, "version": "6.0.5"}}
+
+
+@pytest.mark.parametrize("command", ["replSetGetStatus", "serverStatus", "explain", "currentOp", "getCmdLineOpts"])
+def test_errors_are_left_alone(command: str) -> None:
+    error = {"ok": 0.0, "errmsg": "no", "code": 13, "codeName": "Unauthorized"}
+    assert seen({command: 1}, error) == error
+
+
+def test_a_configuration_with_daemons_reaches_the_mongod_with_mongods() -> None:
+    members = [{"_id": 0, "host": "[::1]:27018"}, {"_id": 1, "host": "d1:1"}, {"_id": 2, "host": "new:1"}]
+    sent = with_mongods(request({"replSetReconfig": {"_id": "s", "members": members}}), SHOWN).document
+    assert [member["host"] for member in sent["replSetReconfig"]["members"]] == ["m0:1", "m1:1", "new:1"]
+    assert with_mongods(request({"replSetSyncFrom": "d1:1"}), SHOWN).document["replSetSyncFrom"] == "m1:1"
+    assert with_mongods(request({"replSetSyncFrom": "m1:1"}), SHOWN).document["replSetSyncFrom"] == "m1:1"
+
+
+def test_only_stages_that_name_the_server_are_followed_by_its_address() -> None:
+    plain = request({"aggregate": "c", "pipeline": [{"$match": {"$indexStats": 1}}]})
+    assert with_own_host(plain, "d0:1") is plain
+    naming = request({"aggregate": "c", "pipeline": [{"$indexStats": {}}, {"$limit": 1}]})
+    pipeline = with_own_host(naming, "d0:1").document["pipeline"]
+    assert pipeline == [{"$indexStats": {}}, {"$set": {"host": {"$literal": "d0:1"}}}, {"$limit": 1}]
