@@ -21,6 +21,7 @@ from bench.workloads import (
     SPLIT_AT,
 )
 from shardwright.deploy.mongod import connect
+from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 
 _COMMAND_SECONDS: Final = 120.0
 
@@ -92,7 +93,7 @@ def running_cluster(
     """
     launcher = [sys.executable, "-m", "shardwright.deploy.cli"]
     options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
-    options += ["--shards", str(shards), *more]
+    options += ["--set-parameter", f"{DIAGNOSTIC_DATA}=false", "--shards", str(shards), *more]
     up = subprocess.run([*launcher, "up", "--detach", "--json", *options], capture_output=True, text=True, check=False)
     if up.returncode:
         raise BenchError(up.stderr.strip())

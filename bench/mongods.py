@@ -14,6 +14,7 @@ from bench.loadgen import BenchError
 from bench.targets import Target
 from bench.workloads import MONGODB
 from shardwright.deploy.mongod import connect, initiate, mongod_arguments, wait_primary
+from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 
@@ -47,7 +48,10 @@ def primary_mongod(mongod: str, plan: ProcessPlan, directory: Path, cache_gb: fl
     """
     directory.mkdir(parents=True)
     log = directory / "mongod.log"
-    arguments = mongod_arguments(mongod, plan, dbpath=directory, log=log, sockets=directory, cache_gb=cache_gb)
+    parameters = {DIAGNOSTIC_DATA: "false"}
+    arguments = mongod_arguments(
+        mongod, plan, dbpath=directory, log=log, sockets=directory, cache_gb=cache_gb, parameters=parameters
+    )
     process = subprocess.Popen([*arguments, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         with connect(plan.address, timeout=_START_SECONDS) as client:

@@ -21,6 +21,7 @@ from pymongo import MongoClient
 from shardwright.deploy.access import FIRST_USER, Access
 from shardwright.deploy.cluster import LocalCluster
 from shardwright.deploy.mongod import uri_of
+from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.tls_files import TlsFiles
 from tests.credentials import EXTERNAL, NO_TLS, NOBODY, Credentials
@@ -237,6 +238,8 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     """
     arguments = ["--detach", "--json", "--port", "0", "--dir", str(directory)]
     arguments += ["--set-parameter", "enableTestCommands=1"]
+    # It costs processor time and disk, and hundreds of mongods are started.
+    arguments += ["--set-parameter", f"{DIAGNOSTIC_DATA}=false"]
     # Every five minutes, sessions would be written while a test happens to run.
     arguments += ["--set-parameter", "disableLogicalSessionCacheRefresh=true", *options]
     arguments += [each for each in _of_all_clusters if each not in options]

@@ -85,8 +85,6 @@ def mongod_arguments(
     settings = {
         # Allows prepareTransaction, the first phase of a commit on several shards.
         "enableTestCommands": "1",
-        # Full-time diagnostic data costs CPU and disk, and many mongods share this machine.
-        "diagnosticDataCollectionEnabled": "false",
         # At SIGTERM a member waits this long so that clients of a large deployment notice; that is no use here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
         # A UNIX socket counts as localhost, so that clients of a daemon from anywhere would have the exception.

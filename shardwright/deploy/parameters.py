@@ -10,8 +10,10 @@ from typing import Final
 ORPHAN_CLEANUP_DELAY: Final = "orphanCleanupDelaySecs"
 VERIFY_MIGRATIONS: Final = "verifyMigrations"
 ENABLE_TEST_COMMANDS: Final = "enableTestCommands"
+DIAGNOSTIC_DATA: Final = "diagnosticDataCollectionEnabled"
 
 _SESSION_TIMEOUT: Final = "localLogicalSessionTimeoutMinutes"
+_OF_ALL_MONGODS: Final = frozenset({_SESSION_TIMEOUT, DIAGNOSTIC_DATA})
 
 _OF_SHARD_DAEMONS: Final = frozenset({VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"})
 _OF_ROUTERS: Final = frozenset({ENABLE_TEST_COMMANDS})
@@ -47,8 +49,11 @@ def parameters_of_router(parameters: Mapping[str, str]) -> dict[str, str]:
 
 
 def parameters_of_config_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters for the mongods of the config servers, which say when ``config.system.sessions`` expires."""
-    return {name: value for name, value in parameters.items() if name == _SESSION_TIMEOUT}
+    """The parameters for the mongods of the config servers.
+
+    They say, for example, when ``config.system.sessions`` expires.
+    """
+    return {name: value for name, value in parameters.items() if name in _OF_ALL_MONGODS}
 
 
 def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,12 @@ def test_every_parameter_goes_to_the_process_that_has_it() -> None:
     assert parameters_of_config_mongod(parameters) == {"localLogicalSessionTimeoutMinutes": "7"}
 
 
+def test_diagnostic_data_is_turned_off_on_all_mongods() -> None:
+    parameters = {"diagnosticDataCollectionEnabled": "false"}
+    assert parameters_of_config_mongod(parameters) == parameters_of_mongod(parameters) == parameters
+    assert parameters_of_daemon(parameters) == parameters_of_router(parameters) == {}
+
+
 def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None:
     ports = count(20_000)
     topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_ports=lambda _: next(ports))

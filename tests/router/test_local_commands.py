@@ -183,8 +183,21 @@ def test_get_last_error() -> None:
 def test_relics() -> None:
     assert run_one({"netstat": 1}) == {"configserver": "config/127.0.0.1:1", "isdbgrid": 1, "ok": 1.0}
     assert run_one({"availableQueryOptions": 1})["options"] == 182
-    assert run_one({"getDiagnosticData": 1}) == {"data": {}, "ok": 1.0}
     assert isinstance(run_one({"_isSelf": 1})["id"], ObjectId)
+
+
+def test_diagnostic_data_is_collected_on_demand() -> None:
+    status, diagnostic = run_lone({"serverStatus": 1}, {"getDiagnosticData": 1})
+    assert list(diagnostic) == ["data", "ok"]
+    data = diagnostic["data"]
+    assert list(data) == ["start", "serverStatus", "connPoolStats", "end"]
+    for section in (data["serverStatus"], data["connPoolStats"]):
+        assert next(iter(section)) == "start"
+        assert list(section)[-2:] == ["ok", "end"]
+        assert data["start"] <= section["start"] <= section["end"] <= data["end"]
+    assert set(status) - set(data["serverStatus"]) == {"sharding"}
+    assert data["serverStatus"]["process"] == "mongos"
+    assert "pools" in data["connPoolStats"]
 
 
 def test_features_with_a_new_machine_number() -> None:

@@ -27,7 +27,7 @@ from shardwright.deploy.mongod import (
     wait_members_known,
     wait_primary,
 )
-from shardwright.deploy.parameters import ENABLE_TEST_COMMANDS
+from shardwright.deploy.parameters import DIAGNOSTIC_DATA, ENABLE_TEST_COMMANDS
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from tests.integration.waiting import eventually
@@ -277,7 +277,13 @@ def _plan_member(directory: Path, name: str, daemon: str, index: int, parameters
     dbpath.mkdir()
     log = directory / f"{plan.name}.log"
     mongod = mongod_arguments(
-        find_mongod(), plan, dbpath=dbpath, log=log, sockets=directory, cache_gb=0.25, parameters=parameters
+        find_mongod(),
+        plan,
+        dbpath=dbpath,
+        log=log,
+        sockets=directory,
+        cache_gb=0.25,
+        parameters={DIAGNOSTIC_DATA: "false", **(parameters or {})},
     )
     arguments = [
         *(sys.executable, "-m", f"shardwright.{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),

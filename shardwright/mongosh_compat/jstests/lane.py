@@ -7,7 +7,10 @@ from pymongo import MongoClient
 
 from shardwright.mongosh_compat.jstests.launcher import Launcher
 
-_OPTIONS: Final = ("--orphan-cleanup-delay", "0", "--set-parameter", "enableTestCommands=1")
+_OPTIONS: Final = (
+    *("--orphan-cleanup-delay", "0"),
+    *("--set-parameter", "enableTestCommands=1", "--set-parameter", "diagnosticDataCollectionEnabled=false"),
+)
 _KEPT: Final = ("admin", "config", "local")
 
 

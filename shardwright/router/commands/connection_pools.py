@@ -21,7 +21,11 @@ _POOL: Final = "NetworkInterfaceTL-TaskExecutorPool-0"
 @command("connPoolStats", aliases=("connpoolstats",))
 async def conn_pool_stats(operation: Operation) -> Reply:
     """The connections of this process to other servers, and the replica sets that it follows."""
-    context = operation.context
+    return pool_statistics(operation.context)
+
+
+def pool_statistics(context: RouterContext) -> dict[str, Any]:
+    """The reply to ``connPoolStats``."""
     hosts = {address: pool for address, pool in context.pools.statistics().items() if not address.startswith("/")}
     total = _numbers(hosts.values())
     monitors = _monitors(context)

@@ -44,12 +44,6 @@ async def netstat(operation: Operation) -> Reply:
     return {"configserver": operation.context.catalog.client.monitor.connection_string, "isdbgrid": 1}
 
 
-@command("getDiagnosticData", admin_only=True)
-async def get_diagnostic_data(operation: Operation) -> Reply:
-    """The newest diagnostic data: none is collected, there are metrics instead."""
-    return {"data": {}}
-
-
 @command("connPoolSync", aliases=("connpoolsync",))
 async def conn_pool_sync(operation: Operation) -> Reply:
     """Does nothing, as in MongoDB since connection pools keep themselves in order."""

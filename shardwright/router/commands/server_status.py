@@ -1,8 +1,9 @@
-"""``serverStatus``: counters and state of this router process."""
+"""``serverStatus``, and ``getDiagnosticData``, which has it too: counters and state of this router process."""
 
 import os
 import resource
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from time import time
 from typing import Any, Final
@@ -12,6 +13,7 @@ from bson.int64 import Int64
 from shardwright.daemon.operation_metrics import UNKNOWN_COMMAND
 from shardwright.daemon.outcomes import OK
 from shardwright.router.commands.command_registry import command, enabled_commands
+from shardwright.router.commands.connection_pools import pool_statistics
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operations.operation import Operation
@@ -33,10 +35,30 @@ _UNINITIALIZED_TERM: Final = -1
 """In the place of a term: a router knows of the config servers' time alone."""
 
 
+_NOT_DIAGNOSTIC: Final = frozenset({"defaultRWConcern", "sharding"})
+"""Sections of ``serverStatus`` that MongoDB does not collect as diagnostic data."""
+
+
 @command("serverStatus")
 async def server_status(operation: Operation) -> Reply:
     """Counters and gauges of this router process."""
-    context = operation.context
+    # As on a mongod, {<name>: 0} leaves a section out, but no section can be requested alone.
+    return _server_status(operation.context, lambda name: operation.argument(name.encode(), True) not in (0, False))
+
+
+@command("getDiagnosticData", admin_only=True)
+async def get_diagnostic_data(operation: Operation) -> Reply:
+    """Statistics as MongoDB collects them each second, taken when they are requested."""
+    context, start = operation.context, datetime.now(UTC)
+    status = _server_status(context, lambda name: name not in _NOT_DIAGNOSTIC)
+    sections = {
+        name: {"start": start, **section, "ok": 1.0, "end": datetime.now(UTC)}
+        for name, section in (("serverStatus", status), ("connPoolStats", pool_statistics(context)))
+    }
+    return {"data": {"start": start, **sections, "end": datetime.now(UTC)}}
+
+
+def _server_status(context: RouterContext, is_wanted: Callable[[str], bool]) -> dict[str, Any]:
     sections: dict[str, Any] = {
         "asserts": _asserts(context),
         "connections": _connections(context),
@@ -56,10 +78,6 @@ async def server_status(operation: Operation) -> Reply:
         "metrics": {"commands": _commands(context), "cursor": _cursors(context), "query": _queries(context)},
     }
     uptime = time() - context.started
-    # As on a mongod, {<name>: 0} leaves a section out, but no section can be requested alone.
-    wanted = {
-        name: value for name, value in sections.items() if operation.argument(name.encode(), True) not in (0, False)
-    }
     return {
         "host": context.options.address,
         "version": MONGODB_VERSION,
@@ -69,7 +87,7 @@ async def server_status(operation: Operation) -> Reply:
         "uptimeMillis": Int64(uptime * 1000),
         "uptimeEstimate": Int64(uptime),
         "localTime": datetime.now(UTC),
-        **wanted,
+        **{name: section for name, section in sections.items() if is_wanted(name)},
     }
 
 

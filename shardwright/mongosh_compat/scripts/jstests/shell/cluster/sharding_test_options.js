@@ -20,7 +20,10 @@ const WITHOUT_EFFECT = new Set([
 ]);
 const OF_ONE_SERVER = /^(rs|s|d|c)\d+$/;
 
-const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
+const TEST_COMMANDS = [
+  ...["--set-parameter", "enableTestCommands=1"],
+  ...["--set-parameter", "diagnosticDataCollectionEnabled=false"],
+];
 
 // As the old shell starts its servers: documents that were given away are deleted soon.
 const SHARD_DEFAULTS = { orphanCleanupDelaySecs: 1 };
