@@ -240,9 +240,8 @@ class LocalCluster:
                     alive.append(identity)
                 else:
                     reported.add(identity)
-                    self._steps.say(
-                        f"{name} {exit_description(identity)}; `shardwright restart {name}` starts it again"
-                    )
+                    again = self._layout.command("restart", name)
+                    self._steps.say(f"{name} {exit_description(identity)}; `{again}` starts it again")
             wait_any_ended(alive, WATCH_INTERVAL)
 
     def _supervisor(self, state: ClusterState) -> Supervisor:
@@ -272,15 +271,13 @@ class LocalCluster:
         """Refuse to start a cluster that is running, completely or partly."""
         supervisor = self._supervisor(state)
         running = [plan.name for plan in state.topology.processes if supervisor.running(plan)]
+        see, stop = self._layout.command("status"), self._layout.command("down")
         if len(running) == len(state.topology.processes):
-            raise DeployError(
-                f"the cluster in {self._layout.root} is running; "
-                "see `shardwright status`, or stop it with `shardwright down`"
-            )
+            raise DeployError(f"the cluster in {self._layout.root} is running; see `{see}`, or stop it with `{stop}`")
         if running:
             raise DeployError(
                 f"part of the cluster in {self._layout.root} is running ({', '.join(running)}); "
-                "see `shardwright status`, or stop it with `shardwright down` and start it again"
+                f"see `{see}`, or stop it with `{stop}` and start it again"
             )
 
     def _stop(self, state: ClusterState, supervisor: Supervisor) -> None:

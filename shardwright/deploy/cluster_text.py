@@ -1,10 +1,13 @@
 """What the command says of a cluster: its processes, what moves, and how to connect."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.migrations import migration_text
 from shardwright.deploy.reshardings import resharding_text
+from shardwright.deploy.topology import Role
 
 
 def cluster_text(document: dict[str, Any]) -> str:
@@ -14,7 +17,18 @@ def cluster_text(document: dict[str, Any]) -> str:
         parts.append("\n".join(map(migration_text, document["migrations"])))
     if document["reshardings"]:
         parts.append("\n".join(map(resharding_text, document["reshardings"])))
-    return "\n\n".join([*parts, how_to_connect(document)])
+    return "\n\n".join([*parts, _what_to_do(document)])
+
+
+def _what_to_do(document: dict[str, Any]) -> str:
+    """How to connect, or how to get a router to connect to."""
+    layout, processes = Layout(Path(document["dir"])), document["processes"]
+    routers = [process for process in processes if process["role"] == Role.ROUTER]
+    if any(router["pid"] for router in routers):
+        return how_to_connect(document)
+    if any(process["pid"] for process in processes):
+        return f"no router is running: start one with `{layout.command('restart', routers[0]['name'])}`"
+    return f"the cluster is stopped: start it with `{layout.command('up')}`"
 
 
 def how_to_connect(document: dict[str, Any]) -> str:

@@ -3,12 +3,12 @@
 import argparse
 import signal
 from pathlib import Path
-from typing import Final
 
 from shardwright.deploy import argument_types
 from shardwright.deploy.balancing import ACTIONS
 from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB
 from shardwright.deploy.daemon_options import DAEMONS
+from shardwright.deploy.layout import DEFAULT_DIRECTORY
 from shardwright.deploy.modes import MODES
 from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS
 from shardwright.deploy.up_options import (
@@ -20,8 +20,6 @@ from shardwright.deploy.up_options import (
     WORKERS_MAX,
 )
 from shardwright.mongosh_compat.jstests.command import add_options as add_jstest_options
-
-DEFAULT_DIRECTORY: Final = Path(".shardwright")
 
 
 def argument_parser() -> argparse.ArgumentParser:

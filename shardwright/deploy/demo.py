@@ -17,6 +17,7 @@ from shardwright.deploy.demo_data import SOURCE, batches, load_cities, split_poi
 from shardwright.deploy.demo_move import move_while_writing
 from shardwright.deploy.errors import DeployError, reason
 from shardwright.deploy.interrupts import signals_interrupt
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.progress import progress_bar
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.up_options import UpOptions
@@ -67,9 +68,10 @@ def _run(cluster: LocalCluster, steps: Steps, options: argparse.Namespace) -> No
     _title("Your turn")
     print(f"  mongosh {document['uri']}demo")
     print(f"  pymongo.MongoClient({document['uri']!r})")
-    print(f"  shardwright status --dir {document['dir']}")
+    layout = Layout(Path(document["dir"]))
+    print(f"  {layout.command('status')}")
     if options.keep:
-        print(f"  shardwright down --dir {document['dir']}")
+        print(f"  {layout.command('down')}")
     elif sys.stdout.isatty():
         print("\nCtrl-C stops the cluster and removes its data")
         cluster.watch()

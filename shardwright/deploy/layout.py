@@ -18,13 +18,14 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shardwright.deploy.access import NO_LOG_IN, Access
 from shardwright.deploy.cluster_state import FORMAT, ClusterState
@@ -37,6 +38,8 @@ from shardwright.deploy.topology import Role
 
 # sockaddr_un holds 108 bytes, including the terminating null.
 SOCKET_PATH_BYTES_MAX = 107
+
+DEFAULT_DIRECTORY: Final = Path(".shardwright")
 
 _OWN_DIRECTORY = 0o755
 """The rights to a directory that others may look into; they may not write, whatever the umask allows."""
@@ -99,6 +102,11 @@ class Layout:
             **(self.access.log_in() if state.has_access_control else NO_LOG_IN),
             **self.connection(state),
         }
+
+    def command(self, *words: str) -> str:
+        """The ``shardwright`` command for this directory, as the user has to type it in the current one."""
+        directory = () if self.root == DEFAULT_DIRECTORY.resolve() else ("--dir", str(self.root))
+        return shlex.join(["shardwright", *words, *directory])
 
     def identity(self) -> str:
         """The identity of the directory, which stays the same when it is moved.
@@ -191,7 +199,7 @@ class Layout:
         """
         state = self.load()
         if state is None:
-            raise DeployError(f"there is no cluster in {self.root}")
+            raise DeployError(f"there is no cluster in {self.root}; start one with `{self.command('up')}`")
         return state
 
     def _read(self) -> dict[str, Any] | None:
@@ -222,23 +230,37 @@ class Layout:
     def lock(self, *, wait: bool = False) -> Iterator[None]:
         """Prevent other commands from changing this cluster meanwhile.
 
+        If the block fails before there is a cluster, the directories that were created for the lock are removed again.
+
         Args:
             wait: wait until another command that is changing it has finished, instead of failing.
 
         Raises:
             DeployError: another command is changing it.
         """
+        path = self.root / "lock"
+        missing = [each for each in (self.root, *self.root.parents) if not each.exists()]
         try:
             self.root.mkdir(mode=_OWN_DIRECTORY, parents=True, exist_ok=True)
-            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise DeployError(f"cannot use the directory {self.root}: {error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise BlockingIOError  # a command that failed has just removed it, and another may hold a new one
         except BlockingIOError:
+            os.close(descriptor)
             raise DeployError(f"another shardwright command is changing the cluster in {self.root}") from None
-        else:
+        try:
             yield
+        except BaseException:
+            if not self.state_file.exists():
+                path.unlink(missing_ok=True)
+                with suppress(OSError):  # whatever else has been put there stays
+                    for directory in missing:
+                        directory.rmdir()
+            raise
         finally:
             os.close(descriptor)
 

@@ -109,7 +109,7 @@ def _check_same(layout: Layout, options: UpOptions, state: ClusterState) -> None
     if mode not in (None, state.cluster_auth_mode):
         raise DeployError(
             f"the cluster in {layout.root} is in mode {state.cluster_auth_mode}; omit --cluster-auth-mode {mode}, and "
-            "change it while it runs: shardwright cluster-auth-mode"
+            f"change it while it runs: `{layout.command('cluster-auth-mode', mode)}`"
         )
     if options.tls and not state.has_tls:
         raise DeployError(f"the cluster in {layout.root} was created without --tls; omit it")

@@ -25,7 +25,7 @@ def remove_shard(layout: Layout, state: ClusterState, shard: str, steps: Steps) 
     """
     removed = only_in(state.topology, state.topology.without_shard(shard), shard)
     with router(layout, state) as client:
-        _drain(client, shard, steps)
+        _drain(client, shard, steps, layout)
     supervisor = Supervisor(layout, state)
     supervisor.find_unrecorded()
     with steps.step(f"stopping {shard}"):
@@ -33,7 +33,7 @@ def remove_shard(layout: Layout, state: ClusterState, shard: str, steps: Steps) 
     layout.save(replace(state, topology=state.topology.without_shard(shard), added=state.added - {shard}))
 
 
-def _drain(client: Client, shard: str, steps: Steps) -> None:
+def _drain(client: Client, shard: str, steps: Steps, layout: Layout) -> None:
     """Repeat ``removeShard`` until the shard is removed, and show how many chunks have been moved away."""
     if shard not in listed_shards(client):
         return  # removed, or not added, by an earlier command that was interrupted
@@ -50,7 +50,7 @@ def _drain(client: Client, shard: str, steps: Steps) -> None:
             bar.advance(chunks - left)
             chunks = left
             if left:
-                _check_can_go_on(client, shard, reply)
+                _check_can_go_on(client, shard, reply, layout)
             if not left and reply["dbsToMove"]:
                 _move_databases(client, shard, reply["dbsToMove"], steps)
             else:
@@ -70,7 +70,7 @@ def _move_databases(client: Client, shard: str, databases: Sequence[str], steps:
         counts[to] += 1
 
 
-def _check_can_go_on(client: Client, shard: str, reply: dict[str, Any]) -> None:
+def _check_can_go_on(client: Client, shard: str, reply: dict[str, Any], layout: Layout) -> None:
     """Report what the user has to do, if nothing else will empty the shard.
 
     Raises:
@@ -80,4 +80,5 @@ def _check_can_go_on(client: Client, shard: str, reply: dict[str, Any]) -> None:
     if remaining["chunks"] == remaining["jumboChunks"]:
         raise DeployError(f"all chunks left on {shard} are jumbo: move them with moveChunk and forceJumbo")
     if client.admin.command("balancerStatus")["mode"] != "full":
-        raise DeployError(f"{shard} is draining, but the balancer is off: `shardwright balancer start`")
+        start = layout.command("balancer", "start")
+        raise DeployError(f"{shard} is draining, but the balancer is off: `{start}`")

@@ -46,10 +46,10 @@ def error_in(status: int, output: str, errors: str) -> str:
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        completed = shardwright("up", "--dir", str(tmp_path), "--port", str(port))
+        completed = shardwright("up", "--dir", str(tmp_path / "new" / "cluster"), "--port", str(port))
         error = error_in(completed.returncode, completed.stdout, completed.stderr)
         assert error == f"port {port} on 127.0.0.1 is in use"
-    assert not (tmp_path / "cluster.json").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_mongod(tmp_path: Path) -> None:
@@ -73,7 +73,9 @@ def test_directory_with_other_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["status"], ["down"], ["kill", "router.0"], ["restart", "router.0"]])
 def test_no_cluster(tmp_path: Path, command: list[str]) -> None:
-    assert error_of(*command, "--dir", str(tmp_path / "none")) == f"there is no cluster in {tmp_path / 'none'}"
+    directory = tmp_path / "none"
+    start = f"`shardwright up --dir {directory}`"
+    assert error_of(*command, "--dir", str(directory)) == f"there is no cluster in {directory}; start one with {start}"
 
 
 def test_impossible_numbers(tmp_path: Path) -> None:

@@ -112,7 +112,9 @@ def test_up_that_was_killed_can_be_cleaned_up(tmp_path: Path) -> None:
     pid_file.unlink()
     again = shardwright("up", "--detach", "--dir", str(tmp_path))
     assert again.returncode == 1
-    assert re.search(r"part of the cluster in \S+ is running \(config\.0\.mongod.*`shardwright down`", again.stderr)
+    assert re.search(
+        r"part of the cluster in \S+ is running \(config\.0\.mongod.*`shardwright down --dir", again.stderr
+    )
     assert shardwright("down", "--dir", str(tmp_path)).returncode == 0
     assert marked_processes(directory_identity(tmp_path)) == {}
 

@@ -78,7 +78,9 @@ def test_test_write_leaves_nothing_behind(own: RunningCluster) -> None:
 def test_second_up_is_refused(own: RunningCluster) -> None:
     completed = shardwright("up", "--dir", str(own.directory), "--detach")
     assert completed.returncode == 1
-    assert "is running; see `shardwright status`" in completed.stderr
+    directory = own.directory.resolve()
+    assert f"is running; see `shardwright status --dir {directory}`" in completed.stderr
+    assert f"stop it with `shardwright down --dir {directory}`" in completed.stderr
     assert own.status() == {**own.document, "migrations": [], "reshardings": []}
 
 
@@ -89,6 +91,9 @@ def test_down_and_up_keeps_data_and_ports(own: RunningCluster) -> None:
     assert processes_of(own.directory) == []
     stopped = own.status()
     assert all(process["pid"] is None for process in stopped["processes"])
+    shown = shardwright("status", "--dir", str(own.directory)).stdout
+    assert "connect with" not in shown
+    assert shown.endswith(f"the cluster is stopped: start it with `shardwright up --dir {own.directory.resolve()}`\n")
     completed = shardwright("up", "--detach", "--json", "--dir", str(own.directory))
     assert completed.returncode == 0, completed.stderr
     again = json.loads(completed.stdout)
@@ -198,7 +203,8 @@ def test_foreground_reports_a_death_and_ends_with_down(tmp_path: Path) -> None:
         launcher.stdout.readline()
         assert shardwright("kill", "router.0", "--dir", str(tmp_path)).returncode == 0
         report = next(line for line in launcher.stderr if line.startswith("router.0"))
-        assert report == "router.0 was ended by SIGKILL; `shardwright restart router.0` starts it again\n"
+        again = f"shardwright restart router.0 --dir {tmp_path}"
+        assert report == f"router.0 was ended by SIGKILL; `{again}` starts it again\n"
         assert shardwright("restart", "router.0", "--dir", str(tmp_path)).returncode == 0
         assert shardwright("down", "--dir", str(tmp_path)).returncode == 0
         _, rest = launcher.communicate(timeout=COMMAND_TIMEOUT)

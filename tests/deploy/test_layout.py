@@ -192,3 +192,27 @@ def test_second_command_is_refused_while_one_changes_the_cluster(tmp_path: Path)
         pass
     with layout.lock():
         pass
+
+
+def test_commands_name_the_directory_unless_it_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Layout(tmp_path / ".shardwright").command("restart", "router.0") == "shardwright restart router.0"
+    other = Layout(tmp_path / "a b")
+    assert other.command("up") == f"shardwright up --dir '{tmp_path}/a b'"
+    with pytest.raises(DeployError, match="start one with `shardwright up --dir '"):
+        other.require()
+
+
+def test_a_failure_before_there_is_a_cluster_leaves_nothing(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "new" / "cluster")
+    with pytest.raises(DeployError, match="refused"), layout.lock():
+        raise DeployError("refused")
+    assert list(tmp_path.iterdir()) == []
+    layout.root.mkdir(parents=True)
+    with pytest.raises(DeployError, match="refused"), layout.lock():
+        raise DeployError("refused")
+    assert list(layout.root.iterdir()) == []
+    layout.state_file.touch()
+    with pytest.raises(DeployError, match="refused"), layout.lock():
+        raise DeployError("refused")
+    assert {path.name for path in layout.root.iterdir()} == {"cluster.json", "lock"}

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from types import SimpleNamespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from shardwright.deploy import removed_shard
 from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import Layout
 from shardwright.deploy.progress import WIDTH
 from shardwright.deploy.removed_shard import _drain
 from shardwright.deploy.steps import Steps
@@ -57,7 +59,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drain(router: FakeRouter) -> None:
-    _drain(cast("Client", router), "shard2", Steps())
+    _drain(cast("Client", router), "shard2", Steps(), Layout(Path("/c")))
 
 
 def test_a_bar_shows_the_chunks_that_have_moved(capsys: pytest.CaptureFixture[str]) -> None:
