@@ -11,6 +11,7 @@ from shardwright.daemon.run import run_daemon
 from shardwright.daemon.sidecar.options import (
     SidecarOptions,
     add_sidecar_options,
+    check_advertised,
     opened_sidecar_audit_log,
     secured_sockets,
 )
@@ -27,6 +28,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     add_sidecar_options(parser)
     parsed = parser.parse_args(arguments)
+    check_advertised(parser, parsed)
     options = SidecarOptions.of(parsed, opened_sidecar_audit_log(parser, parsed))
     return run_daemon(
         parser.prog,

@@ -159,8 +159,9 @@ class ConfigServer:
 
     def not_ready_reason(self) -> str | None:
         """Why clients cannot be served at the moment; None if they can."""
-        if not self.sidecar.is_ready:
-            return "mongod cannot be reached or has no role in its set yet"
+        reason = self.sidecar.not_ready_reason()
+        if reason is not None:
+            return reason
         if self.sidecar.is_primary and self.primary is None:
             return "the catalog is being initialized"
         return None

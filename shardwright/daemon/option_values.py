@@ -27,17 +27,33 @@ def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return parse_argument
 
 
-def parse_host_and_port(text: str) -> HostAndPort:
+def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAndPort:
     """Parse ``host:port`` or ``[ipv6]:port``.
+
+    Args:
+        text: the option's value.
+        default_port: see `HostAndPort.parse`.
 
     Raises:
         ValueError: anything else, with a message for the user.
     """
     try:
-        parsed = HostAndPort.parse(text, default_port=None)
+        parsed = HostAndPort.parse(text, default_port=default_port)
     except CommandError as error:
         raise ValueError(f"{text!r}: {error.message}") from error
     _check_host_name(parsed, text)
+    return parsed
+
+
+def parse_advertised(text: str) -> HostAndPort:
+    """Parse ``host`` or ``host:port``; the port is 0 if there is none.
+
+    Raises:
+        ValueError: as `parse_host_and_port`; the host stands for all addresses.
+    """
+    parsed = parse_host_and_port(text, default_port=0)
+    if parsed.host in ("0.0.0.0", "::"):
+        raise ValueError(f"{text!r} is not an address that others can reach")
     return parsed
 
 

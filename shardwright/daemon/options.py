@@ -10,7 +10,14 @@ from typing import Final
 from shardwright.daemon.limit_options import add_newcomer_options, add_timeout_options, add_unread_options
 from shardwright.daemon.log_file import LogRotation
 from shardwright.daemon.logs import LEVELS
-from shardwright.daemon.option_values import argument, parse_addresses, parse_count, parse_milliseconds, parse_port
+from shardwright.daemon.option_values import (
+    argument,
+    parse_addresses,
+    parse_advertised,
+    parse_count,
+    parse_milliseconds,
+    parse_port,
+)
 from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.daemon.tls_options import add_tls_options
 from shardwright.wire.host_and_port import HostAndPort
@@ -32,6 +39,13 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     )
     parser.add_argument(
         "--port", type=argument(parse_port), default=default_port, help="port for clients (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--advertise",
+        type=argument(parse_advertised),
+        metavar="HOST[:PORT]",
+        help="address at which the rest of the cluster and clients reach this process (default: the first address of "
+        "--bind-ip that is not loopback, or the machine's host name for 0.0.0.0 and ::, with --port)",
     )
     parser.add_argument(
         "--unix-socket-directory",
@@ -138,8 +152,13 @@ def _is_loopback(address: str) -> bool:
 
 
 def known_address(parsed: argparse.Namespace) -> str:
-    """``host:port`` at which others reach the daemon: with the machine's host name if it listens on all addresses."""
-    first = parsed.bind_ip[0]
+    """``host:port`` at which others reach the daemon, as the options say or imply.
+
+    Loopback is it only if there is nothing else; if the daemon listens on all addresses, it is the machine's host name.
+    """
+    if parsed.advertise is not None:
+        return str(HostAndPort(parsed.advertise.host, parsed.advertise.port or parsed.port))
+    first = next((each for each in parsed.bind_ip if not _is_loopback(each)), parsed.bind_ip[0])
     host = socket.gethostname() if first in ("0.0.0.0", "::") else first
     return str(HostAndPort(host, parsed.port))
 

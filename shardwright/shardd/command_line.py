@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.daemon.options import add_daemon_options
 from shardwright.daemon.run import run_daemon
-from shardwright.daemon.sidecar.options import opened_sidecar_audit_log, secured_sockets
+from shardwright.daemon.sidecar.options import check_advertised, opened_sidecar_audit_log, secured_sockets
 from shardwright.shardd.options import ShardOptions, add_shard_options
 from shardwright.shardd.service import ShardService
 
@@ -22,6 +22,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     add_shard_options(parser)
     parsed = parser.parse_args(arguments)
+    check_advertised(parser, parsed)
     options = ShardOptions.of(parsed, opened_sidecar_audit_log(parser, parsed))
     return run_daemon(
         parser.prog,

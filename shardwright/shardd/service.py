@@ -63,9 +63,7 @@ class ShardService(ShardHandler):
 
     def not_ready_reason(self) -> str | None:
         """Why clients cannot be served at the moment; None if they can."""
-        return (
-            None if self._shard.context.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
-        )
+        return self._shard.context.sidecar.not_ready_reason()
 
     async def rotate_certificates(self, message: str) -> None:
         """Read certificates again, here and at the mongod.

@@ -97,6 +97,7 @@ class FakeShard:
             "me": self.address,
             "minWireVersion": 0,
             "maxWireVersion": 17,
+            "extensions": [],
         }
         return {name: value for name, value in {**hello, **self.hello}.items() if value is not None}
 

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,7 @@ def test_daemon_options_have_defaults() -> None:
     parser = argparse.ArgumentParser()
     add_daemon_options(parser, default_port=27017)
     assert vars(parser.parse_args([])) == {
+        "advertise": None,
         "bind_ip": ("127.0.0.1",),
         "port": 27017,
         "unix_socket_directory": None,
@@ -199,12 +201,31 @@ def test_known_address_of_ipv6_has_brackets() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("", "127.0.0.1:27017"),
+        ("--bind-ip 127.0.0.1,10.0.0.3", "10.0.0.3:27017"),
+        ("--bind-ip localhost,::1,fd00::3 --port 5", "[fd00::3]:5"),
+        ("--bind-ip 127.0.0.1,0.0.0.0", f"{gethostname()}:27017"),
+        ("--bind-ip 0.0.0.0 --advertise db.example.net", "db.example.net:27017"),
+        ("--bind-ip 10.0.0.3 --advertise [fd00::3]:1234", "[fd00::3]:1234"),
+    ],
+)
+def test_known_address_is_one_that_others_reach(given: str, address: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    assert known_address(parser.parse_args(given.split())) == address
+
+
+@pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
         ("--bind-ip", "[::1", "'[::1' is not a list of addresses such as 127.0.0.1,[::1]"),
         ("--bind-ip", "127.0.0.1,,::1", "is not a list of addresses"),
         ("--log-rotate", "remove", "invalid LogRotation value: 'remove'"),
         ("--port", "65536", "'65536' is not a port from 0 to 65535"),
+        ("--advertise", "0.0.0.0", "'0.0.0.0' is not an address that others can reach"),
+        ("--advertise", "a b:1", "'a b:1' has no valid host name"),
         ("--metrics-port", "x", "'x' is not a port"),
         ("--slow-ms", "-1", "argument --slow-ms"),
         ("--slow-ms", "1.5", "'1.5' is not a number of milliseconds"),

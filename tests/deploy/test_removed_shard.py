@@ -1,8 +1,8 @@
 """What ``shardwright remove-shard`` shows while a shard drains, and when it cannot go on."""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest

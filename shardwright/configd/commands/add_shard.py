@@ -3,6 +3,8 @@
 from typing import Any, Final
 from uuid import uuid4
 
+import trio
+
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.cluster_settings import settings
 from shardwright.configd.commands.command_registry import config_command
@@ -10,6 +12,7 @@ from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.locks import ADDING_SHARDS, CLUSTER_SETTINGS
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_candidate import (
+    check_daemon,
     check_databases,
     check_hello,
     check_locality,
@@ -29,6 +32,9 @@ from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 logger = get_logger("configd.add_shard")
+
+_HOST_SECONDS: Final = 2.0
+"""How long a host has to answer before the next one is asked."""
 
 _MAJORITY: Final = {"w": "majority"}
 
@@ -57,8 +63,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
         existing = find_existing(target, name, max_size, shards)
         if existing is not None:
             return {"shardAdded": existing.id}
-        if not target.set_name:
-            await _check_lone_host(target)
+        await _check_host(target)
         async with primary.shards.candidate(target) as client:
             whole = await _check_set(primary, client, target)
             find_existing(whole, name, max_size, shards)
@@ -76,14 +81,24 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
     return {"shardAdded": shard.id}
 
 
-async def _check_lone_host(target: ConnectionString) -> None:
-    """Refuse a host that is given without its replica set, for the reason found in its hello."""
-    try:
-        connection = await Connection.open(target.addresses[0], handshake=handshake())
-    except BackendError as error:
-        raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
-    connection.close()
-    check_hello(target, connection.hello)
+async def _check_host(target: ConnectionString) -> None:
+    """Refuse what the hello of the first host that answers rules out, without waiting for a primary.
+
+    A host that is given without its replica set is refused in any case, for the reason found in its hello.
+    """
+    for address in target.addresses:
+        try:
+            with trio.fail_after(_HOST_SECONDS):
+                connection = await Connection.open(address, handshake=handshake())
+        except (BackendError, trio.TooSlowError) as error:
+            if not target.set_name:
+                raise CommandError(ErrorCode.HostUnreachable, str(error) or f"{address} does not answer") from error
+            continue
+        connection.close()
+        check_daemon(target, address, connection.hello)
+        if not target.set_name:
+            check_hello(target, connection.hello)
+        return
 
 
 async def _check_set(primary: Primary, client: ReplicaSetClient, target: ConnectionString) -> ConnectionString:

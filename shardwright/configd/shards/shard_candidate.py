@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from shardwright.daemon.sidecar.member_addresses import SET_UP_ERROR
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
@@ -51,6 +52,28 @@ def find_existing(
                     f"'{host}' is already a member of the existing shard '{shard.host}' ({shard.id}).",
                 )
     return None
+
+
+def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any]) -> None:
+    """Refuse a server that is not a shard daemon, or one that cannot serve its replica set.
+
+    Args:
+        target: the candidate.
+        address: the server, one of its hosts.
+        hello: the server's.
+
+    Raises:
+        CommandError: OperationFailed.
+    """
+    if hello.get("msg") == "isdbgrid" or "configsvr" in hello:
+        return  # `check_hello` refuses them in MongoDB's words
+    if "extensions" not in hello:
+        raise _failed(
+            f"cannot add {target} as a shard: {address} is not a shard daemon; give the addresses of the daemons "
+            "(shardwright-shardd) that run in front of the mongods of the set"
+        )
+    if SET_UP_ERROR in hello:
+        raise _failed(f"cannot add {target} as a shard: {hello[SET_UP_ERROR]}")
 
 
 def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> ConnectionString:

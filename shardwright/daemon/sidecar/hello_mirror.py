@@ -11,7 +11,14 @@ from typing import Any
 import trio
 from bson import Int64, ObjectId
 
-from shardwright.daemon.sidecar.member_addresses import election_term, rewrite_hello, topology_of, unmapped_members
+from shardwright.daemon.sidecar.member_addresses import (
+    SET_UP_ERROR,
+    election_term,
+    rewrite_hello,
+    set_up_error,
+    topology_of,
+    unmapped_members,
+)
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import TopologyVersion
@@ -53,6 +60,12 @@ class HelloMirror:
         """The mongods of the set whose daemons are not known."""
         return unmapped_members(self.hello, self._sidecars) if self.hello else set()
 
+    @property
+    def set_up_error(self) -> str | None:
+        """Why the mongod's set does not fit the daemon's options, if so; see the function of that name."""
+        ((mongod, daemon),) = self._own.items()
+        return set_up_error(self.hello, mongod, daemon) if self.hello else None
+
     def observe(self, hello: Mapping[str, Any]) -> None:
         """Process a hello of mongod; one that is older than the known one is ignored, since replies may race.
 
@@ -83,7 +96,9 @@ class HelloMirror:
     def present(self, hello: Mapping[str, Any]) -> dict[str, Any]:
         """A hello of mongod as a client sees it."""
         seen = _without_version(rewrite_hello(hello, self._sidecars))
-        return {"topologyVersion": self.version.document(), **seen, **self._own_fields}
+        error = self.set_up_error
+        failure = {} if error is None else {SET_UP_ERROR: error}
+        return {"topologyVersion": self.version.document(), **seen, **self._own_fields, **failure}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
         """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached.

@@ -32,6 +32,9 @@ from shardwright.wire.stages import with_stages
 _ADDRESS_FIELDS: Final = ("primary", "me")
 _ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")
 
+SET_UP_ERROR: Final = "setUpError"
+"""The field of hello that says why the daemon cannot serve its replica set."""
+
 # Fields that change from one reply to the next although the topology is the same.
 _VOLATILE_FIELDS: Final = frozenset({"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", *TIMES})
 
@@ -67,6 +70,28 @@ def topology_of(hello: Mapping[str, Any]) -> dict[str, Any]:
 def unmapped_members(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> set[str]:
     """The mongods of the set whose daemons are not known."""
     return {address for field in _ADDRESS_LIST_FIELDS for address in hello.get(field, ()) if address not in sidecars}
+
+
+def set_up_error(hello: Mapping[str, Any], mongod: str, daemon: str) -> str | None:
+    """Why the configuration of the mongod's set does not fit the daemon's options, and what to do; None if it does.
+
+    Args:
+        hello: the mongod's.
+        mongod: the mongod's address according to the daemon's options.
+        daemon: the daemon's address.
+    """
+    me = hello.get("me")
+    if me is None or me == mongod:
+        return None
+    if me == daemon:
+        return (
+            f"the replica set {hello['setName']} has been initiated with the addresses of daemons; reconfigure it "
+            f"(replSetReconfig) with the addresses of its mongods, here {mongod} in place of {daemon}"
+        )
+    return (
+        f"the mongod is {me} in the configuration of the replica set {hello['setName']}, and {mongod} for its daemon; "
+        f"start {daemon} with --mongod-address {me}, or reconfigure the set"
+    )
 
 
 def election_term(hello: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ from shardwright.daemon.audit.log import AuditLog, add_audit_options, opened_aud
 from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.option_values import argument, parse_host_and_port
 from shardwright.daemon.options import known_address
+from shardwright.wire.host_and_port import HostAndPort
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """``sockaddr_un`` holds 108 bytes, including the terminating null."""
@@ -63,6 +64,23 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT|SOCKET",
         help="the mongod's address in the configuration of its replica set",
     )
+
+
+def check_advertised(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Refuse to register loopback with members that may be on other machines.
+
+    MongoDB's rule for the addresses of a set is the same: all of them are loopback, or none.
+
+    Raises:
+        SystemExit: the daemon's address is loopback, and its mongod's is not.
+    """
+    address = known_address(parsed)
+    is_elsewhere = "/" not in parsed.mongod_address and not HostAndPort.parse(parsed.mongod_address).is_localhost
+    if is_elsewhere and HostAndPort.parse(address).is_localhost:
+        parser.error(
+            f"other machines cannot reach this daemon at {address}, as they reach its mongod at "
+            f"{parsed.mongod_address}: give --bind-ip another address than loopback, or --advertise HOST[:PORT]"
+        )
 
 
 def secured_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.hand_over import hand_over
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.hello_service import answer_hello
@@ -33,6 +34,10 @@ from shardwright.wire.transport.timeouts import TIMEOUTS
 logger = get_logger("daemon.sidecar")
 
 _POLL_SECONDS: Final = 0.05
+
+_REMINDER_SECONDS: Final = 10.0
+_REMINDER_SECONDS_MAX: Final = 300.0
+"""Pauses between the lines that say for how long the mongod has been absent."""
 
 
 class Sidecar:
@@ -70,6 +75,8 @@ class Sidecar:
         self._handshake = handshake
         self._on_mongod_lost = on_mongod_lost
         self._cluster_role = cluster_role
+        self._absence = _Absence()
+        self._set_up_error: str | None = None
         self._was_refused = False
 
     @property
@@ -84,9 +91,15 @@ class Sidecar:
 
     @property
     def is_ready(self) -> bool:
-        """Whether mongod answers and has a role in its set."""
+        """Whether mongod answers and has a role in a set that fits the daemon's options."""
+        return self.not_ready_reason() is None
+
+    def not_ready_reason(self) -> str | None:
+        """Why the mongod cannot be used at the moment; None if it can."""
         hello = self.mirror.hello
-        return hello is not None and bool(hello.get("isWritablePrimary") or hello.get("secondary"))
+        if hello is None or not (hello.get("isWritablePrimary") or hello.get("secondary")):
+            return "mongod cannot be reached or has no role in its set yet"
+        return self.mirror.set_up_error
 
     def open_upstream(self, client: ClientConnection) -> Upstream:
         """The relay for a client that has connected."""
@@ -185,7 +198,10 @@ class Sidecar:
                     self.mirror.lose()
                     self.mongod.pool.close_idle()
                     self._on_mongod_lost()
-                elif isinstance(error.__cause__, CommandError) and not self._was_refused:
+                    self._absence.begin()
+                else:
+                    self._absence.note(self.mongod.socket_path, error)
+                if isinstance(error.__cause__, CommandError) and not self._was_refused:
                     self._was_refused = True
                     logger.error("The mongod does not know the key of this cluster", error=str(error))
             # There is no notification when a mongod comes back, so its socket is polled.
@@ -195,7 +211,9 @@ class Sidecar:
         connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())
         try:
             self.mirror.meet(connection.hello)
+            self._absence.end(self.mongod.socket_path)
             while True:
+                self._report_set_up()
                 version = self.mirror.hello and self.mirror.hello["topologyVersion"]
                 with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
                     hello = await connection.command(
@@ -206,3 +224,44 @@ class Sidecar:
                 self.mirror.observe(hello)
         finally:
             connection.close()
+
+    def _report_set_up(self) -> None:
+        """Log a set-up that cannot work, once."""
+        error = self.mirror.set_up_error
+        if error != self._set_up_error:
+            self._set_up_error = error
+            if error is not None:
+                logger.error("The replica set does not fit this daemon", error=error)
+
+
+class _Absence:
+    """Logs that the mongod is absent: at once, then at growing intervals, and at last that it is back."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._due = 0.0
+        self._reminders = Backoff(_REMINDER_SECONDS, _REMINDER_SECONDS_MAX, random_fraction=lambda: 1.0)
+
+    def begin(self) -> None:
+        """Note that the mongod has been lost, which has been logged."""
+        self._since = trio.current_time()
+        self._reminders.reset()
+        self._due = self._since + self._reminders.next_seconds()
+
+    def note(self, path: str, error: Exception) -> None:
+        """Log a failed attempt, if it is the first one or a reminder is due."""
+        now = trio.current_time()
+        if self._since is None:
+            self.begin()
+        elif now < self._due:
+            return
+        else:
+            self._due = now + self._reminders.next_seconds()
+        absent = round(now - (self._since or now), 1)
+        logger.warning("The mongod cannot be reached", mongod=path, absent_seconds=absent, error=str(error))
+
+    def end(self, path: str) -> None:
+        """Log that the mongod answers."""
+        absent = 0.0 if self._since is None else round(trio.current_time() - self._since, 1)
+        self._since = None
+        logger.info("Reached the mongod", mongod=path, absent_seconds=absent)
