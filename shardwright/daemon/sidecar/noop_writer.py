@@ -39,6 +39,9 @@ _TIME_FROM_END: Final = 9
 """A reply usually ends with this time, and the end of the document."""
 
 
+_WRITE_SECONDS_MAX: Final = 1.0
+"""How long a request is held back for a no-op: the primary may be frozen, and the time reached without it."""
+
 _BEGINNING: Final = (0, 0)
 """Seconds and increment: replies are noted far more often than a time is awaited, and tuples compare quickly."""
 
@@ -80,24 +83,34 @@ class NoopWriter:
     async def reach(self, request: Request) -> None:
         """Advance the oplog to the time that a request waits for, if any.
 
-        If that fails, the request simply waits, as it would on a genuine server.
+        If that fails or takes long, the request simply waits, as it would on a genuine server.
         """
         awaited = awaited_time(request)
         if awaited is None or _seconds_and_increment(awaited) <= self._reached:
             return
-        async with self._writing:
-            if _seconds_and_increment(awaited) <= self._reached:  # by the previous holder of the lock
-                return
-            try:
-                await self._write(awaited, request.get(_CLUSTER_TIME))
-            except (BackendError, CommandError) as error:
-                logger.warning("Could not write a no-op", error=str(error))
+        with trio.move_on_after(_WRITE_SECONDS_MAX):
+            async with self._writing:
+                try:
+                    await self._advance(awaited, request)
+                except (BackendError, CommandError) as error:
+                    logger.warning("Could not write a no-op", error=str(error))
 
-    async def _write(self, awaited: Timestamp, cluster_time: Any) -> None:  # noqa: ANN401 - whatever a client sent
+    async def _advance(self, awaited: Timestamp, request: Request) -> None:
+        """Write a no-op, unless the oplog of the mongod has reached the time by itself."""
         hello: Any = self._mirror.hello
         primary = hello and hello.get("primary")
-        if primary is None:
-            return
+        if primary != self._mongod.address and _seconds_and_increment(awaited) > self._reached:
+            reached: Timestamp = (await self._mongod.pool.command("admin", {"ping": 1}))["operationTime"]
+            self._note(_seconds_and_increment(reached))
+        if primary is not None and _seconds_and_increment(awaited) > self._reached:
+            await self._write(primary, awaited, request.get(_CLUSTER_TIME))
+
+    async def _write(
+        self,
+        primary: str,
+        awaited: Timestamp,
+        cluster_time: Any,  # noqa: ANN401 - whatever a client sent
+    ) -> None:
         pool = self._mongod.pool_of_member(primary)
         note: dict[str, Any] = {"noop write for afterClusterTime read concern": 1}
         command: dict[str, Any] = {"appendOplogNote": 1, "maxClusterTime": awaited, "data": note}

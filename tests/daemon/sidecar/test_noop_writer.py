@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import bson
 import trio
+import trio.testing
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.noop_writer import NoopWriter
@@ -20,18 +21,36 @@ HERE = "host:1"
 
 
 class FakeMongod:
-    """A primary whose oplog advances by one tick with each no-op, and which is also the pool of every member."""
+    """A mongod whose set's oplog advances by one tick with each no-op, and which is also the pool of every member.
 
-    def __init__(self) -> None:
+    Attributes:
+        address: its address.
+        hello: says who is primary.
+        newest: the newest time in its oplog.
+        noops: how many have been written.
+        is_primary_frozen: no-ops hang.
+    """
+
+    def __init__(self, address: str = HERE) -> None:
+        self.address = address
         self.hello = {"primary": HERE}
         self.newest = Timestamp(10, 1)
         self.noops = 0
+        self.is_primary_frozen = False
+
+    @property
+    def pool(self) -> "FakeMongod":
+        return self
 
     def pool_of_member(self, address: str) -> "FakeMongod":
         assert address == HERE
         return self
 
     async def command(self, _: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        if "ping" in command:
+            return {"ok": 1.0, "operationTime": self.newest}
+        if self.is_primary_frozen:
+            await trio.sleep_forever()
         told = command.get("$clusterTime", {}).get("clusterTime", self.newest)
         self.newest = Timestamp(max(self.newest, told).time, max(self.newest, told).inc + 1)
         self.noops += 1
@@ -68,3 +87,26 @@ def test_the_times_of_writes_that_were_passed_on_need_no_noop() -> None:
     assert writer.has_to_reach(find_after(later, later))
     trio.run(writer.reach, find_after(time, time))
     assert mongod.noops == 0
+
+
+def test_a_secondary_needs_no_noop_for_what_it_has_reached() -> None:
+    mongod = FakeMongod("host:2")
+    mongod.is_primary_frozen = True
+    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod))
+    trio.run(writer.reach, find_after(mongod.newest, mongod.newest))
+    assert not writer.has_to_reach(find_after(mongod.newest, mongod.newest))
+
+
+def test_a_request_is_not_held_back_by_a_frozen_primary() -> None:
+    mongod = FakeMongod("host:2")
+    mongod.is_primary_frozen = True
+    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod))
+
+    async def reach() -> float:
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(writer.reach, find_after(Timestamp(20, 5), Timestamp(20, 5)))
+        return trio.current_time() - began
+
+    assert trio.run(reach, clock=trio.testing.MockClock(autojump_threshold=0)) <= 1.0
