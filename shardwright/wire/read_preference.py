@@ -147,3 +147,4 @@ def _wrong_type(name: str, expected: str, value: object) -> CommandError:
 
 
 PRIMARY: Final = ReadPreference()
+PRIMARY_PREFERRED: Final = ReadPreference("primaryPreferred")

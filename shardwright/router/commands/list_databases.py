@@ -16,17 +16,16 @@ from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.read_preference import PRIMARY_PREFERRED
 
 _SEES_ALL = Need("listDatabases", CLUSTER)
-_PRIMARY_PREFERRED = ReadPreference("primaryPreferred")
 
 
 @command("listDatabases", aliases=("listdatabases",), admin_only=True, reads=True, api_versions=("1",))
 async def list_databases(operation: Operation) -> Reply:
     """The databases of the cluster with their sizes. Each shard applies the client's filter to its own entries."""
     is_visible = _visible(operation)
-    replies = await read_all_shards(operation, also=(CONFIG_SHARD,), preference=_PRIMARY_PREFERRED)
+    replies = await read_all_shards(operation, also=(CONFIG_SHARD,), preference=PRIMARY_PREFERRED)
     raise_worst(replies)
     return merge_database_lists(
         {reply.shard_id: reply.get(b"databases") for reply in replies},

@@ -4,7 +4,7 @@ Each known member is sent an awaitable hello, which it answers as soon as its st
 once, and an idle set costs next to nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -24,6 +24,8 @@ logger = get_logger("wire.monitor")
 
 _RETRY_SECONDS: Final = 0.5
 """The specification's ``minHeartbeatFrequencyMS``."""
+
+_ANY: Final = ReadPreference("nearest")
 
 
 class ReplicaSetMonitor:
@@ -121,6 +123,10 @@ class ReplicaSetMonitor:
         near = in_latency_window(suitable_servers(self.topology, preference))
         return least_busy_of_two(near, self._pools.in_use).address if near else None
 
+    def readable(self) -> Sequence[str]:
+        """The addresses of all members that may serve reads now, the primary first."""
+        return [server.address for server in suitable_servers(self.topology, _ANY)]
+
     async def wait_replaced(self, address: str) -> None:
         """Return when another member is primary, or none has been for `Timeouts.selection_seconds`."""
         while True:
@@ -129,6 +135,11 @@ class ReplicaSetMonitor:
             if self.primary != address:
                 return
             await self._changed.wait()
+
+    @property
+    def next_change(self) -> trio.Event:
+        """Set when the state of any member changes again."""
+        return self._changed
 
     async def wait_for_change(self) -> None:
         """Wait until the state of any member changes."""

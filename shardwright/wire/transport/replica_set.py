@@ -12,7 +12,7 @@ from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolEr
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import Span
-from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPreference
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.cursor import RawCursor
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
@@ -24,6 +24,10 @@ from shardwright.wire.transport.timeouts import TIMEOUTS
 Result = TypeVar("Result")
 
 _ATTEMPTS_MAX: Final = 4
+
+_PATIENCE_SECONDS: Final = 0.5
+"""How long a read with `PRIMARY_PREFERRED` waits for the primary before it also asks the other members: a frozen host
+counts as a member for `Timeouts.hello_seconds`."""
 
 
 class ReplicaSetClient:
@@ -112,14 +116,15 @@ class ReplicaSetClient:
 
         After a not-primary error, or if no connection could be opened, the command is retried on the new primary, with
         at most `_ATTEMPTS_MAX` attempts in total; after a broken connection only if the command is idempotent. So it is
-        if another member becomes primary before the present one answers, which may be frozen.
+        if another member becomes primary before the present one answers, which may be frozen. With `PRIMARY_PREFERRED`
+        the other members are asked as well if the primary fails or takes long; the first answer counts.
 
         Raises:
             CommandError: the reply says ``ok: 0``, or no member was suitable in time.
             BackendError: the last attempt failed with a broken connection, or the primary did not answer as long as it
-                was primary.
+                was primary, or none that was asked as long as it was a member.
         """
-        body = bson.encode({**command, "$db": db})
+        body = bson.encode({**command, **_told(preference), "$db": db})
 
         async def run(address: str) -> dict[str, Any]:
             reply = decode_reply(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
@@ -152,9 +157,11 @@ class ReplicaSetClient:
             BackendError: the last attempt failed with a broken connection.
         """
 
+        asked = {**command, **_told(preference)}
+
         async def read(address: str) -> list[bytes]:
             documents: list[bytes] = []
-            async with RawCursor(partial(self.exchange_with, address), db, command) as cursor:
+            async with RawCursor(partial(self.exchange_with, address), db, asked) as cursor:
                 async for batch in cursor:
                     if on_reply is not None:
                         on_reply(batch.frame, batch.fields)
@@ -173,6 +180,8 @@ class ReplicaSetClient:
             try:
                 if is_idempotent and preference is PRIMARY:
                     return await self._while_primary(address, ask)
+                if is_idempotent and preference is PRIMARY_PREFERRED:
+                    return await self._first_answer(address, ask)
                 return await ask(address)
             except BackendError as error:
                 if attempt == _ATTEMPTS_MAX or (error.sent and not is_idempotent):
@@ -180,7 +189,8 @@ class ReplicaSetClient:
             except CommandError as failure:
                 if not has_category(failure.code, Category.NOT_PRIMARY):
                     raise
-                self.on_failure(address, failure)
+                if preference is not PRIMARY_PREFERRED:  # which has reported it, for the member that has refused
+                    self.on_failure(address, failure)
                 if attempt == _ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")
@@ -208,3 +218,73 @@ class ReplicaSetClient:
         if not results:
             raise BackendError(address, "did not answer as long as it was primary", sent=True)
         return results[0]
+
+    @may_run_in_reactor
+    async def _first_answer(self, preferred: str, ask: Callable[[str], Awaitable[Result]]) -> Result:
+        """The first result of ``ask`` for a member; members that are not preferred are asked after some time.
+
+        Raises:
+            CommandError: a member refuses, and others would do the same; or see below.
+            BackendError: all that were asked have failed, or are not members any more.
+        """
+        await in_own_task()
+        results: list[Result] = []
+        failures: dict[str, Exception] = {}
+        asked: set[str] = set()
+        has_failed = trio.Event()
+
+        async def ask_one(address: str) -> None:
+            try:
+                results.append(await ask(address))
+            except Exception as failure:
+                failures[address] = failure
+                if isinstance(failure, CommandError) and not self._is_of_member(address, failure):
+                    nursery.cancel_scope.cancel()
+                has_failed.set()
+            else:
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            asked.add(preferred)
+            nursery.start_soon(ask_one, preferred)
+            with trio.move_on_after(_PATIENCE_SECONDS):
+                await has_failed.wait()
+            while True:
+                changed = self.monitor.next_change
+                members = set(self.monitor.readable())
+                for address in members - asked:
+                    asked.add(address)
+                    nursery.start_soon(ask_one, address)
+                if not members & (asked - failures.keys()):
+                    break
+                has_failed = trio.Event()
+                await _first_of(changed, has_failed)
+            nursery.cancel_scope.cancel()
+        if results:
+            return results[0]
+        for failure in sorted(failures.values(), key=lambda each: isinstance(each, BackendError)):
+            raise failure
+        raise BackendError(preferred, "did not answer as long as it was a member", sent=True)
+
+    def _is_of_member(self, address: str, refusal: CommandError) -> bool:
+        """Whether another member may answer what this one refuses: it lags, or is not readable any more."""
+        if has_category(refusal.code, Category.NOT_PRIMARY):
+            self.on_failure(address, refusal)
+        return refusal.code == ErrorCode.MaxTimeMSExpired or has_category(refusal.code, Category.RETRYABLE)
+
+
+def _told(preference: ReadPreference) -> dict[str, Any]:
+    """The field without which a secondary refuses a read."""
+    return {} if preference is PRIMARY else {"$readPreference": {"mode": preference.mode}}
+
+
+async def _first_of(*events: trio.Event) -> None:
+    """Wait for one of several events."""
+
+    async def wait(event: trio.Event) -> None:
+        await event.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for event in events:
+            nursery.start_soon(wait, event)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import bson
 import pytest
 import trio
+import trio.testing
 
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.read_preference import PRIMARY_PREFERRED
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from tests.wire.raw_connection import op_msg_frame
@@ -116,3 +119,104 @@ def test_a_frozen_member_keeps_no_command_that_may_be_repeated() -> None:
     assert trio.run(partial(run, OneMember(frozen, answer), is_idempotent=True))["n"] == 1
     with pytest.raises(trio.TooSlowError):
         trio.run(partial(run, OneMember(frozen, answer), is_idempotent=False))
+
+
+class ThreeMembers(ReplicaSetClient):
+    """A client without sockets of a set whose members answer, refuse or are frozen, as a test says.
+
+    Attributes:
+        asked: the members that were asked, in order.
+        modes: the read preference in each request.
+    """
+
+    def __init__(self, **answers: Answer) -> None:
+        self._answers = answers
+        self.monitor: Any = SimpleNamespace(
+            next_change=trio.Event(), readable=lambda: list(answers), select=lambda _: next(iter(answers))
+        )
+        self.asked: list[str] = []
+        self.modes: list[str] = []
+
+    async def exchange_with(self, address: str, frame: bytes) -> bytes:
+        self.asked.append(address)
+        self.modes.append(decode_reply(frame)["$readPreference"]["mode"])
+        await trio.lowlevel.checkpoint()
+        if self._answers[address] is frozen:
+            await trio.sleep_forever()
+        return op_msg_frame(self._answers[address]())
+
+
+def ask_any(members: ThreeMembers) -> tuple[dict[str, Any], float]:
+    """The answer to a question that any member may answer, and after how many seconds it came."""
+
+    async def ask() -> tuple[dict[str, Any], float]:
+        began = trio.current_time()
+        reply = await members.command("admin", {"usersInfo": 1}, preference=PRIMARY_PREFERRED)
+        return reply, trio.current_time() - began
+
+    return trio.run(ask, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def answer() -> dict[str, Any]:
+    return {"ok": 1, "n": 1}
+
+
+def too_late() -> dict[str, Any]:
+    return {"ok": 0, "code": 50, "codeName": "MaxTimeMSExpired", "errmsg": "operation exceeded time limit"}
+
+
+def refused() -> dict[str, Any]:
+    return {"ok": 0, "code": 13, "codeName": "Unauthorized", "errmsg": "not authorized"}
+
+
+def test_the_preferred_member_alone_is_asked_if_it_answers() -> None:
+    members = ThreeMembers(a=answer, b=answer)
+    assert ask_any(members) == (answer(), 0.0)
+    assert (members.asked, members.modes) == (["a"], ["primaryPreferred"])
+
+
+def test_the_others_are_asked_while_the_preferred_member_is_frozen() -> None:
+    members = ThreeMembers(a=frozen, b=frozen, c=answer)
+    reply, seconds = ask_any(members)
+    assert reply == answer()
+    assert 0.0 < seconds <= 0.5
+    assert sorted(members.asked) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("failure", [lost, too_late])
+def test_the_others_are_asked_at_once_if_the_preferred_member_fails(failure: Answer) -> None:
+    assert ask_any(ThreeMembers(a=failure, b=answer)) == (answer(), 0.0)
+
+
+def test_a_refusal_is_final() -> None:
+    members = ThreeMembers(a=refused, b=answer)
+    with pytest.raises(CommandError, match="not authorized"):
+        ask_any(members)
+    assert members.asked == ["a"]
+
+
+def test_all_have_to_fail() -> None:
+    with pytest.raises(BackendError):
+        ask_any(ThreeMembers(a=lost, b=lost))
+    with pytest.raises(CommandError, match="time limit"):
+        ask_any(ThreeMembers(a=lost, b=too_late))
+
+
+def test_members_that_are_frozen_until_they_are_gone() -> None:
+    members = ThreeMembers(a=frozen, b=frozen)
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def lose_all() -> None:
+                for _ in range(4):
+                    await trio.sleep(20)
+                    members.monitor.readable = list
+                    members.monitor.next_change.set()
+                    members.monitor.next_change = trio.Event()
+
+            nursery.start_soon(lose_all)
+            with pytest.raises(BackendError, match="did not answer as long as it was a member"):
+                await members.command("admin", {"usersInfo": 1}, preference=PRIMARY_PREFERRED)
+
+    trio.run(ask, clock=trio.testing.MockClock(autojump_threshold=0))
