@@ -6,7 +6,7 @@ more than access control takes. They are compared with a whole point find (`benc
 
 import base64
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from time import process_time
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -15,10 +15,12 @@ import trio
 from bson.binary import UUID_SUBTYPE, Binary
 
 from bench.plan import request
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.login import Login
+from shardwright.sharding.clock import VectorClock
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
 from shardwright.wire.scram.client import ClientConversation
@@ -45,9 +47,14 @@ def measure_access() -> dict[str, float]:
 
 
 async def _measure() -> dict[str, float]:
+    async with trio.open_nursery() as nursery:
+        return await _measure_with(nursery)
+
+
+async def _measure_with(nursery: trio.Nursery) -> dict[str, float]:
     auth = ClusterAuth()
     auth.use(None, ("a" * 60,))
-    access = AccessControl(cast("Any", _Catalog()), auth, lambda: _CACHE_SECONDS, AnybodySeen())
+    access = AccessControl(_Catalog(), auth, lambda: _CACHE_SECONDS, AnybodySeen(), nursery)
     await access.users.read(_USER)
     client = cast("Any", SimpleNamespace(login=Login(user=_USER)))
     lsid = {"id": Binary(os.urandom(16), UUID_SUBTYPE)}
@@ -93,12 +100,15 @@ async def _log_in(access: AccessControl) -> None:
 _KEYS: Final = ScramKeys.derive(_MECHANISM, _PASSWORD, _SALT, _MECHANISM.iterations)
 
 
-class _Catalog:
+class _Catalog(CatalogClient):
     """The config servers, with one user."""
 
-    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+    def __init__(self) -> None:
+        super().__init__(cast("Any", None), VectorClock())
+
+    async def ask(self, question: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
         """The answer to ``usersInfo``."""
-        del command
+        del question, db
         credentials = {
             "iterationCount": _MECHANISM.iterations,
             "salt": base64.b64encode(_SALT).decode(),

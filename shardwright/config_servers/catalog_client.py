@@ -1,8 +1,9 @@
 """Reading the catalog on the config servers, with a time limit, and running commands there."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -12,8 +13,9 @@ from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPreference
 from shardwright.wire.transport.replica_set import ReplicaSetClient
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("config_servers")
 
@@ -24,41 +26,62 @@ _SNAPSHOT_GONE: Final = frozenset({ErrorCode.SnapshotTooOld, ErrorCode.SnapshotU
 
 _PAUSE_SECONDS: Final = 0.01
 
+PATIENCE_SECONDS: Final = 1.0
+"""How long an operation waits for an answer that it can do without. A read that asks other members because the primary
+is frozen still gets its answer within this time."""
+
+Answer = TypeVar("Answer")
+
 
 class CatalogClient:
     """Runs the reads of `sharding.catalog.reads`, and commands on the config servers' primary.
 
-    No read is older than the config time of the clock, and reads and commands advance it.
+    No read is older than the config time of the clock, and reads and commands advance it. So a secondary may answer a
+    read as well as the primary; a read that depends on a change of an unknown outcome needs the primary.
 
     Args:
         client: the client of the config servers.
         clock: the daemon's clock.
         read_seconds_max: time limit for a read, including the wait of a config server for that config time.
+        preference: which members answer reads.
+
+    Attributes:
+        is_silent: whether the config servers kept an operation waiting, and have answered nothing since.
     """
 
     def __init__(
-        self, client: ReplicaSetClient, clock: VectorClock, read_seconds_max: float = READ_SECONDS_MAX
+        self,
+        client: ReplicaSetClient,
+        clock: VectorClock,
+        read_seconds_max: float = READ_SECONDS_MAX,
+        preference: ReadPreference = PRIMARY,
     ) -> None:
         self.client = client
         self.clock = clock
+        self.is_silent = False
         self._read_seconds_max = read_seconds_max
+        self._preference = preference
 
-    async def read(self, reads: CatalogReads[Result], *, as_of: int = 0) -> Result:
+    async def read(
+        self, reads: CatalogReads[Result], *, as_of: int = 0, preference: ReadPreference | None = None
+    ) -> Result:
         """Run one of the reads of `sharding.catalog.reads`, which may have several steps.
 
         Args:
             reads: the read.
             as_of: a packed cluster time that it must not be older than.
+            preference: which members answer, if others than usual.
 
         Raises:
             CommandError: HostUnreachable; NetworkInterfaceExceededTimeLimit, the config servers took too long; the
                 config server's error; or raised by the read itself.
         """
+        preference = preference or self._preference
         try:
             with trio.fail_after(self._read_seconds_max):
                 step = next(reads)
                 while True:
-                    step = reads.send(await self._find(step, as_of))
+                    step = reads.send(await self._find(step, as_of, preference))
         except StopIteration as finished:
             result: Result = finished.value
             return result
@@ -84,35 +107,95 @@ class CatalogClient:
         Raises:
             CommandError: HostUnreachable, or the config server's error.
         """
-        try:
-            gossip = {name: time for name, time in self.clock.gossip().items() if name not in command}
+        gossip = {name: time for name, time in self.clock.gossip().items() if name not in command}
+        with _as_command_errors():
             reply = await self.client.command(db, {**command, **gossip}, is_idempotent=is_idempotent)
-        except BackendError as error:
-            raise _unreachable(error) from error
+        self.is_silent = False
         observe_command(self.clock, reply)
         return reply
 
-    async def attempt(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run something that is repeated soon in any case; a failure is logged."""
+    @may_run_in_reactor
+    async def ask(self, question: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
+        """Run a command that only reads, and takes no other read concern than local, on any config server.
+
+        Raises:
+            CommandError: as `read`.
+        """
+        await in_own_task()
+        asked = read_after(
+            CatalogRead(db, {**question, "readConcern": {"level": "local"}}),
+            self.clock.time,
+            int(self._read_seconds_max * 1000),
+        )
         try:
-            await work()
+            with trio.fail_after(self._read_seconds_max), _as_command_errors():
+                reply = await self.client.command(*asked, preference=PRIMARY_PREFERRED, is_idempotent=True)
+        except trio.TooSlowError:
+            raise _too_slow() from None
+        self.is_silent = False
+        observe_command(self.clock, reply)
+        return reply
+
+    async def attempt(self, work: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """Run something that is repeated soon in any case; a failure is logged. Returns the result, if any."""
+        try:
+            return await work()
         except (CommandError, BackendError) as error:
             logger.warning("Could not reach the config servers", error=str(error))
+            return None
 
-    async def _find(self, read: CatalogRead, as_of: int) -> list[bytes]:
+    @may_run_in_reactor
+    async def attempt_briefly(
+        self, work: Callable[[], Awaitable[Answer]], patience_seconds: float | None = None
+    ) -> Answer | None:
+        """As `attempt`, for an operation that can do without the result: returns None if that takes long.
+
+        While the config servers are silent, operations do not wait at all.
+
+        Args:
+            work: begins a read, or joins one, which continues when it is not waited for any more.
+            patience_seconds: how long is too long, if not `PATIENCE_SECONDS`.
+        """
+        await in_own_task()
+        with trio.move_on_after(0 if self.is_silent else patience_seconds or PATIENCE_SECONDS):
+            return await self.attempt(work)
+        if not self.is_silent:
+            logger.warning("The config servers do not answer in time, operations continue without them")
+        self.is_silent = True
+        return None
+
+    async def _find(self, read: CatalogRead, as_of: int, preference: ReadPreference) -> list[bytes]:
         """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do."""
         bounded = read_after(read, self.clock.time, int(self._read_seconds_max * 1000), as_of=as_of)
         while True:
             try:
-                return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self.clock))
+                with _as_command_errors():
+                    found = await self.client.find_raw(
+                        *bounded, preference=preference, on_reply=partial(observe_read, self.clock)
+                    )
+                self.is_silent = False
+                return found
             except CommandError as error:
-                if error.code == ErrorCode.MaxTimeMSExpired:
-                    raise _too_slow() from error
                 if error.code not in _SNAPSHOT_GONE:
                     raise
-            except BackendError as error:
-                raise _unreachable(error) from error
             await trio.sleep(_PAUSE_SECONDS)
+
+
+@contextmanager
+def _as_command_errors() -> Iterator[None]:
+    """Turn failures to reach the config servers into errors that can be answered to clients.
+
+    Raises:
+        CommandError: HostUnreachable; NetworkInterfaceExceededTimeLimit.
+    """
+    try:
+        yield
+    except BackendError as error:
+        raise _unreachable(error) from error
+    except CommandError as error:
+        if error.code == ErrorCode.MaxTimeMSExpired:
+            raise _too_slow() from error
+        raise
 
 
 def _too_slow() -> CommandError:

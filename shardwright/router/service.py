@@ -56,6 +56,7 @@ class RouterService:
         self._nursery.start_soon(context.catalog.client.monitor.run)
         self._nursery.start_soon(context.shards.run)
         self._nursery.start_soon(context.signing_keys.run)
+        self._nursery.start_soon(context.log_ins.users.run)
         self._nursery.start_soon(context.cursors.run)
         self._nursery.start_soon(refresh_repeatedly, context)
         self._nursery.start_soon(self._registration.run)
@@ -74,14 +75,20 @@ class RouterService:
         return self._context.shutdown_seconds
 
     def not_ready_reason(self) -> str | None:
-        """The router can serve once it knows the shards, until it shuts down.
+        """The router can serve once it knows the shards and users can log in, until it shuts down.
 
-        It is ready even if the config servers have no primary: operations are still routed by the cache, and a load
-        balancer that removed all routers would cause an outage. There is a metric for it.
+        It is ready even if the config servers have no primary, or do not answer: operations are still routed by the
+        cache, users who have logged in before still can, and a load balancer that removed all routers would cause an
+        outage. There is a metric for it.
         """
-        if self._context.quiesce.has_begun:
+        context = self._context
+        if context.quiesce.has_begun:
             return "shutting down"
-        return None if self._context.shards.is_known else "the shards of the cluster are not known yet"
+        if not context.shards.is_known:
+            return "the shards of the cluster are not known yet"
+        if context.access is not None and not context.access.users.may_log_in:
+            return "no user can log in while the config servers do not answer"
+        return None
 
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""

@@ -10,6 +10,7 @@ from bson.timestamp import Timestamp
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire import rawbson
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -25,6 +26,7 @@ class FakeConfigServers:
         failure: what to raise instead.
         is_silent: there is no answer at all.
         commands: what has been asked.
+        preferences: which members have been asked.
     """
 
     def __init__(self, time: Timestamp) -> None:
@@ -32,17 +34,27 @@ class FakeConfigServers:
         self.failure: Exception | None = None
         self.is_silent = False
         self.commands: list[Mapping[str, Any]] = []
+        self.preferences: list[ReadPreference] = []
 
     async def find_raw(
-        self, _: str, command: Mapping[str, Any], *, on_reply: Callable[[bytes, Mapping[bytes, rawbson.Span]], None]
+        self,
+        _: str,
+        command: Mapping[str, Any],
+        *,
+        preference: ReadPreference,
+        on_reply: Callable[[bytes, Mapping[bytes, rawbson.Span]], None],
     ) -> list[bytes]:
+        self.preferences.append(preference)
         self.commands.append(command)
         await self._fail()
         body = bson.encode({"ok": 1.0, "operationTime": self.time})
         on_reply(body, rawbson.index(body))
         return []
 
-    async def command(self, db: str, command: Mapping[str, Any], *, is_idempotent: bool) -> dict[str, Any]:
+    async def command(
+        self, db: str, command: Mapping[str, Any], *, is_idempotent: bool, preference: ReadPreference = PRIMARY
+    ) -> dict[str, Any]:
+        self.preferences.append(preference)
         self.commands.append({**command, "$db": db, "isIdempotent": is_idempotent})
         await self._fail()
         return {"ok": 1.0, "$configTime": self.time}

@@ -1,5 +1,6 @@
 """Readings of the catalog: as new as what is known, and in bounded time."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,11 +8,14 @@ import trio
 import trio.testing
 from bson.timestamp import Timestamp
 
+from shardwright.config_servers.catalog_client import PATIENCE_SECONDS
+from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED
 from tests.config_servers.fake_config_servers import READ_SECONDS_MAX, FakeConfigServers, client_of
 
 TIME = Timestamp(7, 3)
@@ -112,3 +116,47 @@ def test_a_command_to_servers_that_are_not_there() -> None:
     with pytest.raises(CommandError) as caught:
         trio.run(run)
     assert caught.value.code == ErrorCode.HostUnreachable
+
+
+def test_a_question_may_be_answered_by_any_member_that_has_come_up_to_the_known_time() -> None:
+    servers, clock = FakeConfigServers(TIME), VectorClock()
+    catalog = client_of(servers, clock)
+    trio.run(catalog.read, read_shards())
+    trio.run(catalog.ask, {"usersInfo": 1})
+    assert servers.preferences == [PRIMARY, PRIMARY_PREFERRED]
+    assert servers.commands[-1]["readConcern"] == {"level": "local", "afterClusterTime": TIME}
+
+
+def test_operations_that_can_do_without_the_config_servers_wait_once_until_these_answer() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.is_silent = True
+
+    async def main() -> None:
+        catalog = client_of(servers, VectorClock())
+        async with trio.open_nursery() as nursery:
+            flights: SingleFlight[str, Any] = SingleFlight(nursery)
+            read = partial(flights.run, "shards", lambda: catalog.read(read_shards()))
+            waits = []
+            for _ in range(3):
+                began = trio.current_time()
+                assert await catalog.attempt_briefly(read) is None
+                waits.append(trio.current_time() - began)
+            assert waits == [PATIENCE_SECONDS, 0.0, 0.0]
+            assert len(servers.commands) == 1  # which all of them have waited for
+            servers.is_silent = False
+            await catalog.command({"ping": 1})
+            await trio.sleep(READ_SECONDS_MAX)
+            assert await catalog.attempt_briefly(read) == []
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_operations_do_not_wait_for_config_servers_that_fail() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.failure = CommandError(ErrorCode.Unauthorized, "not authorized")
+
+    async def main() -> None:
+        catalog = client_of(servers, VectorClock())
+        assert await catalog.attempt_briefly(lambda: catalog.read(read_shards())) is None
+
+    trio.run(main)

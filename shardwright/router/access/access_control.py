@@ -8,6 +8,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+import trio
+
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.privileges import CLUSTER, Privileges
 from shardwright.daemon.user_names import UserName, with_owner_of_session
@@ -56,6 +58,7 @@ class AccessControl:
         auth: how the parts of the cluster recognise each other.
         cache_seconds: returns how old a user's description may be.
         seen: whether there has ever been a user.
+        nursery: for reads of users.
 
     Attributes:
         users: the users.
@@ -65,9 +68,14 @@ class AccessControl:
     """
 
     def __init__(
-        self, catalog: CatalogClient, auth: ClusterAuth, cache_seconds: Callable[[], float], seen: AnybodySeen
+        self,
+        catalog: CatalogClient,
+        auth: ClusterAuth,
+        cache_seconds: Callable[[], float],
+        seen: AnybodySeen,
+        nursery: trio.Nursery,
     ) -> None:
-        self.users = UserCache(catalog, cache_seconds, seen)
+        self.users = UserCache(catalog, cache_seconds, seen, nursery)
         self.seen = seen
         self.counts = LogInCounts((WITH_CERTIFICATE, *MECHANISMS))
         self.scram = ScramLogin(self.users, auth, self.counts)

@@ -1,15 +1,22 @@
 """The users that have logged in here, as the config servers last described them.
 
-A description is used for `seconds_max` and then read again, so that changes made elsewhere take effect within that
-time; changes made here empty the cache. If the config servers cannot be read, the old description stays: users must not
-be locked out by an election.
+Operations use a description as long as it is kept. A task reads each again once per `seconds_max`, so that changes made
+elsewhere take effect within that time; after a change made here, the next operation of a user reads it first. If the
+config servers cannot be read, the old description stays: users must not be locked out, nor kept waiting, because a
+config server is away.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Final
 
+import trio
+
 from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.single_flight import SingleFlight
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.account import Account
 from shardwright.router.access.anybody_seen import AnybodySeen
@@ -19,89 +26,109 @@ from shardwright.wire.logger import get_logger
 
 logger = get_logger("router.access")
 
+USERS_MAX: Final = 1000
+"""Users kept; the one that logged in longest ago is forgotten."""
+
 _GOOD_SECONDS: Final = 1.0
-"""How long a description is used without a question to the cache; so long may a shorter `seconds_max` go unnoticed."""
+"""How long a description is used without a question to the cache, and how often the cache looks which are old; so long
+may a shorter `seconds_max` go unnoticed."""
+
+_PROBE_SECONDS: Final = 10.0
+"""How often the config servers are asked for users while none is kept."""
+
+_CHANGED_PATIENCE_SECONDS: Final = 2.0
+"""How long an operation waits for the description of its user after a change made here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptUser:
+    """What one read has shown of a user.
+
+    Attributes:
+        user: what the user may do.
+        account: how the user logs in.
+        generation: of the cache when the read began.
+        read_at: when it began, by `trio.current_time`.
+    """
+
+    user: AuthorizedUser
+    account: Account
+    generation: int
+    read_at: float
 
 
 class UserCache:
-    """The users by name.
+    """The users by name. `run` must be running while it is used.
 
     Args:
         catalog: the config servers.
-        seconds_max: returns how old a description may be.
+        seconds_max: returns how old a description may be while the config servers answer.
         seen: notes when there is anybody.
+        nursery: for reads.
     """
 
-    def __init__(self, catalog: CatalogClient, seconds_max: Callable[[], float], seen: AnybodySeen) -> None:
+    def __init__(
+        self, catalog: CatalogClient, seconds_max: Callable[[], float], seen: AnybodySeen, nursery: trio.Nursery
+    ) -> None:
         self._catalog = catalog
         self._seconds_max = seconds_max
         self._seen = seen
-        self._users: dict[UserName, tuple[AuthorizedUser, float]] = {}
+        self._kept: dict[UserName, _KeptUser] = {}
         self._generation = 0
+        self._reads: SingleFlight[UserName, AuthorizedUser | None] = SingleFlight(nursery)
+        self._account_reads: SingleFlight[UserName, Account] = SingleFlight(nursery)
+        self._has_answer = False
+
+    @property
+    def may_log_in(self) -> bool:
+        """Whether any user can log in: users are kept, or the config servers have answered the latest question."""
+        return bool(self._kept) or self._has_answer
+
+    async def run(self) -> None:
+        """Read users again before they are too old, until cancelled."""
+        backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
+        while True:
+            if await self._refresh():
+                backoff.reset()
+                await trio.sleep(_GOOD_SECONDS if self._kept else min(_PROBE_SECONDS, self._seconds_max()))
+            else:
+                await backoff.pause()
 
     def fresh(self, name: UserName) -> AuthorizedUser | None:
-        """What is known of a user, unless it is too old."""
+        """What is known of a user, unless it was read before a change made here."""
         if name == SYSTEM:
             return SYSTEM_USER
-        user, read_at = self._users.get(name, (None, 0.0))
-        now, too_old_at = monotonic(), read_at + self._seconds_max()
-        if user is None or now >= too_old_at:
+        kept = self._kept.get(name)
+        if kept is None or kept.generation != self._generation:
             return None
-        user.good_until = min(now + _GOOD_SECONDS, too_old_at)
-        return user
+        kept.user.good_until = monotonic() + _GOOD_SECONDS
+        return kept.user
 
     async def find(self, name: UserName) -> AuthorizedUser | None:
-        """A user whose description is not too old; None if there is no such user.
+        """What is known of a user, which is read if that was before a change made here; None if there is no such user.
 
         Raises:
             CommandError: the config servers cannot be read, and nothing is known of the user.
         """
-        user = self.fresh(name)
-        if user is not None:
-            return user
-        try:
-            return await self.read(name)
-        except CommandError as error:
-            if name not in self._users:
-                raise
-            logger.warning("Could not read a user again", error=str(error))
-            return self._users[name][0]
+        return self.fresh(name) or await self._newest(name, _CHANGED_PATIENCE_SECONDS)
 
     async def read(self, name: UserName) -> AuthorizedUser | None:
-        """As `find`, but always from the config servers.
+        """As `find`, but from the config servers, unless they do not answer in time.
 
         Raises:
-            CommandError: they cannot be read.
+            CommandError: as `find`.
         """
-        generation, began = self._generation, monotonic()
-        question = {
-            "usersInfo": [name.to_document()],
-            "showPrivileges": True,
-            "showAuthenticationRestrictions": True,
-        }
-        documents = (await self._catalog.command(question))["users"]
-        former, _ = self._users.pop(name, (None, 0.0))
-        if former is not None:
-            former.good_until = 0.0
-        if not documents:
-            return None
-        self._seen.note()
-        user = AuthorizedUser.from_document(documents[0])
-        if generation == self._generation:  # else it may be as it was before a change
-            self._users[name] = (user, began)
-        return user
+        return await self._newest(name)
 
     async def account_of(self, name: UserName) -> Account:
-        """How a user may log in; never from the cache, so that a changed password counts at once.
+        """How a user may log in, from the config servers if they answer, so that a changed password counts at once.
 
         Raises:
-            CommandError: the config servers cannot be read.
+            CommandError: the config servers cannot be read, and nothing is known of the user.
         """
-        question = {"usersInfo": [name.to_document()], "showCredentials": True}
-        documents = (await self._catalog.command(question))["users"]
-        if documents:
-            self._seen.note()
-        return Account.from_documents(name, documents)
+        read = partial(self._account_reads.run_after_now, name, partial(self._read_account, name))
+        kept = self._kept.get(name)
+        return await read() if kept is None else await self._catalog.attempt_briefly(read) or kept.account
 
     async def was_there_ever_anybody(self) -> bool:
         """Whether this router has seen a user or a role before, or the cluster has one now.
@@ -113,14 +140,82 @@ class UserCache:
             self._seen.note()
         return self._seen.is_true
 
-    async def _is_there_anybody(self) -> bool:
-        if (await self._catalog.command({"usersInfo": {"forAllDBs": True}}))["users"]:
-            return True
-        return bool((await self._catalog.command({"rolesInfo": 1}))["roles"])
-
     def forget(self) -> None:
         """Read everything again when it is next needed, because a user or a role was changed."""
         self._generation += 1
-        for user, _ in self._users.values():
-            user.good_until = 0.0
-        self._users.clear()
+        for kept in self._kept.values():
+            kept.user.good_until = 0.0
+
+    async def _refresh(self) -> bool:
+        """Read the users that will soon be too old, one after the other; returns whether the config servers answer."""
+        if not self._kept:
+            probe = partial(self._account_reads.run, SYSTEM, partial(self._read_account, SYSTEM))
+            self._has_answer = await self._catalog.attempt_briefly(probe) is not None
+            return self._has_answer
+        begun_before = trio.current_time() - self._seconds_max() + _GOOD_SECONDS
+        due = [
+            name
+            for name, kept in self._kept.items()
+            if kept.read_at <= begun_before or kept.generation != self._generation
+        ]
+        for name in due:
+            try:
+                await self._reads.run_after_now(name, partial(self._read, name))
+            except CommandError as error:
+                logger.warning("Could not read a user again", user=name.user, db=name.db, error=str(error))
+                return False
+            except (KeyError, TypeError, ValueError) as error:
+                logger.warning("Could not decode a user", user=name.user, db=name.db, error=repr(error))
+                self._drop(name)
+        return True
+
+    async def _newest(self, name: UserName, patience_seconds: float | None = None) -> AuthorizedUser | None:
+        read: Callable[[], Awaitable[AuthorizedUser | None]]
+        read = partial(self._reads.run_after_now, name, partial(self._read, name))
+        if name not in self._kept:
+            return await read()
+        await self._catalog.attempt_briefly(read, patience_seconds)
+        kept = self._kept.get(name)
+        return None if kept is None else kept.user
+
+    async def _read(self, name: UserName) -> AuthorizedUser | None:
+        generation, began = self._generation, trio.current_time()
+        documents = await self._documents(name, showPrivileges=True, showAuthenticationRestrictions=True)
+        self._drop(name)
+        if not documents:
+            return None
+        user = AuthorizedUser.from_document(documents[0])
+        self._kept[name] = _KeptUser(user, Account.from_documents(name, documents), generation, began)
+        if len(self._kept) > USERS_MAX:
+            self._drop(next(iter(self._kept)))
+        return user
+
+    async def _read_account(self, name: UserName) -> Account:
+        return Account.from_documents(name, await self._documents(name))
+
+    async def _documents(self, name: UserName, **shown: bool) -> list[dict[str, object]]:
+        """The answer about a user: one document with credentials, or none.
+
+        Raises:
+            CommandError: the config servers cannot be read.
+        """
+        question = {"usersInfo": [name.to_document()], "showCredentials": True, **shown}
+        try:
+            documents: list[dict[str, object]] = (await self._catalog.ask(question))["users"]
+        except CommandError:
+            self._has_answer = False
+            raise
+        self._has_answer = True
+        if documents:
+            self._seen.note()
+        return documents
+
+    def _drop(self, name: UserName) -> None:
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            kept.user.good_until = 0.0
+
+    async def _is_there_anybody(self) -> bool:
+        if (await self._catalog.ask({"usersInfo": {"forAllDBs": True}}))["users"]:
+            return True
+        return bool((await self._catalog.ask({"rolesInfo": 1}))["roles"])

@@ -99,7 +99,7 @@ async def _require_sharded(operation: Operation, output: Output) -> None:
     """
     cache = operation.context.routing
     routing = await cache.find(str(output.namespace))
-    if routing is not None and (routing.is_sharded or (await cache.latest(routing)).is_sharded):
+    if routing is not None and (routing.is_sharded or (await cache.latest_if_readable(routing)).is_sharded):
         return
     raise internal_error(
         CommandError(

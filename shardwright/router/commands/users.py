@@ -53,7 +53,9 @@ _NAMING: Final = {"usersInfo": "UserName", "rolesInfo": "RoleName"}
 def _writing(summary: str) -> CommandHandler:
     async def change(operation: Operation) -> Reply:
         try:
-            done = await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
+            command_body = {**_forwarded(operation), "writeConcern": _write_concern(operation)}
+            catalog, db = operation.context.catalog, operation.request.db
+            done = answer_in(await catalog.command(command_body, db, is_idempotent=False))
             if operation.request.name in _CREATING:
                 operation.context.log_ins.seen.note()
             return done
@@ -66,7 +68,7 @@ def _writing(summary: str) -> CommandHandler:
 
 def _reading(summary: str) -> CommandHandler:
     async def read(operation: Operation) -> Reply:
-        return await _on_config_servers(operation, {}, is_idempotent=True)
+        return answer_in(await operation.context.catalog.ask(_forwarded(operation), operation.request.db))
 
     read.__doc__ = summary
     return read
@@ -134,17 +136,15 @@ def _documents_in(request: Request, argument: bytes) -> Iterator[int]:
             yield start
 
 
-async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:
-    """Run the request on the config servers' primary, for the same database.
+def _forwarded(operation: Operation) -> dict[str, Any]:
+    """The request as the config servers get it, for the same database.
 
     Raises:
-        CommandError: BadValue, 40413; HostUnreachable, or the config server's error.
+        CommandError: BadValue, 40413.
     """
     request = operation.request
     _refuse_repeated(request)
-    forwarded = {name: value for name, value in request.document.items() if name not in _NOT_PASSED_ON}
-    reply = await operation.context.catalog.command({**forwarded, **added}, request.db, is_idempotent=is_idempotent)
-    return answer_in(reply)
+    return {name: value for name, value in request.document.items() if name not in _NOT_PASSED_ON}
 
 
 def _write_concern(operation: Operation) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.session_cache import SessionCache
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
+from shardwright.wire.read_preference import PRIMARY_PREFERRED
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.deadlines import Deadlines
@@ -103,12 +104,15 @@ class RouterContext:
         self.pools = ConnectionPools(_handshake, options.pool)
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
-        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
+        self.catalog = CatalogClient(
+            ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds, PRIMARY_PREFERRED
+        )
         self.log_ins = AccessControl(
             self.catalog,
             CLUSTER_AUTH,
             lambda: float(self.parameters["userCacheInvalidationIntervalSecs"]),
             AnybodySeen(shared_directory),
+            nursery,
         )
         self.access = self.log_ins if CLUSTER_AUTH.is_on else None
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
@@ -119,7 +123,7 @@ class RouterContext:
         self.client_times = ClientTimes(
             self.clock,
             self.signer,
-            self.signing_keys.refresh,
+            lambda: self.catalog.attempt_briefly(self.signing_keys.refresh),
             self.parameters["maxAcceptableLogicalClockDriftSecs"],
         )
         self.pools_as_router = ConnectionPools(_handshake_of_router, replace(options.pool, connections_min=0))

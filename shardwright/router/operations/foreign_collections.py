@@ -85,8 +85,11 @@ async def foreign_collections(
         routing = await routing_cache.find(namespace)
         if routing is None:
             continue  # there is nothing to read
-        if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
-            routing = await routing_cache.latest(routing)  # no shard checks that this is still so
+        # No shard checks that this is still so.
+        if is_written and not is_checked_by_shard:
+            routing = await routing_cache.latest(routing)
+        elif not _is_on(routing, shard):
+            routing = await routing_cache.latest_if_readable(routing)
         if not _is_on(routing, shard):
             raise _refusal(routing, shard, is_written=is_written, is_out=is_written and "$out" in pipeline.names)
         found.append(routing)

@@ -52,9 +52,9 @@ async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedS
     found, cache = [], operation.context.routing
     for stage in stages:
         names = Pipeline((stage,)).involved_namespaces(operation.request.db)
+        routings = [routing for name in names if (routing := await cache.find(name)) is not None]
         # No shard would notice that a collection is not sharded any more.
-        routings = [await cache.find(name, is_sharding_confirmed=True) for name in names]
-        found.append(LocatedStage(stage, tuple(routing for routing in routings if routing is not None)))
+        found.append(LocatedStage(stage, tuple([await cache.confirmed_if_sharded(each) for each in routings])))
     return found
 
 

@@ -27,7 +27,6 @@ from shardwright.wire.database_names import check_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 logger = get_logger("router.routing")
@@ -182,7 +181,7 @@ class RoutingCache:
         """
         try:
             routing = await self.collection(namespace)
-            return await self.confirmed_if_sharded(routing) if is_sharding_confirmed else routing
+            return await self.latest(routing) if is_sharding_confirmed and routing.is_sharded else routing
         except CommandError as error:
             if error.code != ErrorCode.NamespaceNotFound:
                 raise
@@ -200,29 +199,18 @@ class RoutingCache:
         """
         namespace, database = routing.namespace, routing.database
         if not routing.is_sharded and database.version is not None:
-            self.forget_database(database.name)
             await self._database_loads.run_after_now(database.name, lambda: self._load_database(database.name))
         return await self._collection_loads.run_after_now(namespace, lambda: self._load_collection(namespace))
 
     @may_run_in_reactor
     async def confirmed_if_sharded(self, routing: CollectionRouting) -> CollectionRouting:
-        """As `latest` if it is sharded, before that becomes the reason for a refusal; otherwise ``routing`` itself.
-
-        Raises:
-            CommandError: as `collection`.
-        """
-        return await self.latest(routing) if routing.is_sharded else routing
+        """As `latest_if_readable` if it is sharded, before that becomes the reason for a refusal."""
+        return await self.latest_if_readable(routing) if routing.is_sharded else routing
 
     @may_run_in_reactor
     async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
-        """As `latest`, but ``routing`` itself while the config servers do not answer."""
-        if self._catalog.client.monitor.select(PRIMARY) is None:
-            return routing
-        try:
-            return await self.latest(routing)
-        except CommandError as error:
-            logger.warning("Could not refresh the routing table", namespace=routing.namespace, error=str(error))
-            return routing
+        """As `latest`, but ``routing`` itself if the config servers do not answer in time."""
+        return await self._catalog.attempt_briefly(lambda: self.latest(routing)) or routing
 
     def invalidate(self, routing: CollectionRouting) -> None:
         """Reload ``routing`` when it is next used, since a shard refused an operation routed by it."""
@@ -281,7 +269,12 @@ class RoutingCache:
             raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
 
     async def _load_database(self, name: str) -> DatabaseRouting:
+        """Read a database, which stays known while it is read, so that operations on it do not wait."""
         entry = await self._catalog.read(read_database(name))
+        known = self.databases.get(name)
+        if entry is not None and known is not None and (known.primary, known.version) == (entry.primary, entry.version):
+            return known
+        self.forget_database(name)
         if entry is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"database {name} not found")
         config_time = self._catalog.clock.time.config_time

@@ -17,7 +17,7 @@ from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -140,7 +140,7 @@ class ShardRegistry:
             CommandError: ShardNotFound, or the config servers did not answer about an unknown shard.
         """
         if self._clock.time.topology_time > self.topology_time:
-            await self._catalog.attempt(self.reload)
+            await self._catalog.attempt_briefly(self.reload)
         return await self.get(shard_id)
 
     @may_run_in_reactor
@@ -176,14 +176,13 @@ class ShardRegistry:
     async def all_ids(self) -> tuple[str, ...]:
         """The names of all shards now in the catalog, in order, without the config servers.
 
-        Without a primary config server, or if it does not answer, the known shards.
+        If the config servers do not answer in time, the known shards.
 
         Raises:
             CommandError: the config servers do not answer, and no shard is known or shards have reported a later
                 change.
         """
-        if self._config.client.monitor.select(PRIMARY) is not None:
-            await self._catalog.attempt(self.reload)
+        await self._catalog.attempt_briefly(self.reload)
         return await self.ids_as_told()
 
     @may_run_in_reactor

@@ -29,6 +29,7 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.errors import BackendError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.read_preference import PRIMARY_PREFERRED
 
 logger = get_logger("shardd.refresh")
 
@@ -175,7 +176,7 @@ class MetadataRefresher:
         await self._sources.recovery_gate.wait_open()
         known = state.last_table or await self._store.load_own_collection(namespace)
         catalog = await self._sources.catalog()
-        return await catalog.read(read_routing(namespace, known))
+        return await catalog.read(read_routing(namespace, known), preference=PRIMARY_PREFERRED)
 
     async def _advance_to(self, time: int) -> None:
         """Advance the clock of a primary's mongod to a packed cluster time, at which something became valid."""
@@ -203,7 +204,7 @@ class MetadataRefresher:
             return await self._store.load_database(state.name, after)
         await self._sources.recovery_gate.wait_open()
         catalog = await self._sources.catalog()
-        entry = await catalog.read(read_database(state.name))
+        entry = await catalog.read(read_database(state.name), preference=PRIMARY_PREFERRED)
         if entry is not None:
             # From the time, change streams know which database of that name an event is about.
             await self._advance_to(pack_timestamp(entry.version.timestamp))

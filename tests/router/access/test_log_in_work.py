@@ -1,18 +1,20 @@
 """What a log-in asks the config servers: the same of everybody, until somebody has proven to know the password."""
 
 import base64
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, cast
 
 import pytest
 import trio
 
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.log_in_counts import LogInCounts
 from shardwright.router.access.login import Login
 from shardwright.router.access.scram_login import ScramLogin
 from shardwright.router.access.user_cache import UserCache
+from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.scram.client import ClientConversation
@@ -27,24 +29,38 @@ ANN: Final = UserName("ann", "admin")
 HERE: Final = ("127.0.0.1", "127.0.0.1")
 
 
-class FakeCatalog:
+class FakeCatalog(CatalogClient):
     """Config servers with one user, who has credentials for SHA-256 alone.
 
     Attributes:
         commands: what they were asked.
-        user_id: of the user.
+        user_id: of the user; None if there is none.
         restrictions: of the user.
+        answers: set while they answer.
+        failure: what they answer instead.
     """
 
     def __init__(self) -> None:
-        self.commands: list[dict[str, Any]] = []
-        self.user_id = b"first"
+        super().__init__(cast("Any", None), VectorClock())
+        self.commands: list[Mapping[str, Any]] = []
+        self.user_id: bytes | None = b"first"
         self.restrictions: list[dict[str, list[str]]] = []
+        self.answers = trio.Event()
+        self.answers.set()
+        self.failure: CommandError | None = None
 
-    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
-        await trio.lowlevel.checkpoint()
-        self.commands.append(command)
-        if command["usersInfo"] != [ANN.to_document()]:
+    async def ask(self, question: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
+        assert db == "admin"
+        self.commands.append(question)
+        answer = self._answer(question)
+        await self.answers.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.is_silent = False
+        return answer
+
+    def _answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        if command["usersInfo"] != [ANN.to_document()] or self.user_id is None:
             return {"users": []}
         described: dict[str, Any] = {**ANN.to_document(), "userId": self.user_id, "roles": []}
         if command.get("showCredentials"):
@@ -57,17 +73,26 @@ class FakeCatalog:
         return {"users": [described]}
 
 
-def scram_login(catalog: FakeCatalog) -> ScramLogin:
+def user_cache(catalog: FakeCatalog, nursery: trio.Nursery, seconds_max: float = 30.0) -> UserCache:
+    return UserCache(catalog, lambda: seconds_max, AnybodySeen(), nursery)
+
+
+def scram_login(users: UserCache) -> ScramLogin:
     auth = ClusterAuth()
     auth.use(None, ("a" * 60,))
-    return ScramLogin(UserCache(cast("Any", catalog), lambda: 30.0, AnybodySeen()), auth, LogInCounts(MECHANISMS))
+    return ScramLogin(users, auth, LogInCounts(MECHANISMS))
 
 
 def run(body: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> list[dict[str, Any]]:
     """Run something with config servers; returns what these were asked, with the same name for all users."""
-    catalog = FakeCatalog()
-    trio.run(body, catalog, scram_login(catalog), Login(), *arguments)
-    return [{**command, "usersInfo": "the user"} for command in catalog.commands]
+
+    async def main() -> list[Mapping[str, Any]]:
+        catalog = FakeCatalog()
+        async with trio.open_nursery() as nursery:
+            await body(catalog, scram_login(user_cache(catalog, nursery)), Login(), *arguments)
+        return catalog.commands
+
+    return [{**command, "usersInfo": "the user"} for command in trio.run(main)]
 
 
 async def start(scram: ScramLogin, login: Login, user: str, mechanism: Mechanism, **options: Any) -> bytes:  # noqa: ANN401
@@ -112,8 +137,8 @@ def test_what_a_user_may_do_is_read_when_the_password_is_proven() -> None:
         assert (await scram.go_on(login, 1, proof, HERE))[1]
         assert login.user == ANN
 
-    privileges = {"usersInfo": "the user", "showPrivileges": True, "showAuthenticationRestrictions": True}
-    assert run(log_in) == [{"usersInfo": "the user", "showCredentials": True}, privileges]
+    credentials = {"usersInfo": "the user", "showCredentials": True}
+    assert run(log_in) == [credentials, {**credentials, "showPrivileges": True, "showAuthenticationRestrictions": True}]
 
 
 @pytest.mark.parametrize(

@@ -1,49 +1,169 @@
-"""How long a description of a user is used without a question to the cache."""
+"""How long a description of a user is used, and what happens while the config servers do not answer."""
 
-from time import monotonic
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
+import trio.testing
 
-from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.user_cache import UserCache
-from tests.router.access.test_log_in_work import ANN, FakeCatalog
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from tests.router.access.test_log_in_work import ANN, KEYS, FakeCatalog, user_cache
+
+INTERVAL: Final = 30.0
+UNREACHABLE: Final = CommandError(ErrorCode.HostUnreachable, "the config servers are not reachable")
 
 
-def cache(catalog: FakeCatalog, seconds_max: float) -> UserCache:
-    return UserCache(cast("Any", catalog), lambda: seconds_max, AnybodySeen())
+def run(body: Callable[[FakeCatalog, UserCache, trio.Nursery], Awaitable[None]]) -> None:
+    """Run a test with config servers, a cache, and a nursery that ends with it; the time jumps."""
+
+    async def main() -> None:
+        catalog = FakeCatalog()
+        async with trio.open_nursery() as nursery:
+            await body(catalog, user_cache(catalog, nursery, INTERVAL), nursery)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_a_description_is_good_for_a_moment() -> None:
-    users = cache(FakeCatalog(), 30.0)
-    user = trio.run(users.read, ANN)
-    assert user is not None
-    assert user.good_until == 0.0
-    assert users.fresh(ANN) is user
-    assert monotonic() < user.good_until <= monotonic() + 1.0
+    async def read(_: FakeCatalog, users: UserCache, __: trio.Nursery) -> None:
+        user = await users.read(ANN)
+        assert user is not None
+        assert user.good_until == 0.0
+        assert users.fresh(ANN) is user
+        assert user.good_until > 0.0
+
+    run(read)
 
 
-def test_it_is_not_good_for_longer_than_it_may_be_used() -> None:
-    users = cache(FakeCatalog(), 0.5)
-    began = monotonic()
-    user = trio.run(users.read, ANN)
-    read = monotonic()
-    assert users.fresh(ANN) is user is not None
-    assert began + 0.5 <= user.good_until <= read + 0.5
+def test_it_is_read_again_after_a_change_made_here() -> None:
+    async def change(catalog: FakeCatalog, users: UserCache, _: trio.Nursery) -> None:
+        user = await users.find(ANN)
+        assert users.fresh(ANN) is user is not None
+        users.forget()
+        assert (user.good_until, users.fresh(ANN)) == (0.0, None)
+        catalog.user_id = b"later"
+        later = await users.find(ANN)
+        assert later is not None
+        assert later.user_id == b"later"
+        catalog.user_id = None
+        users.forget()
+        assert await users.find(ANN) is None
+
+    run(change)
 
 
-def test_it_is_not_good_any_more_when_users_have_changed() -> None:
-    users = cache(FakeCatalog(), 30.0)
-    user = trio.run(users.find, ANN)
-    assert users.fresh(ANN) is user is not None
-    users.forget()
-    assert user.good_until == 0.0
+def test_what_was_being_read_during_a_change_is_read_again() -> None:
+    async def change(catalog: FakeCatalog, users: UserCache, nursery: trio.Nursery) -> None:
+        catalog.answers = trio.Event()
+        nursery.start_soon(users.find, ANN)
+        await trio.testing.wait_all_tasks_blocked()
+        users.forget()
+        catalog.answers.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert users.fresh(ANN) is None
+
+    run(change)
 
 
 def test_it_is_not_good_any_more_when_there_is_a_newer_one() -> None:
-    users = cache(FakeCatalog(), 30.0)
-    user = trio.run(users.find, ANN)
-    assert users.fresh(ANN) is user is not None
-    newer = trio.run(users.read, ANN)
-    assert users.fresh(ANN) is newer is not user
-    assert user.good_until == 0.0
+    async def read_twice(_: FakeCatalog, users: UserCache, __: trio.Nursery) -> None:
+        user = await users.find(ANN)
+        assert users.fresh(ANN) is user is not None
+        newer = await users.read(ANN)
+        assert users.fresh(ANN) is newer is not user
+        assert user.good_until == 0.0
+
+    run(read_twice)
+
+
+def test_a_change_made_elsewhere_counts_within_the_interval_without_a_wait() -> None:
+    async def change(catalog: FakeCatalog, users: UserCache, nursery: trio.Nursery) -> None:
+        nursery.start_soon(users.run)
+        await users.find(ANN)
+        catalog.user_id = b"later"
+        await trio.sleep(INTERVAL)
+        later = users.fresh(ANN)
+        assert later is not None
+        assert later.user_id == b"later"
+        catalog.user_id = None
+        await trio.sleep(INTERVAL)
+        assert users.fresh(ANN) is None
+
+    run(change)
+
+
+def test_an_old_description_is_used_while_the_config_servers_are_silent_and_read_when_they_answer() -> None:
+    async def silence(catalog: FakeCatalog, users: UserCache, nursery: trio.Nursery) -> None:
+        nursery.start_soon(users.run)
+        user = await users.find(ANN)
+        catalog.answers = trio.Event()
+        began = trio.current_time()
+        await trio.sleep(10 * INTERVAL)
+        asked = len(catalog.commands)
+        assert trio.current_time() == began + 10 * INTERVAL
+        assert users.fresh(ANN) is user
+        users.forget()
+        assert await users.find(ANN) is user
+        assert trio.current_time() - began <= 10 * INTERVAL + 2
+        waited_until = trio.current_time()
+        assert await users.find(ANN) is user
+        account = await users.account_of(ANN)
+        assert await users.read(ANN) is user
+        assert trio.current_time() == waited_until  # only the first operation has waited
+        assert [each.server_key for each in next(iter(account.credentials.values()))] == [KEYS.server]
+        assert len(catalog.commands) <= asked + 2  # of the many operations, and they wait for the same answer
+        catalog.user_id = b"later"
+        catalog.answers.set()
+        await trio.sleep(INTERVAL)
+        later = users.fresh(ANN)
+        assert later is not None
+        assert later.user_id == b"later"
+
+    run(silence)
+
+
+def test_a_user_of_whom_nothing_is_known_waits_for_the_config_servers() -> None:
+    async def silence(catalog: FakeCatalog, users: UserCache, _: trio.Nursery) -> None:
+        catalog.answers = trio.Event()
+        with trio.move_on_after(INTERVAL) as wait:
+            await users.account_of(ANN)
+        assert wait.cancelled_caught
+
+    run(silence)
+
+
+def test_users_can_log_in_if_they_are_known_or_can_be_read() -> None:
+    async def log_in(catalog: FakeCatalog, users: UserCache, nursery: trio.Nursery) -> None:
+        catalog.failure = UNREACHABLE
+        nursery.start_soon(users.run)
+        await trio.sleep(INTERVAL)
+        assert not users.may_log_in
+        catalog.failure = None
+        await trio.sleep(INTERVAL)
+        assert users.may_log_in  # though no user is known
+        catalog.failure = UNREACHABLE
+        await trio.sleep(INTERVAL)
+        assert not users.may_log_in
+        catalog.failure = None
+        await users.read(ANN)
+        catalog.failure = UNREACHABLE
+        await trio.sleep(INTERVAL)
+        assert users.may_log_in
+
+    run(log_in)
+
+
+def test_a_user_that_cannot_be_decoded_does_not_keep_others_from_being_read() -> None:
+    async def read(catalog: FakeCatalog, users: UserCache, nursery: trio.Nursery) -> None:
+        nursery.start_soon(users.run)
+        await users.find(ANN)
+        catalog.restrictions = [None]  # type: ignore[list-item]
+        await trio.sleep(INTERVAL)
+        catalog.restrictions = []
+        await trio.sleep(INTERVAL)
+        assert await users.find(ANN) is not None
+
+    run(read)
