@@ -280,6 +280,17 @@ def _documents(value: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401 - wha
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
+def _merge_needs(request: Request) -> Needs:
+    """Changing users and roles of all databases, and reading the collections they come from."""
+    actions = ["createUser", "createRole", "grantRole", "revokeRole"]
+    if request.get(b"drop"):
+        actions += ["dropUser", "dropRole"]
+    yield from (Need(action, ANY) for action in actions)
+    for name in (b"tempUsersCollection", b"tempRolesCollection"):
+        if request.get(name):
+            yield Need("find", _full(request, name))
+
+
 def _resource_of(document: Any) -> Resource:  # noqa: ANN401 - whatever a client sent
     """Where a privilege is granted: on its database; on all if it is on more than one, or on buckets."""
     is_of_one = isinstance(document, Mapping) and "system_buckets" not in document
@@ -410,8 +421,6 @@ TABLE: Final[dict[str, Row]] = {
     "revokePrivilegesFromRole": _revoking,
     "usersInfo": _users_info,
     "rolesInfo": _roles_info,
-    "_mergeAuthzCollections": lambda _: [
-        Need(action, ANY) for action in ("createUser", "createRole", "grantRole", "revokeRole", "find")
-    ],
+    "_mergeAuthzCollections": _merge_needs,
 }
 """By the name of the command, without aliases."""

@@ -1,5 +1,7 @@
 """``drop``: collections, sharded or not, and views."""
 
+from typing import Final
+
 from bson.binary import Binary
 
 from shardwright.router.commands.command_registry import command
@@ -13,12 +15,20 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
+TEMPORARY_COLLECTIONS: Final = frozenset({"admin.tempusers", "admin.temproles"})
+"""Into which mongorestore puts users and roles, for ``_mergeAuthzCollections``. It drops them before and after.
+
+A mongos refuses that, so that users can be restored through it only once.
+"""
+
 
 @command("drop", api_versions=("1",), supports_write_concern=True, arguments=("collectionUUID",))
 async def drop(operation: Operation) -> Reply:
     """Drops a collection wherever it is; one that does not exist is fine."""
     namespace, request = operation.namespace, operation.request
     Arguments.of(request).refuse_unknown({b"drop", b"collectionUUID"})
+    if namespace in TEMPORARY_COLLECTIONS:
+        return (await send_to_primary_shard(operation, request.db, may_repeat=True)).for_client()
     if request.db in ("config", "admin"):
         raise CommandError(
             ErrorCode.IllegalOperation, f"Cannot drop collection in '{request.db}' database in sharded cluster"

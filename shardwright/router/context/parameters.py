@@ -82,6 +82,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     _REDACT: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
     _CLUSTER_AUTH_MODE: Parameter(UNDEFINED, _next_mode),
+    "authSchemaVersion": Parameter(5),
     "authenticationMechanisms": Parameter(["MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256"]),
     "maxBSONDepth": Parameter(200),
     "localLogicalSessionTimeoutMinutes": Parameter(LOGICAL_SESSION_TIMEOUT_MINUTES, parse=_parse_positive),
