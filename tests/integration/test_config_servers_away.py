@@ -209,6 +209,7 @@ def test_a_router_to_which_no_user_can_log_in_is_not_ready(cluster: FaultCluster
     def readiness(router: int) -> int:
         return http_get(cluster.running.metrics[f"router.{router}"], "/readyz")[0]
 
+    cluster.running.restart("router.1")  # so that no user has logged in at it
     with client_in_the_name_of(cluster, "clerk"), away(cluster, "all"):
         wanted = HTTPStatus.SERVICE_UNAVAILABLE if is_closed(cluster) else HTTPStatus.OK
         eventually(lambda: readiness(1) == wanted, what="the router that knows no user is not ready")

@@ -1,8 +1,8 @@
 """The users that have logged in here, as the config servers last described them.
 
-Operations use a description as long as it is kept. A task reads each again once per `seconds_max`, so that changes made
-elsewhere take effect within that time; after a change made here, the next operation of a user reads it first. If the
-config servers cannot be read, the old description stays: users must not be locked out, nor kept waiting, because a
+A description is used for `seconds_max`, so that changes made elsewhere take effect within that time. A task reads those
+in use again before that; others, and all after a change made here, are read again by the next operation of the user. If
+the config servers cannot be read, the old description stays: users must not be locked out, nor kept waiting, because a
 config server is away.
 """
 
@@ -30,14 +30,14 @@ USERS_MAX: Final = 1000
 """Users kept; the one that logged in longest ago is forgotten."""
 
 _GOOD_SECONDS: Final = 1.0
-"""How long a description is used without a question to the cache, and how often the cache looks which are old; so long
-may a shorter `seconds_max` go unnoticed."""
+"""How long a description is used without a question to the cache; so long may a shorter `seconds_max` go unnoticed.
+Descriptions are read again that much earlier than they have to be."""
 
 _PROBE_SECONDS: Final = 10.0
 """How often the config servers are asked for users while none is kept."""
 
-_CHANGED_PATIENCE_SECONDS: Final = 2.0
-"""How long an operation waits for the description of its user after a change made here."""
+_OUTDATED_PATIENCE_SECONDS: Final = 2.0
+"""How long an operation waits for the description of its user if that is outdated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,27 @@ class UserCache:
                 await backoff.pause()
 
     def fresh(self, name: UserName) -> AuthorizedUser | None:
-        """What is known of a user, unless it was read before a change made here."""
+        """What is known of a user, unless it is outdated."""
         if name == SYSTEM:
             return SYSTEM_USER
         kept = self._kept.get(name)
-        if kept is None or kept.generation != self._generation:
+        if kept is None or self._is_outdated(kept, self._seconds_max()):
             return None
         kept.user.good_until = monotonic() + _GOOD_SECONDS
         return kept.user
 
     async def find(self, name: UserName) -> AuthorizedUser | None:
-        """What is known of a user, which is read if that was before a change made here; None if there is no such user.
+        """What is known of a user, which is read first if that is outdated; None if there is no such user.
 
         Raises:
             CommandError: the config servers cannot be read, and nothing is known of the user.
         """
-        return self.fresh(name) or await self._newest(name, _CHANGED_PATIENCE_SECONDS)
+        user = self.fresh(name)
+        if user is None:
+            user = await self._newest(name, _OUTDATED_PATIENCE_SECONDS)
+            if user is not None and self._catalog.is_silent:
+                user.good_until = monotonic() + _GOOD_SECONDS  # the next operations need not try
+        return user
 
     async def read(self, name: UserName) -> AuthorizedUser | None:
         """As `find`, but from the config servers, unless they do not answer in time.
@@ -147,18 +152,18 @@ class UserCache:
             kept.user.good_until = 0.0
 
     async def _refresh(self) -> bool:
-        """Read the users that will soon be too old, one after the other; returns whether the config servers answer."""
+        """Read the users in use that will soon be outdated, one after the other.
+
+        Returns:
+            Whether the config servers answer, as far as they were asked.
+        """
         if not self._kept:
             probe = partial(self._account_reads.run, SYSTEM, partial(self._read_account, SYSTEM))
             self._has_answer = await self._catalog.attempt_briefly(probe) is not None
             return self._has_answer
-        begun_before = trio.current_time() - self._seconds_max() + _GOOD_SECONDS
-        due = [
-            name
-            for name, kept in self._kept.items()
-            if kept.read_at <= begun_before or kept.generation != self._generation
-        ]
-        for name in due:
+        seconds_max = self._seconds_max() - _GOOD_SECONDS
+        used = [(name, kept) for name, kept in self._kept.items() if kept.user.good_until]
+        for name in [name for name, kept in used if self._is_outdated(kept, seconds_max)]:
             try:
                 await self._reads.run_after_now(name, partial(self._read, name))
             except CommandError as error:
@@ -209,6 +214,9 @@ class UserCache:
         if documents:
             self._seen.note()
         return documents
+
+    def _is_outdated(self, kept: _KeptUser, seconds_max: float) -> bool:
+        return kept.generation != self._generation or trio.current_time() - kept.read_at >= seconds_max
 
     def _drop(self, name: UserName) -> None:
         kept = self._kept.pop(name, None)
