@@ -11,9 +11,13 @@ from time import time
 from shardwright.sharding.clock import CLUSTER_TIME, VectorClock
 from shardwright.sharding.received_time import DUMMY_KEY_ID, ReceivedTime
 from shardwright.sharding.time_signer import TimeSigner
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import Span
 from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+logger = get_logger("router.clock")
 
 
 class ClientTimes:
@@ -22,7 +26,7 @@ class ClientTimes:
     Args:
         clock: of the router.
         signer: has the keys of the cluster.
-        refresh_keys: reads them again, if the config servers answer in time.
+        refresh_keys: reads them again.
         drift_seconds_max: ``maxAcceptableLogicalClockDriftSecs``.
         wall_clock: returns the seconds since 1970.
     """
@@ -88,6 +92,9 @@ class ClientTimes:
 
     @may_run_in_reactor
     async def look_up_keys(self) -> None:
-        """Read the keys again, if the config servers answer in time."""
+        """Read the keys again, if the config servers answer."""
         await in_own_task()
-        await self._refresh_keys()
+        try:
+            await self._refresh_keys()
+        except CommandError as error:
+            logger.warning("Could not read the signing keys", error=str(error))

@@ -16,7 +16,7 @@ LOGGERS: Final[Mapping[str, tuple[str, ...]]] = {
     "network": ("daemon.http", "daemon.tls", "wire.monitor", "wire.reactor", "wire.server"),
     "network.connectionPool": ("wire.abandoned", "wire.newcomers", "wire.pools"),
     "query": ("router.change_streams", "router.cursors", "wire.cursor"),
-    "sharding": ("config_servers", "router.oplogs", "router.shards"),
+    "sharding": ("config_servers", "router.clock", "router.oplogs", "router.shards"),
     "sharding.shardingCatalogRefresh": ("router.routing",),
 }
 """The loggers of each component; all others have the default verbosity."""

@@ -123,7 +123,7 @@ class RouterContext:
         self.client_times = ClientTimes(
             self.clock,
             self.signer,
-            lambda: self.catalog.attempt_briefly(self.signing_keys.refresh),
+            self.signing_keys.refresh,
             self.parameters["maxAcceptableLogicalClockDriftSecs"],
         )
         self.pools_as_router = ConnectionPools(_handshake_of_router, replace(options.pool, connections_min=0))

@@ -52,7 +52,7 @@ class Router:
     async def _refresh(self) -> None:
         self.refreshes += 1
         if not self._answers:
-            return
+            raise CommandError(ErrorCode.HostUnreachable, "no config servers")
         self.signer.keys = SigningKeys([KEY, NEXT_KEY])
 
     def receive(self, time: Timestamp, signature: dict[str, Any], user: User | None = None) -> Request:

@@ -18,6 +18,7 @@ from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.read_preference import ReadPreference
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +46,7 @@ class FakeSources:
     async def catalog(self) -> Catalog:
         return cast("Catalog", self)
 
-    async def read(self, _: object) -> None:
+    async def read(self, _: object, *, preference: ReadPreference) -> None:
         self.reads += 1
         await self.may_go_on.wait()
 
