@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
 
+from bson.decimal128 import Decimal128
+
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.document_fields import optional, required
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import DATE, OBJECT, element, encode_document, find, from_elements
+from shardwright.wire.rawbson import DATE, OBJECT, decode_document, element, encode_document, find, from_elements, spans
 
 BUCKETS_PREFIX: Final = "system.buckets."
 IS_TIME_SERIES_NAMESPACE: Final = b"isTimeseriesNamespace"
@@ -27,6 +29,14 @@ META: Final = "meta"
 
 _CONTROL_MIN: Final = "control.min."
 _CONTROL_MAX: Final = "control.max."
+_DATA: Final = "data."
+
+_NOT_A_KEY: Final = frozenset({b"$hint", b"$natural"})
+"""What a hint that is not the key of an index begins with."""
+
+_POSITIONS: Final = "2dsphere"
+_BUCKETED_POSITIONS: Final = "2dsphere_bucket"
+"""The kind of an index of positions, and that of the index of buckets with all positions of their measurements."""
 
 _HOUR_SECONDS: Final = 3600
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
@@ -136,33 +146,61 @@ class TimeSeriesFields:
         way = key[name]
         if name != self.time_field:
             yield self.renamed(name) or name, way
-        elif isinstance(way, bool) or not isinstance(way, int | float):
-            raise CommandError(
-                ErrorCode.BadValue,
-                f"Invalid index spec for time-series collection: {document_text(encode_document(key))}. Indexes on the "
-                "time field must be ascending or descending (numbers only): "
-                f"{document_text(encode_document({name: way}))[2:-2]}",
-            )
+        elif (number := _number(way)) is None:
+            raise self._invalid_index(key, name)
         else:
-            if way < 0:  # refused as a shard key, with this text
+            if not number >= 0:  # refused as a shard key, with this text
                 yield _CONTROL_MAX + name, way
             yield _CONTROL_MIN + name, way
 
     def buckets_index_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
         """The key of the index of buckets for a key of an index of measurements.
 
-        Metadata keep their direction. Of every other field buckets have the least and the greatest value, and are
-        ordered by the one that the direction begins with.
+        Metadata keep their direction or kind. Of every other field buckets have the least and the greatest value, and
+        are ordered by the one that the direction begins with; of positions they have all.
+
+        Raises:
+            CommandError: BadValue, measurements have no such index.
         """
+        if not key:
+            raise CommandError(ErrorCode.BadValue, "Empty object is not a valid index spec")
         found: dict[str, Any] = {}
         for name, way in key.items():
             if (renamed := self.renamed(name)) is not None:
                 found[renamed] = way
-            elif isinstance(way, int | float) and way < 0:
-                found |= {_CONTROL_MAX + name: way, _CONTROL_MIN + name: way}
+            elif (number := _number(way)) is not None:
+                bounds = (_CONTROL_MIN, _CONTROL_MAX) if number >= 0 else (_CONTROL_MAX, _CONTROL_MIN)
+                found |= {bound + name: way for bound in bounds}
+            elif way == _POSITIONS and name != self.time_field:
+                found[_DATA + name] = _BUCKETED_POSITIONS
             else:
-                found |= {_CONTROL_MIN + name: way, _CONTROL_MAX + name: way}
+                raise self._invalid_index(key, name)
         return found
+
+    def buckets_hint(self, hint: bytes) -> bytes:
+        """The raw hint for buckets of a raw hint for measurements.
+
+        An index is named, or hinted ``$natural``, in the same way.
+
+        Raises:
+            CommandError: BadValue, measurements have no index with such a key.
+        """
+        first = next(spans(hint), None)
+        if first is None or first[0] in _NOT_A_KEY:
+            return hint
+        return encode_document(self.buckets_index_key(decode_document(hint)))
+
+    def _invalid_index(self, key: Mapping[str, Any], name: str) -> CommandError:
+        allowed = (
+            "the time field must be ascending or descending (numbers only)"
+            if name == self.time_field
+            else "measurement fields must be ascending or descending (numbers only), or '2dsphere'"
+        )
+        return CommandError(
+            ErrorCode.BadValue,
+            f"Invalid index spec for time-series collection: {document_text(encode_document(key))}. Indexes on "
+            f"{allowed}: {document_text(encode_document({name: key[name]}))[2:-2]}",
+        )
 
     def renamed(self, name: str) -> str | None:
         """The field of buckets for the metadata or a field of it; None for all other fields of measurements."""
@@ -196,6 +234,13 @@ class TimeSeriesFields:
         if meta is not None:
             elements += element(META.encode(), meta[0], measurement[meta[2] : meta[3]])
         return from_elements(elements)
+
+
+def _number(way: object) -> float | None:
+    """The number that a field of an index key has; None if it has none."""
+    if isinstance(way, Decimal128):
+        return float(way.to_decimal())
+    return way if isinstance(way, int | float) and not isinstance(way, bool) else None
 
 
 def is_coarser(granularity: str, other: str) -> bool:

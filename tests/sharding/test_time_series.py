@@ -63,6 +63,45 @@ def test_keys_without_metadata() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ({"sensor.id": 1, "at": -1}, {"meta.id": 1, "control.max.at": -1, "control.min.at": -1}),
+        ({"sensor": "hashed", "value": 1.0}, {"meta": "hashed", "control.min.value": 1.0, "control.max.value": 1.0}),
+        ({"sensor.loc": "2dsphere", "spot": "2dsphere"}, {"meta.loc": "2dsphere", "data.spot": "2dsphere_bucket"}),
+        ({"meta": 1}, {"control.min.meta": 1, "control.max.meta": 1}),
+        ({"$natural": -1}, {"$natural": -1}),
+        ({"$hint": "by_time"}, {"$hint": "by_time"}),
+        ({}, {}),
+    ],
+)
+def test_hints_for_buckets(key: dict[str, Any], expected: dict[str, Any]) -> None:
+    hint = bson.decode(FIELDS.buckets_hint(bson.encode(key)))
+    assert list(hint.items()) == list(expected.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "which"),
+    [
+        ({"at": "text"}, 'the time field must be ascending or descending (numbers only): at: "text"'),
+        ({"at": True}, "the time field must be ascending or descending (numbers only): at: true"),
+        *(
+            (
+                {"value": way},
+                "measurement fields must be ascending or descending (numbers only), or '2dsphere': "
+                + f'value: "{way}"',
+            )
+            for way in ("2d", "hashed")
+        ),
+    ],
+)
+def test_keys_of_no_index(key: dict[str, Any], which: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        FIELDS.buckets_index_key(key)
+    assert refused.value.code == ErrorCode.BadValue
+    assert refused.value.message.endswith(f". Indexes on {which}")
+
+
+@pytest.mark.parametrize(
     ("granularity", "begins", "span_seconds"),
     [
         ("seconds", TIME.replace(second=0, microsecond=0), 3600),

@@ -145,7 +145,7 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
         time_series = await sharded_time_series(shard.context, namespace)
         if time_series is None:
             return namespace, {"collModRequest": fields}
-        return namespace.buckets, {"collModRequest": change_of_buckets(time_series, fields)}
+        return namespace.buckets, {"collModRequest": change_of_buckets(time_series, namespace, fields)}
 
     return await _coordinate_meant(shard, request, ModifyCollection, meant)
 

@@ -5,12 +5,14 @@ from typing import Any, Final
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields, is_coarser
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.rawbson import encode_document
 
 _NOT_TIME_SERIES: Final = 6159000
 _OTHER_OPTIONS: Final = 5731500
@@ -80,17 +82,27 @@ async def sharded_time_series(context: ShardContext, namespace: Namespace) -> Ti
     return None if table is None else table.collection.time_series
 
 
-def change_of_buckets(fields: TimeSeriesFields, change: Mapping[str, Any]) -> dict[str, Any]:
+def change_of_buckets(fields: TimeSeriesFields, namespace: Namespace, change: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a ``collMod`` of measurements, as those of one of their buckets.
 
     Args:
         fields: how measurements are made into buckets.
+        namespace: the time-series collection.
         change: the fields of the request that say what to change.
+
+    Raises:
+        CommandError: IndexNotFound, measurements have no index with such a key.
     """
     changed = dict(change)
     index = change.get("index")
     if isinstance(index, Mapping) and isinstance(key := index.get("keyPattern"), Mapping):
-        changed["index"] = {**index, "keyPattern": fields.buckets_index_key(key)}
+        try:
+            changed["index"] = {**index, "keyPattern": fields.buckets_index_key(key)}
+        except CommandError as error:
+            command = document_text(encode_document({"collMod": namespace.collection, **change}))
+            raise CommandError(
+                ErrorCode.IndexNotFound, f"{error.code_name}: {error.message} Command request: {command}"
+            ) from error
     return changed
 
 

@@ -62,7 +62,8 @@ class ResolvedView:
         collation: the view's collation, raw.
         involved: all namespaces that a read of the view involves, except the view itself: those below it, and those
             that the stages name.
-        time_series: the options of a time-series collection if it is one itself; None for views.
+        time_series: the options of the time-series collection that it is, or that is below it; None if there is none.
+        is_time_series: whether it is that collection itself.
     """
 
     on: Namespace
@@ -70,12 +71,15 @@ class ResolvedView:
     collation: bytes
     involved: tuple[str, ...]
     time_series: Mapping[str, Any] | None = None
+    is_time_series: bool = False
 
     def error(self) -> CommandError:
         """CommandOnShardedViewNotSupportedOnMongod, which gives the router the resolved view."""
-        own: dict[str, Any] = {"collation": raw_document(self.collation)}
-        if self.time_series is not None:  # reads may have any collation, and the default is that of the buckets
-            own = {"timeseriesOptions": dict(self.time_series), "timeseriesMayContainMixedData": False}
+        own: dict[str, Any] = {}
+        if not self.is_time_series:  # else reads may have any collation, and the default is that of the buckets
+            own["collation"] = raw_document(self.collation)
+        if self.time_series is not None:
+            own |= {"timeseriesOptions": dict(self.time_series), "timeseriesMayContainMixedData": False}
         return CommandError(
             ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
             "Resolved views on sharded collections must be executed by mongos",
@@ -127,7 +131,10 @@ class Views:
             view = await self._definition(view.on)
         if top is None:
             return None
-        return ResolvedView(below.on, tuple(pipeline), top.collation, tuple(involved), top.time_series)
+        is_time_series = top.time_series is not None
+        return ResolvedView(
+            below.on, tuple(pipeline), top.collation, tuple(involved), below.time_series, is_time_series
+        )
 
     async def check_collation(self, namespace: Namespace, collation: Mapping[str, Any]) -> None:
         """Refuse a read with a collation other than the view's; mongod itself compares them.

@@ -199,7 +199,7 @@ class InvolvementFinder:
         found: dict[str, InvolvedNamespace] = {}
         view = await self._view(state)
         if request.name in _ON_BUCKETS:
-            if view is not None and view.time_series is not None:
+            if view is not None and view.is_time_series:
                 is_written = request.name in _WRITES_TO_BUCKETS
                 await self._add(found, str(view.on), is_written=is_written, is_addressed=True)
             return Involvement(tuple(found.values()), generation)

@@ -9,6 +9,7 @@ from typing import Final
 
 from shardwright.sharding.targeting.bucket_filters import meta_filter
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
+from shardwright.wire.errors import CommandError
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -64,6 +65,12 @@ def _statement(statement: bytes, fields: TimeSeriesFields) -> bytes | None:
     if translated is None:
         return None
     statement = with_value(statement, query, translated)
+    hint = find(statement, b"hint")
+    if hint is not None and hint[0] == OBJECT:
+        try:
+            statement = with_value(statement, hint, fields.buckets_hint(statement[hint[2] : hint[3]]))
+        except CommandError:
+            return None
     update = find(statement, b"u")
     if update is None:
         return statement
