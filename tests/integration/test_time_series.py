@@ -86,6 +86,21 @@ def test_reads(series: Documents) -> None:
     assert [len(each["found"]) for each in joined.aggregate([{"$lookup": lookup}])] == [10]
 
 
+def test_sorts_by_metadata(series: Documents) -> None:
+    """The shards sort buckets, or else keep the order of the measurements."""
+
+    def sensors(*stages: Document) -> list[int]:
+        return [each["sensor"] for each in series.aggregate([*stages, {"$sort": {"sensor": -1}}])]
+
+    in_order = [number for number in range(9, -1, -1) for _ in range(10)]
+    assert sensors() == sensors({"$project": {"sensor": 1}}) == sensors({"$match": {"value": {"$gte": 0}}}) == in_order
+    assert [each["sensor"] for each in series.find({"sensor": {"$lt": 8}}).sort("sensor", -1).skip(8).limit(4)] == [
+        *(7, 7, 6, 6)
+    ]
+    assert sorted(series.find({"sensor": 7}).sort("sensor").explain()["shards"]) == [UPPER]
+    assert sorted(series.find({"sensor": {"$gte": 4}}).sort("sensor").explain()["shards"]) == [LOWER, UPPER]
+
+
 def test_targeting_by_metadata_and_time(database: Database[Document]) -> None:
     series = shard_series(database, SON([("sensor", 1), ("at", 1)]), SON([("meta", 1), ("control.min.at", at(36_000))]))
     series.insert_many([{"at": at(3600 * hour), "sensor": sensor} for hour in range(20) for sensor in (0, 1, 2)])
@@ -196,6 +211,12 @@ def test_an_index_is_hidden_by_its_key_in_terms_of_measurements(series: Document
         reply = series.database.command("collMod", "series", index={"keyPattern": key, "hidden": hidden})
         answers = [(each["hidden_old"], each["hidden_new"]) for each in reply["raw"].values()]
         assert answers == [(not hidden, hidden)] * 2
+    series.create_index([("place", "2dsphere")])
+    reply = series.database.command("collMod", "series", index={"keyPattern": {"place": "2dsphere"}, "hidden": True})
+    assert [each["hidden_new"] for each in reply["raw"].values()] == [True] * 2
+    with pytest.raises(OperationFailure, match=r'measurement fields .*: place: "text" Command request: \{ col') as no:
+        series.database.command("collMod", "series", index={"keyPattern": {"place": "text"}, "hidden": True})
+    assert no.value.code == ErrorCode.IndexNotFound
     with pytest.raises(OperationFailure, match=r"control\.min\.meta: 1, control\.max\.meta: 1"):
         series.database.command("collMod", "series", index={"keyPattern": {"meta": 1}, "hidden": True})
 
@@ -262,6 +283,38 @@ def test_counts_of_updates_beside_orphans(database: Database[Document], cluster:
         assert (moved.matched_count, moved.modified_count) == (15, 15)
         again = series.update_many({"sensor.room": 2}, {"$set": {"sensor.room": 2}})
         assert (again.matched_count, again.modified_count) == (15, 0)
+
+
+def test_reads_and_hints_beside_orphans(database: Database[Document], cluster: RunningCluster) -> None:
+    """The filter for orphans is in front of the buckets, together with what else has to be there."""
+    series = shard_series(database, {"sensor.id": 1}, {"meta.id": 5})
+    series.create_index([("sensor.loc", "2dsphere")])
+    series.create_index([("sensor.id", 1), ("at", 1)])
+    places = [{"type": "Point", "coordinates": [number, 0]} for number in range(10)]
+    series.insert_many(
+        [{"at": at(i), "sensor": {"id": i % 10, "loc": places[i % 10]}, "spot": places[i % 10]} for i in range(30)]
+    )
+    admin, buckets = database.client.admin, f"{database.name}.system.buckets.series"
+    hint = SON([("sensor.id", 1), ("at", 1)])
+
+    def nearest(key: str, *stages: Document) -> list[int]:
+        near = {"near": places[0], "key": key, "distanceField": "d"}
+        return [each["sensor"]["id"] for each in series.aggregate([{"$geoNear": near}, *stages])]
+
+    admin.command("split", buckets, middle={"meta.id": 7})
+    with cluster.direct("shard1.0.shardd") as donor, fail_point(donor, "suspendRangeDeletion"):
+        admin.command("moveChunk", buckets, find={"meta.id": 7}, to=LOWER)
+        for key in ("sensor.loc", "spot"):
+            assert nearest(key) == [number for number in range(10) for _ in range(3)]
+            assert nearest(key, {"$match": {"sensor.id": {"$gte": 6}}}, {"$limit": 4}) == [6, 6, 6, 7]
+        in_order = [each["sensor"]["id"] for each in series.find(hint=hint).sort("sensor.id", -1)]
+        assert in_order == [number for number in range(9, -1, -1) for _ in range(3)]
+        moved = [{"q": {"sensor.id": {"$gte": 6}}, "u": {"$set": {"sensor.room": 1}}, "multi": True, "hint": hint}]
+        assert database.command("update", "series", updates=moved)["n"] == 12
+        raw = {"meta.id": 1, "control.min.at": 1, "control.max.at": 1}
+        refused = database.command("delete", "series", deletes=[{"q": {}, "limit": 0, "hint": raw}])
+        assert [each["code"] for each in refused["writeErrors"]] == [ErrorCode.BadValue]
+        assert database.command("delete", "series", deletes=[{"q": {}, "limit": 0, "hint": hint}])["n"] == 30
 
 
 def test_refusals(database: Database[Document]) -> None:

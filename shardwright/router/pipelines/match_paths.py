@@ -43,6 +43,12 @@ class Condition:
     paths: frozenset[bytes]
     field: bytes | None = None
 
+    @classmethod
+    def of(cls, raw: bytes) -> "Condition":
+        """A filter with one element."""
+        [name] = index(raw)
+        return cls(raw, frozenset(match_paths(raw, 0)), None if name.startswith(b"$") else name)
+
     @property
     def compares(self) -> bool:
         """Whether it compares a field by value, so that it holds for all values that are equal or for none."""
@@ -97,8 +103,7 @@ def _conditions(document: bytes, start: int) -> Iterator[Condition]:
             for _, (_, _, inner, _) in spans(document, value):
                 yield from _conditions(document, inner)
         else:
-            raw = from_elements(document[element_start:end])
-            yield Condition(raw, frozenset(match_paths(raw, 0)), None if name.startswith(b"$") else name)
+            yield Condition.of(from_elements(document[element_start:end]))
 
 
 def _has_regex(document: bytes, span: Span) -> bool:

@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from shardwright.router.pipelines.expression_paths import sort_paths
 from shardwright.router.pipelines.match_paths import Condition, conditions, match_stage
-from shardwright.router.pipelines.passing import before, modified_by_join
-from shardwright.router.pipelines.paths import WHOLE_DOCUMENT, overlap
+from shardwright.router.pipelines.passing import before, sort_before
 from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET
 from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -98,19 +97,16 @@ def _with_match(union: Stage, match: Stage) -> Stage:
 
 
 def _add_sort(stages: list[Stage], sort: Stage) -> int:
-    """Add a ``$sort`` in front of the joins that it follows and does not depend on.
+    """Add a ``$sort`` in front of the joins that it follows and does not depend on, and of what unpacks its buckets.
 
     Returns:
         Where the ``$skip`` and ``$limit`` behind it belong; 0 if it did not move.
     """
-    kind, _, start, _ = sort.span
-    by = set(sort_paths(sort.raw, start)) if kind == OBJECT else set()
     at = len(stages)
-    while at and by and WHOLE_DOCUMENT not in by:
-        joined = modified_by_join(stages[at - 1])
-        if joined is None or overlap(by, {joined}):
-            break
-        at -= 1
+    while at and (moved := sort_before(stages[at - 1], sort)) is not None:
+        sort, at = moved, at - 1
     is_moved = at < len(stages)
     stages.insert(at, sort)
-    return at + 1 if is_moved else 0
+    if not is_moved:
+        return 0
+    return at + 2 if stages[at + 1].name == UNPACK_BUCKET else at + 1  # they count measurements

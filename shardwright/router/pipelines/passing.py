@@ -7,6 +7,7 @@ from, whatever the document is like. Fields that a stage just renames are rename
 from collections.abc import Callable, Mapping, Set
 from typing import Final
 
+from shardwright.router.pipelines.expression_paths import sort_paths
 from shardwright.router.pipelines.match_paths import Condition
 from shardwright.router.pipelines.paths import WHOLE_DOCUMENT, first_component, overlap
 from shardwright.router.pipelines.projection_fields import (
@@ -18,7 +19,9 @@ from shardwright.router.pipelines.projection_fields import (
     unset_paths,
 )
 from shardwright.router.reads.pipeline import Stage
-from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, index
+from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
+from shardwright.sharding.targeting.bucket_filters import meta_filter
+from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, element, from_elements, index, spans
 
 _ID: Final = b"_id"
 
@@ -29,7 +32,30 @@ def before(stage: Stage, condition: Condition) -> Condition | None:
     return None if rule is None else rule(stage, condition)
 
 
-def modified_by_join(stage: Stage) -> bytes | None:
+def sort_before(stage: Stage, sort: Stage) -> Stage | None:
+    """The ``$sort`` that, in front of a stage, gives the order of one behind it; None if there is none."""
+    kind, _, start, _ = sort.span
+    by = set(sort_paths(sort.raw, start)) if kind == OBJECT else set()
+    if not by or WHOLE_DOCUMENT in by:
+        return None
+    if stage.name == UNPACK_BUCKET:
+        return _sort_of_buckets(stage, sort)
+    joined = _modified_by_join(stage)
+    return None if joined is None or overlap(by, {joined}) else sort
+
+
+def _sort_of_buckets(unpacking: Stage, sort: Stage) -> Stage | None:
+    fields = unpacked_fields(unpacking)
+    elements = []
+    for name, (kind, _, start, end) in spans(sort.raw, sort.span[2]):
+        renamed = None if fields is None else fields.renamed(name.decode(errors="replace"))
+        if renamed is None or kind == OBJECT:
+            return None
+        elements.append(element(renamed.encode(), kind, sort.raw[start:end]))
+    return Stage.parse(from_elements(element(b"$sort", OBJECT, from_elements(b"".join(elements)))))
+
+
+def _modified_by_join(stage: Stage) -> bytes | None:
     """The path that a ``$lookup`` or ``$graphLookup`` sets; None for any other stage."""
     if stage.name not in ("$lookup", "$graphLookup") or stage.span[0] != OBJECT:
         return None
@@ -45,7 +71,7 @@ def _unless_modified(condition: Condition, modified: Set[bytes]) -> Condition | 
 
 
 def _joined(stage: Stage, condition: Condition) -> Condition | None:
-    modified = modified_by_join(stage)
+    modified = _modified_by_join(stage)
     return None if modified is None else _unless_modified(condition, {modified})
 
 
@@ -129,6 +155,13 @@ def _united(stage: Stage, condition: Condition) -> Condition | None:
     return condition if is_known and (pipeline is None or pipeline[0] == ARRAY) else None
 
 
+def _unpacked(stage: Stage, condition: Condition) -> Condition | None:
+    """A condition on nothing but the metadata, which all measurements of a bucket have in common."""
+    fields = unpacked_fields(stage)
+    filter_document = None if fields is None else meta_filter(condition.raw, fields)
+    return None if filter_document is None else Condition.of(filter_document)
+
+
 def _string(document: bytes, span: Span | None) -> bytes | None:
     if span is None or span[0] != STRING:
         return None
@@ -144,4 +177,5 @@ _RULES: Final[Mapping[str, Callable[[Stage, Condition], Condition | None]]] = {
     "$unionWith": _united,
     "$unset": _unset,
     "$unwind": _unwound,
+    UNPACK_BUCKET: _unpacked,
 }

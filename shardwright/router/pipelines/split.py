@@ -24,14 +24,17 @@ from shardwright.router.pipelines.group_halves import (
 )
 from shardwright.router.pipelines.needed_fields import projection_of_needed
 from shardwright.router.pipelines.numbers import WHOLE_NUMBER_MAX, sample_size, whole_number
-from shardwright.router.pipelines.stages import Place, place_of
+from shardwright.router.pipelines.stages import INHIBIT_OPTIMIZATION, Place, place_of
 from shardwright.router.pipelines.window_halves import window_halves
 from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
 from shardwright.router.reads.sort_order import SortOrder
-from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, index, is_string, spans
+from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, find, index, is_string, spans
 
 _SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
-_JOINS: Final = frozenset({"$graphLookup", "$lookup"})
+_ONE_OR_MORE: Final = frozenset({"$graphLookup", "$lookup", UNPACK_BUCKET})
+"""Stages that make at least one document of each."""
+
 _NOT_DIVIDED: Final = frozenset({"$currentOp", "$planCacheStats"})
 """Sources of which a mongod that is not a shard server refuses to return partial or sorted results to a merger."""
 
@@ -63,7 +66,7 @@ class SplitPipeline:
         head, rest = stages[:at], stages[at:]
         divide = _DIVIDED.get(rest[0].name) if rest and pipeline.first not in _NOT_DIVIDED else None
         split = None if divide is None else divide(head, rest[0], rest[1:])
-        return _with_limit(_with_unwind_merged(split or cls(head, rest)))
+        return _with_sort_keys(_with_limit(_with_unwind_merged(split or cls(head, rest))))
 
     def returning_needed_fields(self) -> "SplitPipeline":
         """The same halves, with the shards returning no field that the merger's part does not need."""
@@ -111,9 +114,26 @@ def _sorted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> S
 
 def _near(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
     kind, _, start, end = stage.span
-    field = index(stage.raw[start:end]).get(b"distanceField") if kind == OBJECT else None
-    name = None if field is None else decode_value(stage.raw[start:end], field)
-    return _ordered(head, stage, rest, {name: 1}) if is_string(name) and not head else None
+    specification = stage.raw[start:end]
+    field = index(specification).get(b"distanceField") if kind == OBJECT else None
+    name = None if field is None else decode_value(specification, field)
+    if not is_string(name) or not _may_be_near(head, specification):
+        return None
+    return _ordered(head, stage, rest, {name: 1})
+
+
+def _may_be_near(head: tuple[Stage, ...], specification: bytes) -> bool:
+    """Whether the shards may have a ``$geoNear`` behind some stages.
+
+    Of measured positions, mongod makes a sort behind what unpacks the buckets. Of metadata, it searches the buckets,
+    whose sort keys unpacking removes; `reads_of_buckets` has moved that one, unless it is to be refused.
+    """
+    if not head or head[-1].name == UNPACK_BUCKET:
+        return True
+    fields = next((unpacked_fields(each) for each in head if each.name == UNPACK_BUCKET), None)
+    key = find(specification, b"key")
+    path = None if key is None else decode_value(specification, key)
+    return fields is not None and not (is_string(path) and fields.renamed(path) is not None)
 
 
 def _ordered(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...], sort: Mapping[str, int]) -> SplitPipeline:
@@ -186,6 +206,8 @@ Dividing = Callable[[tuple[Stage, ...], Stage, tuple[Stage, ...]], SplitPipeline
 Returns None if mongod will refuse the stage; the merger then gets it as it is.
 """
 
+_NOT_MOVED: Final = stage_of(encode_document({INHIBIT_OPTIMIZATION: {}}))
+
 _DIVIDED: Final[Mapping[str, Dividing]] = {
     "$bucket": _bucketed,
     "$count": _counted,
@@ -204,7 +226,7 @@ def _with_limit(split: SplitPipeline) -> SplitPipeline:
         return split
     skip = 0
     for stage in split.merger_part:
-        if place_of(stage.name) is Place.MAPS or stage.name in _JOINS:
+        if place_of(stage.name) is Place.MAPS or stage.name in _ONE_OR_MORE:
             continue
         number = whole_number(stage) if stage.name in ("$skip", "$limit") else None
         if number is None or skip + number > WHOLE_NUMBER_MAX:
@@ -214,6 +236,22 @@ def _with_limit(split: SplitPipeline) -> SplitPipeline:
             return replace(split, shards_part=(*split.shards_part, limit))
         skip += number
     return split
+
+
+def _with_sort_keys(split: SplitPipeline) -> SplitPipeline:
+    """The same halves, with a sort of measurements by nothing but metadata staying one.
+
+    A mongod would sort the buckets, if what is in between can move as well, and lose the sort keys by unpacking them.
+    Directly behind the buckets, `moved_forward` has put the sort in front already, for the merger to unpack them.
+    """
+    names = [stage.name for stage in split.shards_part]
+    if split.sort is None or UNPACK_BUCKET not in names:
+        return split
+    fields = unpacked_fields(split.shards_part[names.index(UNPACK_BUCKET)])
+    if fields is None or any(fields.renamed(path) is None for path in split.sort):
+        return split
+    at = len(names) - names[::-1].index("$sort") - 1 if "$sort" in names else len(names)
+    return replace(split, shards_part=(*split.shards_part[:at], _NOT_MOVED, *split.shards_part[at:]))
 
 
 def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:

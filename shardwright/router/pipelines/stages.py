@@ -3,12 +3,10 @@
 from enum import Enum
 from typing import Final
 
-UNPACK_BUCKET: Final = "$_internalUnpackBucket"
-"""Makes the measurements out of the buckets of a time-series collection, as the first stage of reads."""
+from shardwright.router.reads.reads_of_buckets import CONVERT_INDEX_STATS, UNPACK_BUCKET
 
-
-CONVERT_INDEX_STATS: Final = "$_internalConvertBucketIndexStats"
-"""Shows the indexes of buckets as those of a time-series collection, behind ``$indexStats``."""
+INHIBIT_OPTIMIZATION: Final = "$_internalInhibitOptimization"
+"""Passes documents on, and keeps mongod from moving stages across it."""
 
 
 class Place(Enum):
@@ -25,9 +23,7 @@ class Place(Enum):
 PLACES: Final = {
     **dict.fromkeys(("$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"), Place.MAPS),
     "$match": Place.FILTERS,
-    **dict.fromkeys(
-        ("$redact", "$unwind", "$_internalInhibitOptimization", UNPACK_BUCKET, CONVERT_INDEX_STATS), Place.EACH_SHARD
-    ),
+    **dict.fromkeys(("$redact", "$unwind", INHIBIT_OPTIMIZATION, UNPACK_BUCKET, CONVERT_INDEX_STATS), Place.EACH_SHARD),
     **dict.fromkeys(("$collStats", "$currentOp", "$indexStats", "$planCacheStats"), Place.DESCRIBES_SHARD),
     **dict.fromkeys(
         ("$bucket", "$count", "$geoNear", "$group", "$limit", "$sample", "$skip", "$sort", "$sortByCount"),

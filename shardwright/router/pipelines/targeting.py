@@ -5,9 +5,10 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.pipelines.stages import UNPACK_BUCKET, Place, place_of
+from shardwright.router.pipelines.stages import Place, place_of
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET
 from shardwright.router.reads.targeting import shards_for_read
 from shardwright.sharding.targeting.bucket_filters import bucket_filter
 from shardwright.sharding.time_series import TimeSeriesFields
@@ -44,24 +45,25 @@ def leading_filter(pipeline: Pipeline, fields: TimeSeriesFields | None = None) -
         pipeline: the pipeline.
         fields: of a collection of buckets; a filter of their measurements becomes one of the buckets.
     """
-    if fields is not None and pipeline.first == UNPACK_BUCKET:
-        filters = [bucket_filter(each, fields) for each in _filters(pipeline.stages[1:])]
-    else:
-        filters = list(_filters(pipeline.stages))
+    filters = list(_filters(pipeline.stages, fields))
     if len(filters) < 2:
         return filters[0] if filters else EMPTY_DOCUMENT
     return from_elements(element(b"$and", ARRAY, array_of_documents(filters)))
 
 
-def _filters(stages: Sequence[Stage]) -> Iterator[bytes]:
+def _filters(stages: Sequence[Stage], fields: TimeSeriesFields | None) -> Iterator[bytes]:
+    are_measurements = False
     for stage in stages:
         kind, _, start, end = stage.span
         if stage.name == "$match" and kind == OBJECT:
-            yield stage.raw[start:end]
-        elif stage.name == "$geoNear" and kind == OBJECT:
+            given = stage.raw[start:end]
+            yield given if fields is None or not are_measurements else bucket_filter(given, fields)
+        elif stage.name == "$geoNear" and kind == OBJECT and not are_measurements:
             query = find(stage.raw, b"query", start)
             if query is not None and query[0] == OBJECT:
                 yield stage.raw[query[2] : query[3]]
             return  # its distance may be stored in a field of the shard key
+        elif stage.name == UNPACK_BUCKET and fields is not None:
+            are_measurements = True
         elif stage.name != "$sort":
             return

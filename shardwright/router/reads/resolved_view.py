@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from shardwright.router.reads.reads_of_buckets import stages_of_buckets, with_hint_for_buckets
 from shardwright.router.reads.view_aggregate import as_aggregate, with_body
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.rawbson import (
@@ -13,10 +15,8 @@ from shardwright.wire.rawbson import (
     append,
     array_documents,
     array_of_documents,
-    decode_document,
     decode_value,
     element,
-    encode_document,
     from_elements,
     index,
     string_value,
@@ -26,9 +26,6 @@ from shardwright.wire.request import Request
 
 _REPLACED = frozenset({b"aggregate", b"pipeline"})
 _NOT_ON_VIEWS = b"$collStats"
-_INDEX_STATS = b"$indexStats"
-_UNPACK_BUCKET = "$_internalUnpackBucket"
-_CONVERT_INDEX_STATS = "$_internalConvertBucketIndexStats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +37,13 @@ class ResolvedView:
         stages: raw.
         collation: raw; the view's own, which reads cannot override. Empty for a time-series collection, which may be
             read with any.
+        time_series: how measurements are made into buckets, if the collection holds buckets.
     """
 
     namespace: Namespace
     stages: tuple[bytes, ...]
     collation: bytes
+    time_series: TimeSeriesFields | None = None
 
     @classmethod
     def of(cls, reply: bytes) -> "ResolvedView":
@@ -60,18 +59,9 @@ class ResolvedView:
             raise RemoteProtocolError("an error about a view without the view's definition")
         stages = tuple(array_documents(reply, pipeline))
         raw_collation = b"" if collation is None or collation[0] != OBJECT else reply[collation[2] : collation[3]]
-        return cls(Namespace.parse(str(decode_value(reply, name))), stages, raw_collation)
-
-    @property
-    def _is_time_series(self) -> bool:
-        return self.namespace.is_time_series_buckets and len(self.stages) == 1
-
-    @property
-    def _conversion(self) -> bytes:
-        """The stage that shows indexes of buckets as those of the time-series collection."""
-        unpacking = decode_document(self.stages[0])[_UNPACK_BUCKET]
-        fields = {name: unpacking[name] for name in ("timeField", "metaField") if name in unpacking}
-        return encode_document({_CONVERT_INDEX_STATS: fields})
+        options = fields.get(b"timeseriesOptions")
+        time_series = None if options is None else TimeSeriesFields.from_document(decode_value(reply, options))
+        return cls(Namespace.parse(str(decode_value(reply, name))), stages, raw_collation, time_series)
 
     def expand(self, request: Request) -> Request:
         """The aggregation on the collection that is equivalent to a read of the view.
@@ -83,14 +73,14 @@ class ResolvedView:
         stages = aggregate.documents(b"pipeline")
         if stages and next(iter(index(stages[0])), b"") == _NOT_ON_VIEWS:
             raise not_on_view(Namespace(request.db, request.collection))
-        above = self.stages
-        if stages and self._is_time_series and next(iter(index(stages[0])), b"") == _INDEX_STATS:
-            # The indexes are those of the buckets; their measurements are not read.
-            above, stages = (), [stages[0], self._conversion, *stages[1:]]
+        kept = without(aggregate.body, _REPLACED | {b"collation"} if self.collation else _REPLACED)
+        stages = [*self.stages, *stages]
+        if self.time_series is not None:
+            stages, kept = stages_of_buckets(stages), with_hint_for_buckets(kept, self.time_series)
         body = from_elements(
             element(b"aggregate", STRING, string_value(self.namespace.collection))
-            + element(b"pipeline", ARRAY, array_of_documents([*above, *stages]))
-            + without(aggregate.body, _REPLACED | {b"collation"} if self.collation else _REPLACED)[4:-1]
+            + element(b"pipeline", ARRAY, array_of_documents(stages))
+            + kept[4:-1]
         )
         return with_body(
             request, append(body, element(b"collation", OBJECT, self.collation)) if self.collation else body

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.router.reads.find_arguments import FIND_STRUCT
+from shardwright.sharding.bson_text import document_text
 from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import unknown_field
 from shardwright.wire.max_time import max_time_ms
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
 from shardwright.wire.request import Request
 
 _OF_FIND: Final = frozenset(
@@ -69,4 +71,9 @@ def check_find(request: Request) -> None:
         raise CommandError(_NTORETURN, "the ntoreturn find command parameter is not supported when FCV >= 5.1")
     if booleans[b"awaitData"] and not booleans[b"tailable"]:
         raise CommandError(ErrorCode.FailedToParse, "Cannot set 'awaitData' without also setting 'tailable'")
+    hint = request.fields.get(b"hint")
+    names = index(request.body, hint[2]) if hint is not None and hint[0] == OBJECT else {}
+    if b"$natural" in names and len(names) > 1:
+        shown = document_text(request.raw_object(b"hint") or EMPTY_DOCUMENT)
+        raise CommandError(ErrorCode.BadValue, f"Cannot include '$natural' in compound hint: {shown}")
     max_time_ms(request)  # in an explain nobody has looked at it

@@ -28,7 +28,27 @@ def united(*stages: dict[str, Any]) -> dict[str, Any]:
     return {"$unionWith": {"coll": "o", "pipeline": list(stages)}}
 
 
+UNPACK: dict[str, Any] = {"$_internalUnpackBucket": {"timeField": "t", "metaField": "m", "bucketMaxSpanSeconds": 3600}}
+
+
+def unpacking(**others: object) -> dict[str, Any]:
+    """What unpacks buckets, with further fields."""
+    return {"$_internalUnpackBucket": {**UNPACK["$_internalUnpackBucket"], **others}}
+
+
 MOVED: list[tuple[Stages, Stages]] = [
+    ([UNPACK, {"$match": {"m.a": 1, "t": 2}}], [{"$match": {"meta.a": 1}}, UNPACK, {"$match": {"t": 2}}]),
+    (
+        [UNPACK, {"$match": {"$or": [{"m": 1}, {"m.b": 2}]}}],
+        [{"$match": {"$or": [{"meta": 1}, {"meta.b": 2}]}}, UNPACK],
+    ),
+    ([UNPACK, {"$sort": {"m.a": 1, "m": -1}}], [{"$sort": {"meta.a": 1, "meta": -1}}, UNPACK]),
+    ([UNPACK, {"$sort": {"m": 1}}, {"$skip": 1}, LIMIT], [{"$sort": {"meta": 1}}, UNPACK, {"$skip": 1}, LIMIT]),
+    ([UNPACK, JOIN, {"$sort": {"m": 1}}, LIMIT], [{"$sort": {"meta": 1}}, UNPACK, LIMIT, JOIN]),
+    (
+        [unpacking(exclude=[]), {"$match": {"m": 3}}, {"$sort": {"m.a": 1}}],
+        [{"$match": {"meta": 3}}, {"$sort": {"meta.a": 1}}, unpacking(exclude=[])],
+    ),
     ([SORT, A], [A, SORT]),
     ([A, SORT, {"$match": {"b": 1}}], [A, {"$match": {"b": 1}}, SORT]),
     *(
@@ -148,6 +168,15 @@ FIXED: list[object] = [
         [JOIN, {"$sort": {"s": {"$meta": "textScore"}}}],
         [JOIN, {"$unwind": "$r"}, SORT],
         [JOIN, LIMIT],
+        [UNPACK, {"$sort": {"m": 1, "t": 1}}, LIMIT],
+        [UNPACK, {"$sort": {"s": {"$meta": "textScore"}}}],
+        [UNPACK, {"$match": {"$or": [{"m": 1}, {"t": 2}]}}, {"$sort": {"m": 1}}],
+        [UNPACK, {"$match": {"$expr": {"$eq": ["$m", 1]}}}],
+        [UNPACK, {"$match": {"mm": 1}}],
+        [unpacking(exclude=["m"]), {"$match": {"m": 1}}],
+        [unpacking(include=["m"]), {"$sort": {"m": 1}}],
+        [unpacking(metaField=5), {"$sort": {"m": 1}}],
+        [{"$_internalUnpackBucket": {"timeField": "t"}}, {"$match": {"m": 1}}],
     ],
     ids=str,
 )

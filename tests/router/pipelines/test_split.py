@@ -30,9 +30,33 @@ UNWIND: dict[str, Any] = {"$unwind": "$b"}
 RANK: dict[str, Any] = {"r": {"$rank": {}}}
 FILL_VALUE: dict[str, Any] = {"$fill": {"output": {"a": {"value": 0}}}}
 NEAR: dict[str, Any] = {"$geoNear": {"near": [0, 0], "distanceField": "d"}}
+NEAR_A: dict[str, Any] = {"$geoNear": {"near": [0, 0], "key": "a", "distanceField": "d"}}
+NEAR_META: dict[str, Any] = {"$geoNear": {"near": [0, 0], "key": "m.p", "distanceField": "d"}}
 SET: dict[str, Any] = {"$set": {"a": 1}}
 
+UNPACK: dict[str, Any] = {"$_internalUnpackBucket": {"timeField": "t", "metaField": "m", "bucketMaxSpanSeconds": 3600}}
+BY_META: dict[str, Any] = {"$sort": {"m.a": 1}}
+NOT_MOVED: dict[str, Any] = {"$_internalInhibitOptimization": {}}
+
 SPLITS: list[tuple[Stages, Stages, Stages]] = [
+    # Of buckets: what mongod would put in front of them may not lose its sort keys.
+    ([{"$sort": {"meta.a": 1}}, UNPACK, SET], [{"$sort": {"meta.a": 1}}], [UNPACK, SET]),
+    (
+        [{"$sort": {"meta": 1}}, UNPACK, {"$skip": 1}, {"$limit": 2}],
+        [{"$sort": {"meta": 1}}, {"$limit": 3}],
+        [UNPACK, {"$skip": 1}, {"$limit": 2}],
+    ),
+    ([{"$sort": {"meta": 1}}, UNPACK, MATCH, {"$limit": 2}], [{"$sort": {"meta": 1}}], [UNPACK, MATCH, {"$limit": 2}]),
+    ([UNPACK, MATCH, BY_META, SET], [UNPACK, MATCH, NOT_MOVED, BY_META, SET], []),
+    ([UNPACK, SET, BY_META, {"$limit": 2}], [UNPACK, SET, NOT_MOVED, BY_META, {"$limit": 2}], [{"$limit": 2}]),
+    ([UNPACK, {"$sort": {"m": 1, "t": 1}}], [UNPACK, {"$sort": {"m": 1, "t": 1}}], []),
+    ([NEAR, UNPACK, {"$limit": 2}], [NEAR, {"$limit": 2}], [UNPACK, {"$limit": 2}]),
+    ([UNPACK, NEAR, {"$limit": 2}], [UNPACK, NEAR, {"$limit": 2}], [{"$limit": 2}]),
+    ([MATCH, UNPACK, NEAR], [MATCH, UNPACK, NEAR], []),
+    ([UNPACK, MATCH, NEAR_A], [UNPACK, MATCH, NEAR_A], []),
+    ([UNPACK, SET, NEAR_META], [UNPACK, SET], [NEAR_META]),
+    ([UNPACK, NEAR_META], [UNPACK, NEAR_META], []),
+    ([MATCH, NEAR_A], [MATCH], [NEAR_A]),
     ([], [], []),
     ([MATCH, {"$unwind": "$b"}, {"$redact": "$$KEEP"}], [MATCH, {"$unwind": "$b"}, {"$redact": "$$KEEP"}], []),
     ([MATCH, SORT, {"$project": {"a": 1}}, MATCH], [MATCH, SORT, {"$project": {"a": 1}}, MATCH], []),
