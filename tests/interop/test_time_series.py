@@ -122,6 +122,14 @@ def update(query: dict[str, Any], change: Any, **options: Any) -> dict[str, Any]
         {"find": "c", "filter": {"m": 8, "t": {"$gte": START + timedelta(seconds=90)}}, "projection": {"_id": 0}},
         {"count": "c", "query": {"m": {"$gte": 4}}},
         {"distinct": "c", "key": "m"},
+        {"find": "c", "sort": {"m": -1}, "projection": {"_id": 0, "m": 1}, "hint": {"$natural": 1}, "batchSize": 1000},
+        {"find": "c", "hint": {"meta": 1, "control.min.t": 1}},
+        {"aggregate": "c", "pipeline": [{"$geoNear": {"near": [0, 0], "distanceField": "d"}}], "cursor": {}},
+        {
+            "aggregate": "c",
+            "pipeline": [{"$geoNear": {"near": [0, 0], "key": "m.p", "distanceField": "d"}}],
+            "cursor": {},
+        },
         {
             "aggregate": "c",
             "pipeline": [{"$group": {"_id": "$m", "n": {"$sum": "$v"}}}, {"$sort": {"_id": 1}}],
