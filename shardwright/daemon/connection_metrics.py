@@ -1,6 +1,7 @@
-"""Metrics of a daemon's connections, incoming and outgoing."""
+"""Metrics of a daemon's connections, incoming and outgoing, and of the faults that ended some of them."""
 
 from shardwright.daemon.metrics import Metrics
+from shardwright.wire.logger import INTERNAL_ERRORS
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.server import Server
 from shardwright.wire.transport.unread import UNREAD_REPLIES
@@ -33,6 +34,11 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
     )
     metrics.observed_counter(
         "protocol_errors", "Client connections closed because of a malformed message", lambda: server.protocol_errors
+    )
+    metrics.observed_counter(
+        "internal_errors",
+        "Unexpected exceptions, each logged with its traceback; one ends a request, a connection or a job",
+        lambda: INTERNAL_ERRORS.total,
     )
     metrics.gauge(
         "unread_reply_bytes",

@@ -13,6 +13,23 @@ RESERVED: Final = frozenset({"t", "level", "component", "msg", "traceback"})
 """Keys that each line has besides its fields; fields must have other names."""
 
 
+class InternalErrors:
+    """Counts the exceptions that are logged with their tracebacks: no code expected them.
+
+    Attributes:
+        total: how many this process has logged.
+    """
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+INTERNAL_ERRORS: Final = InternalErrors()
+"""The internal errors of this process."""
+
+
 class Logger:
     """A component's logger: ``logger.info("Refreshed a collection", namespace=str(namespace))``.
 
@@ -51,7 +68,11 @@ class Logger:
         self._log(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, *, raised: BaseException | None = None, **fields: object) -> None:
-        """Log an error with the traceback of ``raised``, by default the exception that is being handled."""
+        """Log an unexpected error with the traceback of ``raised``, by default the exception that is being handled.
+
+        It counts in `INTERNAL_ERRORS`.
+        """
+        INTERNAL_ERRORS.total += 1
         self._log(logging.ERROR, message, fields, raised or True)
 
     def _log(

@@ -12,6 +12,10 @@ from typing import Final
 
 from trio.lowlevel import wait_readable
 
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("wire.disconnects")
+
 _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select.EPOLLET
 
 
@@ -44,6 +48,9 @@ class DisconnectWatcher:
                 for descriptor, _ in self._epoll.poll(0):
                     on_disconnect = self._callbacks.get(descriptor)
                     if on_disconnect is not None:
-                        on_disconnect()
+                        try:
+                            on_disconnect()
+                        except Exception:
+                            logger.exception("Internal error after a disconnect")
         finally:
             self._epoll.close()

@@ -106,7 +106,10 @@ class Reactor(threading.local, trio.abc.Instrument):
                 if descriptor == self._trio_descriptor:
                     is_trio_ready = True
                 elif descriptor in callbacks:  # otherwise an earlier callback has just closed it
-                    callbacks[descriptor](events)
+                    try:
+                        callbacks[descriptor](events)
+                    except Exception:
+                        _log_failure()
             self._do_what_was_left()
             if is_polling:
                 return
@@ -122,7 +125,10 @@ class Reactor(threading.local, trio.abc.Instrument):
         while self.afterwards:
             left, self.afterwards = self.afterwards, []
             for do in left:
-                do()
+                try:
+                    do()
+                except Exception:
+                    _log_failure()
 
     def after_run(self) -> None:
         """Called by trio when it has ended."""
@@ -140,6 +146,11 @@ def _epoll_descriptor() -> int | None:
         return GLOBAL_RUN_CONTEXT.runner.io_manager._epoll.fileno()
     except (ImportError, AttributeError):
         return None
+
+
+def _log_failure() -> None:
+    """Log an unexpected exception of one connection. Trio would remove the instrument, and with it all the others."""
+    logger.exception("Internal error in the reactor")
 
 
 def _wake() -> None:

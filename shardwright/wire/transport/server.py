@@ -7,7 +7,8 @@ This has what all daemons share: the limit of connections, noticing that clients
 import errno
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -36,6 +37,13 @@ LOCAL_PEER: Final = "anonymous unix socket"
 """The name of a client of this machine that has connected through a UNIX socket."""
 
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_BROKEN_ERRNOS: Final = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENOPROTOOPT, errno.EOPNOTSUPP),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ENONET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT),
+    }
+)
+"""Errors of a connection that broke before it was accepted, or that a firewall forbids, see accept(2)."""
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 
 _INTERRUPTION_SECONDS_MAX: Final = 1.0
@@ -155,6 +163,8 @@ class Server:
             except BlockingIOError:
                 continue  # another worker process took it
             except OSError as error:
+                if error.errno in _BROKEN_ERRNOS:
+                    continue
                 if error.errno not in _ACCEPT_ERRNOS:
                     raise
                 logger.error("Could not accept a connection", error=str(error))
@@ -167,9 +177,21 @@ class Server:
                 continue
             self.connections_created += 1
             if needs_greeting(accepted):
-                nursery.start_soon(self._greet, accepted, peer, self._arrivals.add(accepted))
+                serve = partial(self._greet, accepted, peer, self._arrivals.add(accepted))
             else:
-                nursery.start_soon(self._serve_client, ClientConnection(FrameStream(accepted), peer))
+                serve = partial(self._serve_accepted, accepted, peer)
+            nursery.start_soon(self._serve_alone, accepted, peer, serve)
+
+    async def _serve_alone(self, accepted: socket.socket, peer: str, serve: Callable[[], Awaitable[None]]) -> None:
+        """Serve one connection; an unexpected exception ends this connection, and no other."""
+        try:
+            await serve()
+        except Exception:
+            logger.exception("Internal error on a connection", remote=peer)
+            accepted.close()
+
+    async def _serve_accepted(self, accepted: socket.socket, peer: str) -> None:
+        await self._serve_client(ClientConnection(FrameStream(accepted), peer))
 
     async def _greet(self, accepted: socket.socket, peer: str, scope: trio.CancelScope) -> None:
         """Shake hands with a client, and serve it."""
@@ -192,12 +214,32 @@ class Server:
             await self._serve_client(client)
 
     async def _serve_client(self, client: ClientConnection) -> None:
-        self.clients.add(client)
-        if self.newcomers is not None:
-            self.newcomers.add(client)
-        self._handler.connection_opened(client)
-        SERVED_CLIENT.set(client)
-        self._watcher.watch(client.stream.socket, client.on_disconnect)
+        with ExitStack() as leaving:  # it calls all of these, the last one first, even if one of them fails
+            leaving.callback(self._note_gone)
+            leaving.callback(self._handler.connection_closed, client)
+            if self.newcomers is not None:
+                leaving.callback(self.newcomers.remove, client)
+            leaving.callback(self.clients.discard, client)
+            leaving.callback(UNREAD_REPLIES.reservations.release, client)
+            leaving.callback(client.stream.close)
+            leaving.callback(self._unwatch, client)
+            self.clients.add(client)
+            if self.newcomers is not None:
+                self.newcomers.add(client)
+            self._handler.connection_opened(client)
+            SERVED_CLIENT.set(client)
+            self._watcher.watch(client.stream.socket, client.on_disconnect)
+            await self._serve_requests(client)
+
+    def _unwatch(self, client: ClientConnection) -> None:
+        self._watcher.unwatch(client.stream.socket)
+        self._past_traffic = sum_of([self._past_traffic, traffic_of(client.stream.socket)])
+
+    def _note_gone(self) -> None:
+        if self.is_draining and not self.clients:
+            self._clients_gone.set()
+
+    async def _serve_requests(self, client: ClientConnection) -> None:
         try:
             with client.scope:
                 client.loop = RequestLoop(
@@ -224,17 +266,6 @@ class Server:
             )
         except OSError as error:
             logger.debug("A connection broke", connection_id=client.id, error=str(error))
-        finally:
-            self._watcher.unwatch(client.stream.socket)
-            self._past_traffic = sum_of([self._past_traffic, traffic_of(client.stream.socket)])
-            client.stream.close()
-            UNREAD_REPLIES.reservations.release(client)
-            self.clients.discard(client)
-            if self.newcomers is not None:
-                self.newcomers.remove(client)
-            self._handler.connection_closed(client)
-            if self.is_draining and not self.clients:
-                self._clients_gone.set()
 
     @may_run_in_reactor
     async def _serve_request(self, client: ClientConnection) -> bool:
