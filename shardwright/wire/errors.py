@@ -120,12 +120,15 @@ class BackendError(Exception):
     Attributes:
         address: ``host:port`` or the path of a UNIX socket.
         sent: whether the request was sent at least partly, so that it may have been executed.
+        is_silent: whether the host did not react at all, as when it is frozen or unplugged. It will not end its other
+            connections either.
     """
 
-    def __init__(self, address: str, message: str, *, sent: bool) -> None:
+    def __init__(self, address: str, message: str, *, sent: bool, is_silent: bool = False) -> None:
         super().__init__(f"{address}: {message}")
         self.address = address
         self.sent = sent
+        self.is_silent = is_silent
 
 
 class ConnectFailedError(BackendError):

@@ -120,7 +120,7 @@ def test_daemon_options_have_defaults() -> None:
         "unread_reply_mb_per_client": 32,
         "unread_reply_seconds": 10,
         "shutdown_seconds": None,
-        "hello_seconds": 20.0,
+        "hello_seconds": 10.0,
         "selection_seconds": 20.0,
         "log_in_seconds": 30.0,
         "idle_seconds_before_log_in": 600.0,

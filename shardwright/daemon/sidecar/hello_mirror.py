@@ -4,9 +4,10 @@ The mirror counts its own topology versions. A change of mongod's topology incre
 that registers or moves, since both change what clients see.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import trio
 from bson import Int64, ObjectId
@@ -23,6 +24,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import TopologyVersion
 from shardwright.wire.reply_times import TIMES
+from shardwright.wire.transport.replica_set import answered_before
+
+Result = TypeVar("Result")
 
 
 class HelloMirror:
@@ -138,6 +142,22 @@ class HelloMirror:
     async def wait_for_change(self) -> None:
         """Wait until what clients see changes, or mongod is lost or found."""
         await self._changed.wait()
+
+    async def while_primary(self, primary: str, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of a request to the primary of the set, which may be frozen.
+
+        Args:
+            primary: the mongod that is primary.
+            ask: sends the request to it, or to the daemon in front of it.
+
+        Raises:
+            BackendError: the local mongod reports another primary, or none, or is lost itself.
+        """
+        return await answered_before(primary, ask, partial(self._wait_replaced, primary))
+
+    async def _wait_replaced(self, primary: str) -> None:
+        while self.hello is not None and self.hello.get("primary") == primary:
+            await self._changed.wait()
 
     def _know(self, hello: Mapping[str, Any] | None) -> None:
         self.hello = hello

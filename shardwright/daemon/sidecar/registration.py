@@ -4,6 +4,7 @@ Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Ea
 primary mongod of its set, and reads the others from its own mongod.
 """
 
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -73,6 +74,7 @@ class Registration:
             return
         update = {"q": {"_id": self._mongod.address}, "u": {"$set": {"sidecar": self._address}}, "upsert": True}
         pool = self._mongod.pool_of_member(primary)
-        reply = await pool.command("config", {"update": COLLECTION, "updates": [update]})
+        command = {"update": COLLECTION, "updates": [update]}
+        reply = await self._mirror.while_primary(primary, partial(pool.command, "config", command))
         check_writes(reply)
         logger.info("Registered with the replica set", mongod=self._mongod.address, sidecar=self._address)

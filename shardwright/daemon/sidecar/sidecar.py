@@ -29,7 +29,7 @@ from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.timeouts import TIMEOUTS
+from shardwright.wire.transport.timeouts import TIMEOUTS, HelloTimeoutError, hello_within
 
 logger = get_logger("daemon.sidecar")
 
@@ -188,17 +188,20 @@ class Sidecar:
         return await self.mongod.pool.command("admin", {"hello": 1})
 
     async def _follow_mongod(self) -> None:
-        """Keep the mirror current with an awaitable hello that is always pending at the mongod."""
+        """Keep the mirror current with an awaitable hello that is always pending at the mongod.
+
+        A mongod that does not answer in time is asked again, in case it was this process that has slept.
+        """
+        is_doubted = False
         while True:
             try:
-                await self._follow_connection()
+                await self._follow_connection(TIMEOUTS.recheck_seconds if is_doubted else TIMEOUTS.hello_seconds)
             except (BackendError, CommandError, RemoteProtocolError) as error:
+                is_doubted = isinstance(error, HelloTimeoutError) and not is_doubted
+                if is_doubted:
+                    continue
                 if self.mirror.hello is not None:
-                    logger.warning("Lost the mongod", error=str(error))
-                    self.mirror.lose()
-                    self.mongod.pool.close_idle()
-                    self._on_mongod_lost()
-                    self._absence.begin()
+                    self._lose_mongod(error)
                 else:
                     self._absence.note(self.mongod.socket_path, error)
                 if isinstance(error.__cause__, CommandError) and not self._was_refused:
@@ -207,20 +210,34 @@ class Sidecar:
             # There is no notification when a mongod comes back, so its socket is polled.
             await trio.sleep(_POLL_SECONDS)
 
-    async def _follow_connection(self) -> None:
-        connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())
-        try:
-            self.mirror.meet(connection.hello)
+    def _lose_mongod(self, error: BackendError | CommandError | RemoteProtocolError) -> None:
+        logger.warning("Lost the mongod", error=str(error))
+        self.mirror.lose()
+        if isinstance(error, BackendError) and error.is_silent:
+            self.mongod.pool.break_off("the mongod does not answer")
+        else:
+            self.mongod.pool.close_idle()
+        self._on_mongod_lost()
+        self._absence.begin()
+
+    def _meet_mongod(self, hello: Mapping[str, Any]) -> None:
+        if self.mirror.hello is None:
             self._absence.end(self.mongod.socket_path)
+        self.mongod.pool.resume()
+        self.mirror.meet(hello)
+
+    async def _follow_connection(self, seconds: float) -> None:
+        with hello_within(self.mongod.socket_path, seconds):
+            connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())
+        try:
+            self._meet_mongod(connection.hello)
             while True:
                 self._report_set_up()
                 version = self.mirror.hello and self.mirror.hello["topologyVersion"]
-                with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
+                with hello_within(connection.address, TIMEOUTS.hello_seconds):
                     hello = await connection.command(
                         "admin", {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
                     )
-                if deadline.cancelled_caught:
-                    raise BackendError(connection.address, "did not answer a hello in time", sent=True)
                 self.mirror.observe(hello)
         finally:
             connection.close()

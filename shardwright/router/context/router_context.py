@@ -101,7 +101,8 @@ class RouterContext:
         shared_directory = Path(sockets[0]).parent if sockets else None
         self.shared_counts = SharedCounts(shared_directory)
         self.fail_points = FailPoints(FAIL_POINT_NAMES, self.shared_counts.counter)
-        self.pools = ConnectionPools(_handshake, options.pool)
+        self.pools_as_router = ConnectionPools(_handshake_of_router, replace(options.pool, connections_min=0))
+        self.pools = ConnectionPools(_handshake, options.pool, followers=[self.pools_as_router])
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
         self.catalog = CatalogClient(
@@ -126,7 +127,6 @@ class RouterContext:
             self.signing_keys.refresh,
             self.parameters["maxAcceptableLogicalClockDriftSecs"],
         )
-        self.pools_as_router = ConnectionPools(_handshake_of_router, replace(options.pool, connections_min=0))
         self.sender = ShardSender(self.shards, self.pools, self.clock, self.signer, self.pools_as_router)
         self.oplogs = OplogAdvancer(self.sender)
         self.cursors = CursorManager(

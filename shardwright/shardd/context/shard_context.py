@@ -1,6 +1,7 @@
 """What all components of a shard daemon share: its mongod, what it knows of namespaces, the rest of the cluster."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -300,12 +301,13 @@ class ShardContext:
         Raises:
             CommandError: there is no primary, it cannot be reached, or it answered with this error.
         """
-        hello = self.sidecar.mirror.hello or {}
-        address = self.sidecar.mirror.sidecars.get(hello.get("primary", ""))
+        mirror = self.sidecar.mirror
+        primary = (mirror.hello or {}).get("primary", "")
+        address = mirror.sidecars.get(primary)
         if address is None:
             raise CommandError(ErrorCode.NotPrimaryNoSecondaryOk, "the shard has no primary at the moment")
         try:
-            return await self.pools[address].command("admin", command)
+            return await mirror.while_primary(primary, partial(self.pools[address].command, "admin", command))
         except BackendError as error:
             raise CommandError(ErrorCode.HostUnreachable, f"could not reach the shard's primary: {error}") from error
 

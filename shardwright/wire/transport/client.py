@@ -1,5 +1,6 @@
 """The client side: one connection to a remote host, with at most one request in progress."""
 
+import errno
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.timeouts import SERVER_LIMITS
 from shardwright.wire.transport.tls_socket import TlsSocket
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from shardwright.wire.tls.subject_names import Subject
 
 CONNECT_SECONDS_MAX: Final = 20.0
+
+_SILENCE_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH})
+"""Errors of a host that is not there, rather than of one where no process listens."""
 
 
 def handshake_document(application: str) -> dict[str, Any]:
@@ -60,14 +65,25 @@ class Connection:
     Attributes:
         address: ``host:port``, or the path of a UNIX socket.
         hello: the reply to the handshake.
+        broken_off: why `break_off` was called; empty if it was not.
         take_abandoned: takes over the stream of a request that was sent, if nobody waits for its reply any longer;
             without it, the stream is closed.
     """
 
-    __slots__ = ("_certificate", "_stream", "_was_abandoned", "address", "hello", "idle_since", "take_abandoned")
+    __slots__ = (
+        "_certificate",
+        "_stream",
+        "_was_abandoned",
+        "address",
+        "broken_off",
+        "hello",
+        "idle_since",
+        "take_abandoned",
+    )
 
     def __init__(self, address: str, stream: FrameStream) -> None:
         self.address = address
+        self.broken_off = ""
         self._stream = stream
         self._certificate: Subject | None = None
         stream.make_room = UNREAD_REPLIES.reservations.reserve
@@ -92,7 +108,7 @@ class Connection:
         try:
             with trio.fail_after(CONNECT_SECONDS_MAX):
                 connected = await _connect(address)
-                connection = cls(address, FrameStream(connected))
+                connection = cls(address, FrameStream(connected, limits=SERVER_LIMITS))
                 connection._certificate = connected.peer_subject if isinstance(connected, TlsSocket) else None
                 if handshake is not None:
                     connection.hello = await connection.command_document(handshake)
@@ -101,7 +117,12 @@ class Connection:
             if connection is not None:
                 connection.close()
             if isinstance(error, (OSError, trio.TooSlowError, ConnectionClosedError, CommandError)):
-                raise ConnectFailedError(address, f"could not connect: {error or 'timed out'}", sent=False) from error
+                raise ConnectFailedError(
+                    address,
+                    f"could not connect: {error or 'timed out'}",
+                    sent=False,
+                    is_silent=isinstance(error, trio.TooSlowError) or getattr(error, "errno", None) in _SILENCE_ERRNOS,
+                ) from error
             raise
         return connection
 
@@ -190,7 +211,7 @@ class Connection:
         try:
             reply = await (stream.receive() if relay is None else stream.receive_beginning())
             if reply is None:
-                raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+                raise ConnectionClosedError(self.address, self.broken_off or "closed the connection", sent=True)
             if reply[8:12] != frame[4:8]:
                 raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
             if relay is not None and not is_whole_frame(reply):
@@ -200,7 +221,12 @@ class Connection:
         except OSError as error:
             if relay is not None and relay.is_receiver_gone:
                 raise
-            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+            reason = self.broken_off or f"connection broke: {error}"
+            raise ConnectionClosedError(self.address, reason, sent=True) from error
+        except RemoteProtocolError as error:
+            if not self.broken_off:
+                raise
+            raise ConnectionClosedError(self.address, self.broken_off, sent=True) from error
         except trio.Cancelled:
             if relay is None or not relay.has_begun:
                 self.abandon()
@@ -268,6 +294,12 @@ class Connection:
         elif not self._was_abandoned:
             self._was_abandoned = True
             self.take_abandoned(self._stream)
+
+    def break_off(self, reason: str) -> None:
+        """Make a request in progress fail with a ConnectionClosedError, because the peer will not answer."""
+        if not self._was_abandoned:
+            self.broken_off = reason
+            self._stream.break_off()
 
     def close(self) -> None:
         """Close at once."""

@@ -2,23 +2,30 @@
 
 Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed at
 once, and an idle set costs next to nothing.
+
+A host that is frozen or unplugged does not end its connections, so requests would wait for it as long as it is away. A
+member that does not answer in time is not selected any more, and has to answer another hello on a new connection within
+`Timeouts.recheck_seconds`. So does a primary as soon as another member has become primary, since its requests may then
+succeed elsewhere. If it remains silent it is lost, and all requests to it fail. The second hello protects from mistakes
+of a process that was itself paused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any, Final
 
 import trio
 
 from shardwright.wire.discovery.application_errors import ApplicationError, Failure, after_application_error
 from shardwright.wire.discovery.selection import in_latency_window, least_busy_of_two, suitable_servers
-from shardwright.wire.discovery.server import Server, smoothed_round_trip
+from shardwright.wire.discovery.server import Server, ServerType, smoothed_round_trip
 from shardwright.wire.discovery.topology import Topology
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.timeouts import TIMEOUTS
+from shardwright.wire.transport.timeouts import TIMEOUTS, hello_within
 
 logger = get_logger("wire.monitor")
 
@@ -26,6 +33,14 @@ _RETRY_SECONDS: Final = 0.5
 """The specification's ``minHeartbeatFrequencyMS``."""
 
 _ANY: Final = ReadPreference("nearest")
+
+
+class _Contact(Enum):
+    """Whether a member that has answered once still does."""
+
+    ANSWERS = auto()
+    DOUBTFUL = auto()
+    LOST = auto()
 
 
 class ReplicaSetMonitor:
@@ -58,6 +73,7 @@ class ReplicaSetMonitor:
         self._changed = trio.Event()
         self._tasks: dict[str, trio.CancelScope] = {}
         self._check_now: dict[str, trio.Event] = {}
+        self._contacts: dict[str, _Contact] = {}
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
 
@@ -86,7 +102,12 @@ class ReplicaSetMonitor:
         If all of them turn out to belong to another set, start again from the seeds.
         """
         with self._scope:
-            await self._run()
+            try:
+                await self._run()
+            finally:
+                for address, contact in self._contacts.items():
+                    if contact is _Contact.LOST:
+                        self._pools.resume(address)
 
     def stop(self) -> None:
         """End `run`, or keep it from beginning."""
@@ -151,20 +172,22 @@ class ReplicaSetMonitor:
         A connection that could not be opened counts as an unanswered hello, because nobody else would try another
         member.
         """
+        server = self.members.get(address)
         if isinstance(error, ConnectFailedError):
             topology = self.topology.after_failed_check(address, str(error))
         else:
             topology = after_application_error(self.topology, _application_error(address, error))
         if topology is not self.topology:
             self._advance(topology)
-            check = self._check_now.get(address)
-            if check is not None:
-                check.set()
+            if server is not None and server.is_known:  # otherwise it is being checked
+                self._check(address, is_doubted=not isinstance(error, CommandError))
 
     def _follow_members(self) -> None:
         """Start monitoring new members, and stop monitoring former ones."""
         for address in self._tasks.keys() - self.members.keys():
             self._tasks.pop(address).cancel()
+            if self._contacts.pop(address, None) is _Contact.LOST:
+                self._pools.resume(address)
         if self._nursery is not None:
             for address in self.members.keys() - self._tasks.keys():
                 scope = self._tasks[address] = trio.CancelScope()
@@ -180,9 +203,24 @@ class ReplicaSetMonitor:
                             nursery.start_soon(self._restart_on_demand, address, attempt)
                             await self._ask_repeatedly(address)
                 except* (BackendError, CommandError, RemoteProtocolError) as failures:
-                    if not self._on_failed_check(address, failures.exceptions[0]):
-                        with trio.move_on_after(_RETRY_SECONDS):
-                            await self._check_now[address].wait()
+                    await self._after_failed_check(address, failures.exceptions[0])
+                except* Exception as failures:
+                    logger.exception("Internal error while monitoring a replica set member", remote=address)
+                    await self._after_failed_check(address, failures.exceptions[0])
+
+    async def _after_failed_check(self, address: str, error: BaseException) -> None:
+        """Record an unanswered hello, and return when the next one is due."""
+        if not self._on_failed_check(address, error):
+            with trio.move_on_after(_RETRY_SECONDS):
+                await self._check_now[address].wait()
+
+    def _check(self, address: str, *, is_doubted: bool) -> None:
+        """Send another hello to a member on a new connection, now."""
+        if is_doubted and self._contacts.get(address) is _Contact.ANSWERS:
+            self._contacts[address] = _Contact.DOUBTFUL
+        check = self._check_now.get(address)
+        if check is not None:
+            check.set()
 
     async def _restart_on_demand(self, address: str, attempt: trio.CancelScope) -> None:
         await self._check_now[address].wait()
@@ -190,7 +228,9 @@ class ReplicaSetMonitor:
 
     async def _ask_repeatedly(self, address: str) -> None:
         started = trio.current_time()
-        connection = await Connection.open(address, handshake=self._handshake())
+        is_doubtful = self._contacts.get(address) is _Contact.DOUBTFUL
+        with hello_within(address, TIMEOUTS.recheck_seconds if is_doubtful else TIMEOUTS.hello_seconds):
+            connection = await Connection.open(address, handshake=self._handshake())
         try:
             self._on_hello(address, connection.hello, trio.current_time() - started)
             while True:
@@ -200,23 +240,31 @@ class ReplicaSetMonitor:
                     command |= {"topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
                 else:
                     await trio.sleep(_RETRY_SECONDS)  # a member that cannot be waited on is polled
-                with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
+                with hello_within(address, TIMEOUTS.hello_seconds):
                     connection.hello = await connection.command("admin", command)
-                if deadline.cancelled_caught:
-                    raise BackendError(address, "did not answer a hello in time", sent=True)
                 self._on_hello(address, connection.hello, None)
         finally:
             connection.close()
 
     def _on_failed_check(self, address: str, error: BaseException) -> bool:
-        """Record an unanswered hello; returns whether the member was known, in which case it is asked again at once."""
-        server = self.members.get(address)
-        if server is None:
+        """Record an unanswered hello; returns whether the member had answered before: then it is asked again at once.
+
+        If it does not answer the second hello either, it is lost, even if another member has already replaced it.
+        """
+        if address not in self.members:
             return False
-        if server.is_known:
-            logger.warning("Lost a replica set member", remote=address, error=str(error))
         self._advance(self.topology.after_failed_check(address, str(error)))
-        return server.is_known
+        contact = self._contacts.get(address)
+        if contact is _Contact.ANSWERS:
+            self._contacts[address] = _Contact.DOUBTFUL
+            return True
+        if contact is _Contact.DOUBTFUL:
+            self._contacts[address] = _Contact.LOST
+            logger.warning("Lost a replica set member", replica_set=self.set_name, remote=address, error=str(error))
+        if contact is not None and isinstance(error, BackendError) and error.is_silent:
+            # Otherwise its process has ended or is about to, and so do its connections.
+            self._pools.break_off(address, "the host does not answer")
+        return False
 
     def _on_hello(self, address: str, hello: Mapping[str, Any], sample_seconds: float | None) -> None:
         previous = self.members.get(address)
@@ -227,6 +275,10 @@ class ReplicaSetMonitor:
             round_trip = smoothed_round_trip(round_trip, sample_seconds)
         now_ms = int(trio.current_time() * 1_000)
         server = Server.from_hello(address, hello, now_ms=now_ms, round_trip_seconds=round_trip)
+        if self._contacts.get(address) is _Contact.LOST:
+            logger.info("Found a replica set member again", replica_set=self.set_name, remote=address)
+            self._pools.resume(address)
+        self._contacts[address] = _Contact.ANSWERS
         self._advance(self.topology.after_hello(server))
 
     def _advance(self, topology: Topology) -> None:
@@ -241,6 +293,9 @@ class ReplicaSetMonitor:
         for address, server in topology.servers.items():
             if address in before.servers and server.pool_generation > before.servers[address].pool_generation:
                 self._pools.close_idle(address)
+        for address, server in before.servers.items():
+            if server.type is ServerType.PRIMARY and self.primary not in (None, address):
+                self._check(address, is_doubted=True)
         self._follow_members()
         self._changed.set()
         self._changed = trio.Event()

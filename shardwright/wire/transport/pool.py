@@ -11,7 +11,7 @@ from typing import Any, Final
 import bson
 import trio
 
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.abandoned import AbandonedRequests
@@ -77,7 +77,10 @@ class Pool:
         self._abandoned = abandoned
         self._options = options
         self._idle: list[Connection] = []
+        self._connections: set[Connection] = set()
+        self._openings: set[trio.CancelScope] = set()
         self._open_count = 0
+        self._silence = ""
         self._created = 0
         self._waiters = trio.lowlevel.ParkingLot()
         self._is_closed = False
@@ -150,10 +153,10 @@ class Pool:
         """Borrow a connection for exclusive use; it must be returned with `give_back`.
 
         Raises:
-            ConnectFailedError: no connection could be opened.
+            ConnectFailedError: no connection could be opened, or the host is silent (`break_off`).
         """
         await in_own_task()
-        while not self._idle and self._open_count >= self._options.connections_max:
+        while not self._idle and self._open_count >= self._options.connections_max and not self._silence:
             await self._waiters.park()
         if self._idle:
             return self._idle.pop()
@@ -163,7 +166,7 @@ class Pool:
         """Return a borrowed connection; one that was closed is removed from the pool."""
         if connection.is_closed:
             self._forget(connection)
-        elif self._is_closed:
+        elif self._is_closed or connection.broken_off:
             self._close(connection)
         else:
             # The time of the last reaping is accurate enough, and saves reading the clock for every request.
@@ -208,6 +211,24 @@ class Pool:
         while self._idle:
             self._close(self._idle.pop())
 
+    def break_off(self, reason: str) -> None:
+        """Make all requests to the host fail, those in progress and new ones until `resume`: it will not answer them.
+
+        Args:
+            reason: for the errors.
+        """
+        self._silence = reason
+        self.close_idle()
+        for scope in self._openings:
+            scope.cancel()
+        for connection in self._connections:
+            connection.break_off(reason)
+        self._waiters.unpark_all()
+
+    def resume(self) -> None:
+        """Open connections to the host again, which has answered."""
+        self._silence = ""
+
     @property
     def in_use(self) -> int:
         """How many connections are borrowed."""
@@ -225,15 +246,29 @@ class Pool:
     async def _open(self) -> Connection:
         self._open_count += 1
         try:
-            connection = await Connection.open(self.address, handshake=self._handshake())
+            connection = await self._connect()
         except BaseException:
             self._open_count -= 1
             self._waiters.unpark()
             raise
         self._created += 1
+        self._connections.add(connection)
         connection.take_abandoned = self.end_request
         self._watcher.watch(connection.socket, lambda: self._on_disconnect(connection))
         return connection
+
+    async def _connect(self) -> Connection:
+        if not self._silence:
+            with trio.CancelScope() as scope:
+                self._openings.add(scope)
+                try:
+                    connection = await Connection.open(self.address, handshake=self._handshake())
+                finally:
+                    self._openings.discard(scope)
+                if not self._silence:
+                    return connection
+                connection.close()
+        raise ConnectFailedError(self.address, self._silence, sent=False, is_silent=True)
 
     def _on_disconnect(self, connection: Connection) -> None:
         """Close a connection if it is idle; a borrower may still read what the peer sent before it closed."""
@@ -247,6 +282,7 @@ class Pool:
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
         self._open_count -= 1
         if self._waiters:
             self._waiters.unpark()

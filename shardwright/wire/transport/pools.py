@@ -1,6 +1,6 @@
 """One connection pool for each remote host that a daemon talks to, and the task that maintains them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -17,14 +17,26 @@ _REAP_INTERVAL_SECONDS: Final = 10.0
 
 
 class ConnectionPools:
-    """The pools of a daemon by address. `run` must be running while they are used."""
+    """The pools of a daemon by address. `run` must be running while they are used.
 
-    def __init__(self, handshake: Callable[[], Mapping[str, Any]], options: PoolOptions | None = None) -> None:
+    Args:
+        handshake: builds the hello for the handshake.
+        options: limits of each pool.
+        followers: pools to the same hosts with another handshake; they lose and find a host together with these.
+    """
+
+    def __init__(
+        self,
+        handshake: Callable[[], Mapping[str, Any]],
+        options: PoolOptions | None = None,
+        followers: Sequence["ConnectionPools"] = (),
+    ) -> None:
         self._handshake = handshake
         self._options = options or PoolOptions()
         self._watcher = DisconnectWatcher()
         self._abandoned = AbandonedRequests()
         self._pools: dict[str, Pool] = {}
+        self._followers = followers
 
     def __getitem__(self, address: str) -> Pool:
         """The pool of a host, created on first use."""
@@ -44,9 +56,18 @@ class ConnectionPools:
 
     def close_idle(self, address: str) -> None:
         """Close the idle connections to a host that is known to have restarted or to be gone."""
-        pool = self._pools.get(address)
-        if pool is not None:
+        for pool in self._open_pools(address):
             pool.close_idle()
+
+    def break_off(self, address: str, reason: str) -> None:
+        """Make all requests to a host fail until `resume`, see `Pool.break_off`."""
+        for pools in (self, *self._followers):
+            pools[address].break_off(reason)
+
+    def resume(self, address: str) -> None:
+        """Send requests to a host again, which has answered or is not monitored any more."""
+        for pool in self._open_pools(address):
+            pool.resume()
 
     async def run(self) -> None:
         """Handle disconnects and abandoned requests, and reap idle connections, until cancelled; then close those."""
@@ -62,6 +83,12 @@ class ConnectionPools:
         finally:
             for pool in self._pools.values():
                 pool.close()
+
+    def _open_pools(self, address: str) -> Iterator[Pool]:
+        for pools in (self, *self._followers):
+            pool = pools._pools.get(address)
+            if pool is not None:
+                yield pool
 
     def _reap(self, now: float) -> None:
         for address, pool in list(self._pools.items()):

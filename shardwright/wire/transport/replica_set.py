@@ -13,7 +13,7 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import Span
 from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPreference
-from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.client import Connection, decode_reply
 from shardwright.wire.transport.cursor import RawCursor
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pool import Asked
@@ -98,6 +98,22 @@ class ReplicaSetClient:
         except BackendError as error:
             self.on_failure(address, error)
             raise
+
+    async def borrow(self, address: str) -> Connection:
+        """A connection to a given member for exclusive use; it must be returned with `give_back`.
+
+        Raises:
+            BackendError: no connection could be opened.
+        """
+        try:
+            return await self._pools[address].borrow()
+        except BackendError as error:
+            self.on_failure(address, error)
+            raise
+
+    def give_back(self, address: str, connection: Connection) -> None:
+        """Return a connection to a member, see `Pool.give_back`."""
+        self._pools[address].give_back(connection)
 
     def on_failure(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
         """Report the failure of an operation, which may imply that a member's state has changed."""
@@ -199,25 +215,7 @@ class ReplicaSetClient:
     async def _while_primary(self, address: str, ask: Callable[[str], Awaitable[Result]]) -> Result:
         """The result of ``ask``, which ends with a BackendError when another member becomes primary."""
         await in_own_task()
-        results: list[Result] = []
-        failures: list[Exception] = []
-
-        async def wait_for_answer() -> None:
-            try:
-                results.append(await ask(address))
-            except Exception as failure:
-                failures.append(failure)
-            nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_for_answer)
-            await self.monitor.wait_replaced(address)
-            nursery.cancel_scope.cancel()
-        for failure in failures:
-            raise failure
-        if not results:
-            raise BackendError(address, "did not answer as long as it was primary", sent=True)
-        return results[0]
+        return await answered_before(address, partial(ask, address), partial(self.monitor.wait_replaced, address))
 
     @may_run_in_reactor
     async def _first_answer(self, preferred: str, ask: Callable[[str], Awaitable[Result]]) -> Result:
@@ -288,3 +286,37 @@ async def _first_of(*events: trio.Event) -> None:
     async with trio.open_nursery() as nursery:
         for event in events:
             nursery.start_soon(wait, event)
+
+
+async def answered_before(
+    address: str, ask: Callable[[], Awaitable[Result]], wait_replaced: Callable[[], Awaitable[None]]
+) -> Result:
+    """The result of ``ask``, unless ``wait_replaced`` returns before.
+
+    Args:
+        address: the primary that is asked.
+        ask: sends it a request, and returns what it answers.
+        wait_replaced: returns when it is not primary any more.
+
+    Raises:
+        BackendError: the primary was replaced before it answered.
+    """
+    results: list[Result] = []
+    failures: list[Exception] = []
+
+    async def wait_for_answer() -> None:
+        try:
+            results.append(await ask())
+        except Exception as failure:
+            failures.append(failure)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_answer)
+        await wait_replaced()
+        nursery.cancel_scope.cancel()
+    for failure in failures:
+        raise failure
+    if not results:
+        raise BackendError(address, "did not answer as long as it was primary", sent=True)
+    return results[0]

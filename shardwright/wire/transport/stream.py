@@ -22,6 +22,7 @@ from shardwright.wire.transport.readiness import Readiness
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.reservations import LONG_REPLY_BYTES
+from shardwright.wire.transport.timeouts import CLIENT_LIMITS, TcpLimits
 from shardwright.wire.transport.tls_socket import TlsSocket
 
 _READ_BYTES: Final = 65_536
@@ -41,6 +42,7 @@ class FrameStream:
     Args:
         connected: the socket, plain or after the handshake of TLS.
         received: what was already read from it.
+        limits: how long the peer may have vanished; those of clients unless it is a server.
 
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.
@@ -59,14 +61,16 @@ class FrameStream:
         "make_room",
     )
 
-    def __init__(self, connected: socket.socket | TlsSocket, *, received: bytes = b"") -> None:
+    def __init__(
+        self, connected: socket.socket | TlsSocket, *, received: bytes = b"", limits: TcpLimits = CLIENT_LIMITS
+    ) -> None:
         self._plain = plain = connected.plain if isinstance(connected, TlsSocket) else connected
         plain.setblocking(False)
         if plain.family == socket.AF_UNIX:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER_BYTES)
         else:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            limits.apply(plain)
         self._socket = connected
         self._reader = FrameReader()
         if received:

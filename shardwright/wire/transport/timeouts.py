@@ -1,6 +1,17 @@
-"""How long a process waits for other hosts, for the limits that an operator may configure."""
+"""How long a process waits for other hosts: the limits that an operator may configure, and the kernel's part."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
+
+import trio
+
+from shardwright.wire.errors import BackendError
+
+_OVERSLEPT_SECONDS: Final = 1.0
+"""If a limit is noticed this late, this process did not run, and the other host may have had no time to answer."""
 
 
 class Timeouts:
@@ -8,12 +19,16 @@ class Timeouts:
 
     Attributes:
         hello_seconds: a member of a replica set, or a daemon's own mongod, that has not answered a hello for this long
-            is considered gone. A frozen process is noticed after this time at the latest.
+            is not selected any more. A frozen process is noticed after this time at the latest.
+        recheck_seconds: how long a member may take to connect and answer another hello when there is reason to doubt
+            it: it was silent for `hello_seconds`, or another member has become primary in its place. If it takes
+            longer, it counts as lost, and the requests that wait for it fail.
         selection_seconds: how long an operation waits for a suitable member, for example during an election.
     """
 
     def __init__(self) -> None:
-        self.hello_seconds = 20.0
+        self.hello_seconds = 10.0
+        self.recheck_seconds = 2.0
         self.selection_seconds = 20.0
 
     @property
@@ -23,4 +38,57 @@ class Timeouts:
 
 
 TIMEOUTS: Final = Timeouts()
-"""The limits of this process. mongos waits 15 s for a member (``defaultFindReplicaSetHostTimeoutMS``)."""
+"""The limits of this process.
+
+With mongod's ``electionTimeoutMillis`` of 10 s, a frozen member is lost by the time that another one is elected. mongos
+waits 15 s for a member (``defaultFindReplicaSetHostTimeoutMS``).
+"""
+
+
+class HelloTimeoutError(BackendError):
+    """A host did not answer a hello in time; it counts as silent only if this process was not paused."""
+
+
+@contextmanager
+def hello_within(address: str, seconds: float) -> Iterator[None]:
+    """Limit the time for a hello in the block.
+
+    Raises:
+        HelloTimeoutError: the host took longer.
+    """
+    with trio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        is_silent = trio.current_time() - scope.deadline < _OVERSLEPT_SECONDS
+        raise HelloTimeoutError(address, "did not answer a hello in time", sent=True, is_silent=is_silent)
+
+
+@dataclass(frozen=True)
+class TcpLimits:
+    """After how many seconds the kernel gives up a peer that has vanished, see tcp(7).
+
+    Attributes:
+        idle: a connection without traffic for this long is probed.
+        interval: the time between two probes.
+        unanswered: the connection breaks if the peer has acknowledged nothing for this long: no probe, no data. So it
+            does if the peer has had no room for more data for this long.
+    """
+
+    idle: int
+    interval: int
+    unanswered: int
+
+    def apply(self, connected: socket.socket) -> None:
+        """Set them on a TCP socket."""
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self.idle)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, self.interval)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, -(-self.unanswered // self.interval))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.unanswered * 1000)
+
+
+SERVER_LIMITS: Final = TcpLimits(idle=10, interval=5, unanswered=20)
+"""For connections to servers, which always read."""
+
+CLIENT_LIMITS: Final = TcpLimits(idle=30, interval=10, unanswered=120)
+"""For connections from clients, whose application may be busy and not read its replies for some time."""

@@ -46,7 +46,8 @@ class FakeMember:
         client.allow_interruption()
         known = request.get(b"topologyVersion")
         if known is not None and known["counter"] == self._counter:
-            await self._changed.wait()
+            with trio.move_on_after(request.get(b"maxAwaitTimeMS") / 1000):
+                await self._changed.wait()
         version = {"processId": self._process, "counter": Int64(self._counter)}
         return {**self._state, "topologyVersion": version, "ok": 1.0}
 

@@ -4,8 +4,9 @@ Batches are numbered: the same number gives the same batch again, so nothing is 
 ignore the numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import bson
@@ -22,7 +23,7 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import TIMESTAMP, Span, array_documents, decode_value, find
-from shardwright.wire.transport.client import Connection, handshake_document, response_body
+from shardwright.wire.transport.client import Connection, response_body
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 logger = get_logger("shardd.migration.recipient")
@@ -98,6 +99,7 @@ class DonorConnection:
         self._context = context
         self._request = request
         self._connection: Connection | None = None
+        self._give_back: Callable[[Connection], None] = Connection.close
 
     async def command(self, db: str, command: Mapping[str, Any]) -> bytes:
         """Run an idempotent command; returns the raw body of its reply.
@@ -132,13 +134,17 @@ class DonorConnection:
         """Close the connection; a command under way on it fails."""
         if self._connection is not None:
             self._connection.close()
+            self._give_back(self._connection)
             self._connection = None
 
     async def _exchange(self, body: bytes) -> bytes:
         client = await self._context.shard_client(self._request.donor)
         connection = self._connection
         if connection is None or connection.is_closed:
-            connection = self._connection = await _open(client)
+            self.close()
+            address = await client.select()
+            connection = self._connection = await client.borrow(address)
+            self._give_back = partial(client.give_back, address)
         try:
             reply = response_body(await connection.exchange(op_msg(body, request_id=next_request_id())))
             check_reply(reply)
@@ -231,15 +237,6 @@ class DonorLink:
 
     def _command(self, name: str, number: int) -> dict[str, Any]:
         return {name: str(self.request.namespace), "sessionId": self.request.session_id, "number": number}
-
-
-async def _open(client: ReplicaSetClient) -> Connection:
-    address = await client.select()
-    try:
-        return await Connection.open(address, handshake=handshake_document("shardwright-shardd-migration"))
-    except BackendError as error:
-        client.on_failure(address, error)
-        raise
 
 
 def _position(reply: bytes) -> Timestamp | None:
