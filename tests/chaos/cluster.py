@@ -24,7 +24,8 @@ SHARD_OPTIONS: Final = (
 def shaped_cluster(directory: Path, shape: Shape) -> Iterator[tuple[FaultCluster, Links | None]]:
     """A new cluster, and its links if it has links that can fail; it is stopped after the block."""
     options = [*SHARD_OPTIONS, "--members", str(shape.members), "--config-members", str(shape.config_members)]
-    options += ["--routers", str(shape.routers), *(["--separate-sockets"] if shape.has_links else [])]
+    options += ["--routers", str(shape.routers), "--shards", str(shape.shards)]
+    options += ["--separate-sockets"] if shape.has_links else []
     with fault_cluster(directory, *options) as cluster:
         if not shape.has_links:
             yield cluster, None

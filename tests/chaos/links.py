@@ -8,7 +8,7 @@ daemons has its own link.
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -129,6 +129,15 @@ class Links:
             yield
         finally:
             self._loop.call_soon_threadsafe(link.harm, None)
+
+    @contextmanager
+    def cut_off(self, name: str) -> Iterator[None]:
+        """Silence all links from and to a daemon during the block."""
+        with ExitStack() as silenced:
+            for source, target in self.pairs:
+                if name in (source, target):
+                    silenced.enter_context(self.harmed(source, target, Fault.SILENT))
+            yield
 
     async def _open(self, directories: dict[str, Path], addresses: dict[str, str]) -> None:
         for source, directory in directories.items():

@@ -35,12 +35,14 @@ class Shape:
         config_members: the number of config servers.
         routers: the number of routers; the last one is quiet: it changes the placement, and no client uses it.
         has_links: whether daemons reach each other through links that can be delayed and cut.
+        shards: the number of shards.
     """
 
     members: int = 1
     config_members: int = 1
     routers: int = 3
     has_links: bool = False
+    shards: int = 2
 
 
 @dataclass

@@ -1,0 +1,250 @@
+"""Hosts that are frozen or unplugged: operations wait for an election, not for the host.
+
+A host is away until all operations have ended. So one that waits for the host never ends.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final
+
+import pytest
+from pymongo import ReadPreference
+from pymongo.errors import PyMongoError
+
+from tests.chaos.cluster import shaped_cluster
+from tests.chaos.links import Links
+from tests.chaos.nemeses.hosts import host_away
+from tests.chaos.stage import Shape
+from tests.integration.sharded import LOWER
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client
+from tests.migration.fault_cluster import CONFIG, FaultCluster
+
+BOUND_SECONDS: Final = 3.0
+"""How much longer than the election an operation may take."""
+
+SLACK_SECONDS: Final = 7.0
+"""For a machine that is busy with other tests."""
+
+LOST_SECONDS: Final = 12.0
+"""After this time a secondary that says nothing is lost."""
+
+ROUNDS_AFTERWARDS: Final = 5
+
+END_SECONDS_MAX: Final = 60.0
+
+Work = Callable[[int], None]
+
+
+@dataclass
+class Place:
+    """A cluster of one shard with three members, and a router's client with the defaults of its driver."""
+
+    cluster: FaultCluster
+    links: Links
+    client: Client
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    shape = Shape(members=3, config_members=3, routers=2, has_links=True, shards=1)
+    with shaped_cluster(tmp_path_factory.mktemp("away"), shape) as (cluster, links):
+        assert links is not None
+        with cluster.running.direct("router.0") as client:
+            client.admin.command("enableSharding", "away")
+            client.admin.command("shardCollection", "away.things", key={"_id": 1})
+            client.away.things.insert_many([{"_id": -number} for number in range(1, 101)])
+            yield Place(cluster, links, client)
+
+
+@dataclass
+class Load:
+    """Threads that repeat operations, and how long these have taken.
+
+    Attributes:
+        longest: the longest duration, by the name of the operation.
+        failures: the errors that clients got.
+        counts: completed operations, by name.
+    """
+
+    works: dict[str, Work]
+    longest: dict[str, float] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    _is_over: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    @contextmanager
+    def running(self, threads_each: int = 3) -> Iterator[None]:
+        """Run the load until the end of the block, or `stop_and_wait`."""
+        threads = [
+            threading.Thread(target=self._repeat, args=(name, index), daemon=True)
+            for name in self.works
+            for index in range(threads_each)
+        ]
+        for thread in threads:
+            thread.start()
+        self._threads = threads
+        try:
+            yield
+        finally:
+            self._is_over.set()
+
+    def stop_and_wait(self) -> None:
+        """Begin no more operations, and wait until all have ended."""
+        self._is_over.set()
+        deadline = monotonic() + END_SECONDS_MAX
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - monotonic()))
+        assert not any(thread.is_alive() for thread in self._threads), f"operations hang; {self.longest}"
+
+    def wait_rounds(self, rounds: int) -> None:
+        """Wait until each thread has begun and completed some more operations, on average."""
+        goals = {name: self.counts.get(name, 0) + 3 * rounds for name in self.works}
+        eventually(
+            lambda: all(self.counts.get(name, 0) >= goal for name, goal in goals.items()),
+            within=120,
+            what="operations are completed",
+        )
+
+    def _repeat(self, name: str, index: int) -> None:
+        number = index * 1_000_000
+        while not self._is_over.is_set():
+            number += 1
+            began = monotonic()
+            try:
+                self.works[name](number)
+            except PyMongoError as error:
+                self.failures.append(f"{name}: {error!r}")
+            self.longest[name] = max(self.longest.get(name, 0.0), monotonic() - began)
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+
+class Writers:
+    """Operations on one collection, and the documents that were acknowledged."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._things = client.away.things
+        self.acknowledged: list[int] = []
+
+    @property
+    def works(self) -> dict[str, Work]:
+        """All of them, by name."""
+        return {"insert": self._insert, "transaction": self._transaction, "read": self._read, "scan": self._scan}
+
+    def missing(self) -> list[int]:
+        """Acknowledged documents that are not there."""
+        there = {document["_id"] for document in self._things.find()}
+        return [each for each in self.acknowledged if each not in there]
+
+    def _insert(self, number: int) -> None:
+        self._things.insert_one({"_id": number})
+        self.acknowledged.append(number)
+
+    def _transaction(self, number: int) -> None:
+        identity = 500_000 + number
+
+        def work(session: Any) -> None:  # noqa: ANN401 - a session
+            self._things.insert_one({"_id": identity}, session=session)
+            self._things.update_one({"_id": -1}, {"$inc": {f"n{number // 1_000_000}": 1}}, session=session)
+
+        with self._client.start_session() as session:
+            session.with_transaction(work)
+        self.acknowledged.append(identity)
+
+    def _read(self, number: int) -> None:
+        assert self._things.find_one({"_id": -1 - number % 100}) is not None
+
+    def _scan(self, number: int) -> None:
+        assert len(list(self._things.find({"_id": {"$lt": 0}}, batch_size=10))) == 100
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True], ids=["frozen", "cut off"])
+def test_operations_wait_for_an_election_when_a_primary_is_away(place: Place, *, is_cut_off: bool) -> None:
+    cluster, before = place.cluster, place.cluster.primary_index(LOWER)
+    place.client.away.things.delete_many({"_id": {"$gt": 0}})
+    writers = Writers(place.client)
+    load = Load(writers.works)
+    with load.running():
+        load.wait_rounds(ROUNDS_AFTERWARDS)
+        assert not load.failures
+        with host_away(cluster, f"{LOWER}.{before}", place.links if is_cut_off else None):
+            began = monotonic()
+            cluster.primary_index(LOWER, other_than=before)
+            election_seconds = monotonic() - began
+            load.wait_rounds(ROUNDS_AFTERWARDS)
+            load.stop_and_wait()
+    print(f"election {election_seconds:.1f} s, operations {load.longest}")
+    assert max(load.longest.values()) < election_seconds + BOUND_SECONDS + SLACK_SECONDS, load.longest
+    # A cursor is lost with its member.
+    assert all(each.startswith("scan: ") and "HostUnreachable" in each for each in load.failures), load.failures
+    assert writers.acknowledged
+    assert not writers.missing()
+
+
+def test_reads_from_secondaries_go_elsewhere_when_one_is_frozen(place: Place) -> None:
+    cluster = place.cluster
+    cluster.primary_index(LOWER)
+    things = place.client.away.get_collection("things", read_preference=ReadPreference.SECONDARY)
+    nearest = place.client.away.get_collection("things", read_preference=ReadPreference.NEAREST)
+    load = Load(
+        {
+            "secondary": lambda number: assert_found(things.find_one({"_id": -1 - number % 100})),
+            "nearest": lambda number: assert_found(nearest.find_one({"_id": -1 - number % 100})),
+        }
+    )
+    with load.running():
+        load.wait_rounds(ROUNDS_AFTERWARDS)
+        # The one that is used: the router prefers members with short round trips.
+        [reader] = things.aggregate([{"$collStats": {"latencyStats": {}}}])
+        port = reader["host"].rpartition(":")[2]
+        name = next(each for each in cluster.mongods_of(LOWER) if cluster.running.address(each).endswith(f":{port}"))
+        with host_away(cluster, name.rpartition(".")[0]):
+            began = monotonic()
+            load.wait_rounds(ROUNDS_AFTERWARDS)
+            while monotonic() - began < LOST_SECONDS + BOUND_SECONDS:
+                load.wait_rounds(ROUNDS_AFTERWARDS)
+            load.stop_and_wait()
+    print(f"operations {load.longest}")
+    assert max(load.longest.values()) < LOST_SECONDS + BOUND_SECONDS + SLACK_SECONDS, load.longest
+    assert not load.failures
+
+
+def test_operations_that_need_the_catalog_wait_for_an_election_of_config_servers(place: Place) -> None:
+    cluster, client, before = place.cluster, place.client, place.cluster.primary_index(CONFIG)
+
+    def shard_and_drop(number: int) -> None:
+        client.admin.command("shardCollection", f"away.new{number}", key={"key": 1})
+        client.away[f"new{number}"].insert_one({"key": 1})
+        client.away.drop_collection(f"new{number}")
+
+    def refresh(_: int) -> None:
+        client.admin.command("flushRouterConfig")
+        assert_found(client.away.things.find_one({"_id": -1}))
+
+    load = Load(
+        {
+            "ddl": shard_and_drop,
+            "refresh": refresh,
+        }
+    )
+    with load.running(threads_each=1):
+        load.wait_rounds(1)
+        with host_away(cluster, f"{CONFIG}.{before}"):
+            began = monotonic()
+            cluster.primary_index(CONFIG, other_than=before)
+            election_seconds = monotonic() - began
+            load.wait_rounds(1)
+            load.stop_and_wait()
+    print(f"election {election_seconds:.1f} s, operations {load.longest}, {load.failures}")
+    # A change is several commands, and one that has just begun is resumed by the next primary.
+    assert max(load.longest.values()) < election_seconds + 2 * BOUND_SECONDS + 2 * SLACK_SECONDS, load.longest
+    assert not load.failures
+
+
+def assert_found(document: Any) -> None:  # noqa: ANN401 - a document or None
+    assert document is not None
