@@ -52,6 +52,7 @@ class HelloMirror:
         self._sidecars: dict[str, str] = dict(self._own)
         self._seen: dict[str, Any] | None = None
         self._changed = trio.Event()
+        self._primary_changed = trio.Event()
         self._quiesce_ends: float | None = None
 
     @property
@@ -156,10 +157,14 @@ class HelloMirror:
         return await answered_before(primary, ask, partial(self._wait_replaced, primary))
 
     async def _wait_replaced(self, primary: str) -> None:
-        while self.hello is not None and self.hello.get("primary") == primary:
-            await self._changed.wait()
+        while _primary_of(self.hello) == primary:
+            await self._primary_changed.wait()
 
     def _know(self, hello: Mapping[str, Any] | None) -> None:
+        if _primary_of(hello) != _primary_of(self.hello):
+            # Also if clients do not see it, because the daemons of both members are still unknown.
+            self._primary_changed.set()
+            self._primary_changed = trio.Event()
         self.hello = hello
         self.term = election_term(hello) if hello is not None and hello.get("isWritablePrimary") else None
         self._publish()
@@ -176,6 +181,10 @@ class HelloMirror:
     def _announce_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _primary_of(hello: Mapping[str, Any] | None) -> str | None:
+    return None if hello is None else hello.get("primary")
 
 
 def _is_older(hello: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:

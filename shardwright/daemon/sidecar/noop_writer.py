@@ -8,7 +8,6 @@ The times of the writes that the sidecar passes on need no no-op: a session that
 transaction after the previous one, waits for just these.
 """
 
-from functools import partial
 from struct import Struct
 from typing import Any, Final
 
@@ -119,8 +118,7 @@ class NoopWriter:
             # A mongod gives its no-op the next time after those it knows, and it may not know this one.
             command["$clusterTime"] = cluster_time
         try:
-            note_written = partial(append_oplog_note, pool.command, command)
-            written: Timestamp = (await self._mirror.while_primary(primary, note_written))["operationTime"]
+            written: Timestamp = (await append_oplog_note(pool.command, command))["operationTime"]
         except CommandError as error:
             if error.code != ErrorCode.StaleClusterTime:  # the oplog has already reached that time
                 raise
