@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shardwright.daemon.operation_metrics import OperationMetrics
-from shardwright.daemon.outcomes import INTERNAL_ERROR
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -59,19 +58,12 @@ class Metrics(Collector):
 
     Attributes:
         operations: counts operations.
-        connection_faults: counts connections closed because of a bug outside of any operation.
     """
 
     def __init__(self, component: str, commands: Iterable[str]) -> None:
         self._prefix = f"shardwright_{component}"
         self._readers: dict[str, Callable[[], Metric]] = {}
         self.operations = OperationMetrics(self._prefix, commands)
-        self.connection_faults = Counter()
-        self.observed_counter(
-            "internal_errors",
-            "Operations and connections that ended because of a bug, whose traceback is in the log",
-            lambda: self.operations.faults()[INTERNAL_ERROR] + self.connection_faults.value,
-        )
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)

@@ -65,18 +65,15 @@ def test_the_number_of_outcomes_is_limited() -> None:
 
 def test_faults_are_counted_over_all_commands_from_the_start() -> None:
     metrics = Metrics("router", ["find", "insert"])
-    faults, bugs = "shardwright_router_operation_faults_total", "shardwright_router_internal_errors_total"
+    faults = "shardwright_router_operation_faults_total"
     found = samples(metrics)
     assert {dict(labels)["outcome"] for name, labels in found if name == faults} == set(FAULTS)
-    assert found[bugs, frozenset()] == 0
     for number in range(OUTCOMES_MAX):
         metrics.operations.observe("find", f"Location{number}", 0.1)
     for command in ("find", "insert"):
         metrics.operations.observe(command, INTERNAL_ERROR, 0.1)
-    metrics.connection_faults.add()
     found = samples(metrics)
     assert found[faults, frozenset({("outcome", INTERNAL_ERROR)})] == 2
-    assert found[bugs, frozenset()] == 3
 
 
 def test_statistics_do_not_change_afterwards() -> None:
