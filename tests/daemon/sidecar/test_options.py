@@ -38,7 +38,7 @@ def test_an_impossible_socket_path_is_refused(path: str, capsys: pytest.CaptureF
 
 
 AUDIT = ("--audit-destination", "file", "--audit-path", "/nowhere/audit.json")
-MONGOD = ("--mongod-socket", "mongod.sock", "--mongod-address", "a:1")
+MONGOD = ("--mongod-socket", "mongod.sock", "--mongod-address", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("run", [run_shardd, run_configd])
