@@ -28,6 +28,7 @@ def test_it_leaves_the_reactor_before_it_needs_a_task(marked: Marked) -> None:
     [
         *("handle", "dispatch", "_serve_request", "find", "insert", "update", "delete", "find_and_modify"),
         *("commit_transaction", "abort_transaction", "may_change_owner", "understands"),
+        *("aggregate", "open_change_stream"),
     ],
 )
 def test_what_begins_in_the_reactor_is_marked(name: str) -> None:

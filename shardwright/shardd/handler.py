@@ -40,6 +40,8 @@ from shardwright.shardd.transactions.session_kills import KILLS, is_killed_by
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
 from shardwright.shardd.versioned_operations import VersionedOperations
+from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
+from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.command_text import command_text
 from shardwright.sharding.commit_protocol import COORDINATOR
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
@@ -49,6 +51,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
+from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import OBJECT
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -123,6 +126,8 @@ class ShardHandler(SidecarHandler):
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Handle a request according to its kind (see `SidecarHandler.dispatch`)."""
         if request.name not in _BEGIN_IN_REACTOR:
+            if ACKNOWLEDGED_TIME in request.fields and request.name == "ping":
+                return await self._tell_acknowledged_time(upstream, request)
             await in_own_task()
             if request.name in REFUSED_DURING_MOVES:
                 check_not_moving(self._context, request)
@@ -144,6 +149,15 @@ class ShardHandler(SidecarHandler):
                 request, lambda each: self._dispatch_operation(client, upstream, each)
             )
         return await self._dispatch_operation(client, upstream, request)
+
+    @may_run_in_reactor
+    async def _tell_acknowledged_time(self, upstream: Upstream, request: Request) -> bytes | None:
+        """Answer a ping that asks for the time of the last acknowledged write, see `sharding.acknowledged_time`."""
+        time = self._context.sidecar.acknowledged_time()
+        if time is None:  # of a secondary, or a primary that is beginning
+            return await upstream.forward(request.without((ACKNOWLEDGED_TIME,)).message.frame, request.message.flags)
+        times = {"$clusterTime": signed_cluster_time(time), "operationTime": time}
+        return reply_document(request.message.request_id, {"ok": 1.0, **times})
 
     @may_run_in_reactor
     async def _run_statement(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:

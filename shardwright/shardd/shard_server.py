@@ -115,6 +115,7 @@ class ShardServer:
         self._terms = Terms(
             context,
             (
+                TermRecovery(context.sidecar.begin_term),
                 TermTask(context.writer.run),
                 TermRecovery(self._begin_locks),
                 TermTask(context.shown_locks.run),

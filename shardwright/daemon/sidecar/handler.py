@@ -32,6 +32,9 @@ from shardwright.wire.well_formed import error_of_request
 _WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
 """Commands that may wait because their client asked them to."""
 
+_READS: Final = frozenset({*HELLO_NAMES, "count", "distinct", "find", "getMore"})
+"""Commands that acknowledge no write."""
+
 
 class SidecarHandler(ABC):
     """Handles the requests of all clients of a sidecar (see `wire.transport.server.Handler`).
@@ -101,6 +104,8 @@ class SidecarHandler(ABC):
                 outcome = _code_name(reply)
             elif client.is_disconnected:
                 outcome = outcome_of_success(client, request)
+            if reply is not None and request.name not in _READS:
+                self._sidecar.note_reply(reply)
             return reply
         except BackendError:
             # The client must see its connection broken, as if the mongod itself were gone.

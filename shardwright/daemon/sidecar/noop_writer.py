@@ -58,6 +58,7 @@ class NoopWriter:
         self._mongod = mongod
         self._mirror = mirror
         self._reached = _BEGINNING
+        self._term: int | None = None
         self._writing = trio.Lock()
 
     def has_to_reach(self, request: Request) -> bool:
@@ -65,8 +66,23 @@ class NoopWriter:
         awaited = awaited_time(request)
         return awaited is not None and _seconds_and_increment(awaited) > self._reached
 
+    async def begin_term(self, term: int) -> None:
+        """Note how far the oplog is at the beginning of a term as primary.
+
+        Raises:
+            CommandError: the mongod refuses.
+            BackendError: it does not answer.
+        """
+        time: Timestamp = (await self._mongod.command("admin", {"ping": 1}))["operationTime"]
+        self._note(_seconds_and_increment(time))
+        self._term = term
+
+    def acknowledged_time(self, term: int | None) -> Timestamp | None:
+        """The time of the last write that was acknowledged, as far as this is known in a term; a later one at most."""
+        return Timestamp(*self._reached) if term is not None and term == self._term else None
+
     def note_reply(self, reply: bytes) -> None:
-        """Note how far the oplog is, according to the reply to a write that the mongod executed as primary.
+        """Note how far the oplog is, according to the reply to a command that the mongod executed as primary.
 
         Args:
             reply: the frame; nothing is noted unless it ends with ``operationTime``.

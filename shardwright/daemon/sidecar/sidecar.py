@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
+from bson.timestamp import Timestamp
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.hand_over import hand_over
@@ -146,8 +147,17 @@ class Sidecar:
             await self._noop_writer.reach(request)
 
     def note_reply(self, reply: bytes) -> None:
-        """Note the reply to a write that the mongod executed as primary, see `NoopWriter.note_reply`."""
-        self._noop_writer.note_reply(reply)
+        """Note a reply that a client is about to get, if the mongod is primary, see `NoopWriter.note_reply`."""
+        if self.mirror.term is not None:
+            self._noop_writer.note_reply(reply)
+
+    async def begin_term(self, term: int) -> None:
+        """Note the time at which a term begins; errors as for `NoopWriter.begin_term`."""
+        await self._noop_writer.begin_term(term)
+
+    def acknowledged_time(self) -> Timestamp | None:
+        """The time of the last write that this primary has acknowledged; None if that is not certain."""
+        return self._noop_writer.acknowledged_time(self.term) if self.certainty.is_certain else None
 
     async def run(self, hooks: RoleHooks) -> None:
         """Follow the mongod and its set until cancelled.

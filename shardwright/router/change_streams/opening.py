@@ -19,23 +19,28 @@ from shardwright.router.change_streams.tokens import ResumeToken, after
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards, opener_of
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.scatter import scatter
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.replies.worst_error import raise_worst
+from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME, ACKNOWLEDGED_TIME_ELEMENT
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_document, encode_elements, without
-from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _OF_NO_COLLECTION = ".$cmd.aggregate"
 _VARIABLES = (b"let", b"collation")
+_PRIMARY_IF_THERE_IS_ONE = ReadPreference("primaryPreferred")
+_PING = encode_document({"ping": 1, "$db": "admin"})
 
 
+@may_run_in_reactor
 async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace: str) -> bytes:
     """The reply to an ``aggregate`` whose first stage is ``$changeStream``.
 
@@ -50,17 +55,21 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
     with labelled():
         specification = Specification.parse(pipeline.stages[0])
         if specification is None:
+            await in_own_task()
             await _check(operation)
             raise CommandError(ErrorCode.FailedToParse, "the $changeStream stage must be specified as an object")
         opening = GetMore(operation.request, operation.client, batch_size=batch_size(operation.request))
         stages = ClientStages.of(pipeline.stages[1:], needs_images=specification.needs_images)
+        as_of = operation.context.clock.time.cluster_time
+        times = await _times_of_arrival(operation, specification)  # before anything that takes time
+        await in_own_task()
         # The shards' streams begin with the event after which the client resumes, so they do not get its token.
         missing = _token_without_event(specification, namespace)
         if not stages.run_on_shards or specification.must_be_found is not None or missing is not None:
             await _check(operation)
         if missing is not None:
             raise token_not_found(missing)
-        cursor = await _open(operation, specification, stages, namespace)
+        cursor = await _open(operation, specification, stages, namespace, times, as_of)
         return await _answer(operation, cursor, opening, reads=specification.has_start)
 
 
@@ -72,23 +81,36 @@ def _token_without_event(specification: Specification, namespace: str) -> Resume
 
 
 async def _open(
-    operation: Operation, specification: Specification, stages: ClientStages, namespace: str
+    operation: Operation,
+    specification: Specification,
+    stages: ClientStages,
+    namespace: str,
+    times: dict[str, ShardReply],
+    as_of: int,
 ) -> ChangeStreamCursor:
-    """Open the stream on all shards, from the same point.
+    """Open the stream on all shards.
+
+    Args:
+        operation: the client's command.
+        specification: of the stream.
+        stages: those after it.
+        namespace: of the cursor.
+        times: of the shards that are known, see `_times_of_arrival`.
+        as_of: a packed cluster time before that; a shard added later is noticed before a later event is returned.
 
     Raises:
         CommandError: as `open_change_stream`.
     """
     context, request = operation.context, operation.request
     command = ShardCommand.of(request, specification, stages.for_shards, operation.read_preference)
-    # A shard that is added after this time is noticed before an event of a later time is returned.
-    as_of = context.clock.time.cluster_time
     shard_ids = await context.shards.reload_as_of(as_of)
     if not shard_ids:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
-    start = await _start(operation, specification, shard_ids, command.preference)
-    frame = command.frame(specification.starting_where(start), raw_elements(request, (LSID,)))
-    replies = await open_on_shards(operation, dict.fromkeys(shard_ids, frame), preference=command.preference)
+    starts = await _starts(operation, specification, shard_ids, times)
+    session = raw_elements(request, (LSID,))
+    frames = {shard: command.frame(specification.starting_where(start), session) for shard, start in starts.items()}
+    # These tell each shard the times of all others, so that whatever it writes from then on comes after the latest.
+    replies = await open_on_shards(operation, frames, preference=command.preference)
     streams = ShardStreams(context, command, unpack_timestamp(as_of))
     try:
         for reply in replies:
@@ -102,28 +124,60 @@ async def _open(
     sharding = ShardingEvents(context.catalog, context.routing) if specification.shows_expanded_events else None
     view = EventView(images, stages, commands, KeyCompletion(context.routing, pre_images), sharding)
     owner = CatalogOwner(context.catalog, context.routing)
-    return ChangeStreamCursor(streams, owner, view, namespace, start, specification.must_be_found, context.clock)
+    first, last = min(starts.values()), max(starts.values())
+    return ChangeStreamCursor(streams, owner, view, namespace, first, last, specification.must_be_found, context.clock)
 
 
-async def _start(
-    operation: Operation, specification: Specification, shard_ids: Collection[str], preference: ReadPreference
-) -> ResumeToken:
-    """Where the stream starts: unless the client says where, after all that has happened.
+@may_run_in_reactor
+async def _times_of_arrival(operation: Operation, specification: Specification) -> dict[str, ShardReply]:
+    """Replies that tell what the known shards had acknowledged when the command arrived, see `_times`.
 
-    The shards are asked for their times, as this router may not know them. Other routers have acknowledged writes to a
-    client, and not all drivers tell each router the times that others have told them.
+    None if the client says where the stream starts.
+    """
+    if specification.start_time is not None:
+        return {}
+    return await _times(operation, await operation.context.shards.ids_as_told())
+
+
+@may_run_in_reactor
+async def _times(operation: Operation, shard_ids: Collection[str]) -> dict[str, ShardReply]:
+    """Replies of shards with the times of the last writes that they have acknowledged, or with why there is none.
+
+    The primaries are asked, as secondaries may lag behind them.
+    """
+    preference = PRIMARY if operation.read_preference == PRIMARY else _PRIMARY_IF_THERE_IS_ONE
+    frames: dict[str, bytes] = {}
+    for shard_id in shard_ids:
+        is_understood = operation.context.shards.is_understood(shard_id, ACKNOWLEDGED_TIME.decode(), preference)
+        ping = append(_PING, ACKNOWLEDGED_TIME_ELEMENT) if is_understood else _PING
+        frames[shard_id] = op_msg(ping, request_id=next_request_id())
+    replies: dict[str, ShardReply] = {}
+    await operation.sender.send_to_all(frames, replies, preference=preference)
+    return replies
+
+
+async def _starts(
+    operation: Operation, specification: Specification, shard_ids: Collection[str], times: dict[str, ShardReply]
+) -> dict[str, ResumeToken]:
+    """Where the stream starts on each shard: unless the client says where, after all that it had acknowledged.
+
+    That differs from shard to shard: a write after the arrival of the command may get an earlier time than one that
+    another shard had before. Other routers have acknowledged writes to a client, and this router may not know their
+    times, as not all drivers tell each router the times that others have told them.
 
     Raises:
         CommandError: a shard could not be reached.
     """
     if specification.resume_after is not None:
-        return specification.resume_after
+        return dict.fromkeys(shard_ids, specification.resume_after)
     if specification.start_at is not None:
-        return ResumeToken.high_water_mark(specification.start_at)
-    ping = op_msg(encode_document({"ping": 1, "$db": "admin"}), request_id=next_request_id())
-    raise_worst(await scatter(operation, dict.fromkeys(shard_ids, ping), preference=preference, may_repeat=True))
-    now = unpack_timestamp(operation.context.clock.time.cluster_time)
-    return ResumeToken.high_water_mark(after(now))
+        return dict.fromkeys(shard_ids, ResumeToken.high_water_mark(specification.start_at))
+    added = [shard_id for shard_id in shard_ids if shard_id not in times]
+    if added:
+        times = {**times, **await _times(operation, added)}
+    raise_worst(times[shard_id] for shard_id in shard_ids)
+    last_writes = {shard_id: unpack_timestamp(times[shard_id].operation_time) for shard_id in shard_ids}
+    return {shard_id: ResumeToken.high_water_mark(after(time)) for shard_id, time in last_writes.items()}
 
 
 async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: GetMore, *, reads: bool) -> bytes:

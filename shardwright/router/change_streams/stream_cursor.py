@@ -42,7 +42,9 @@ class ChangeStreamCursor:
         owner: knows which events repeat others.
         view: what the client gets of events.
         namespace: the ``db.collection`` that ``getMore`` has to name.
-        start: the token after which the stream starts.
+        start: the token after which the stream starts, on the shard where it starts first.
+        position: the token of a client that has got no event yet. Shards where the stream starts earlier may have
+            events before it, which were written while the stream was opened.
         must_be_found: the token of the event that has to come first, and is not returned; None if there is none.
         clock: of the router.
     """
@@ -54,6 +56,7 @@ class ChangeStreamCursor:
         view: EventView,
         namespace: str,
         start: ResumeToken,
+        position: ResumeToken,
         must_be_found: ResumeToken | None,
         clock: VectorClock,
     ) -> None:
@@ -61,7 +64,8 @@ class ChangeStreamCursor:
         self._owner = owner
         self._view = view
         self._namespace = namespace
-        self._start = self._position = start
+        self._start = start
+        self._position = position
         self._must_be_found = must_be_found
         self._clock = clock
         self._ready: deque[Shown] = deque()
@@ -139,7 +143,8 @@ class ChangeStreamCursor:
         """Move what may be returned into the batch, and advance the position of the stream accordingly."""
         while not batch.is_full:
             while self._ready and batch.add(self._ready[0][1]):
-                self._position, document = self._ready.popleft()
+                token, document = self._ready.popleft()
+                self._position = max(self._position, token)
                 self._ready_bytes -= len(document)
             if self._ready or self._is_invalidated:
                 return
@@ -149,7 +154,7 @@ class ChangeStreamCursor:
             self._ready.extend(await self._view.of(events))
             self._ready_bytes += sum(len(document) for _, document in self._ready)
             if not self._ready:
-                self._position = events[-1].token
+                self._position = max(self._position, events[-1].token)
         if not self._ready and self._streams.merger.next_event() is None:
             horizon = self._streams.merger.horizon
             if horizon > self._start:

@@ -16,9 +16,11 @@ from shardwright.router.transactions.refused_pipelines import explanation_refuse
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.field_errors import not_allowed_strictly
 from shardwright.wire.rawbson import STRING
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-@command("aggregate", reads=True, api_versions=("1",), supports_write_concern=True)
+@command("aggregate", reads=True, api_versions=("1",), begins_in_reactor=True, supports_write_concern=True)
+@may_run_in_reactor
 async def aggregate(operation: Operation) -> Reply:
     """Runs an aggregation pipeline on the shards that have the data."""
     request = operation.request
@@ -26,6 +28,7 @@ async def aggregate(operation: Operation) -> Reply:
     if b"explain" in request.fields and request.get(b"apiStrict"):
         raise not_allowed_strictly("aggregate.explain")
     if request.get(b"explain"):
+        await in_own_task()
         if operation.transaction is not None:
             raise explanation_refused()
         body = as_explained(request)
@@ -35,9 +38,10 @@ async def aggregate(operation: Operation) -> Reply:
         refuse_stages(stage.name for stage in pipeline.stages)
     has_collection = next(iter(request.fields.values()))[0] == STRING
     about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
-    if is_about_local_operations(operation, pipeline):
-        return await aggregate_local_operations(operation, pipeline)
     if pipeline.first == CHANGE_STREAM:
         check_stages(pipeline)
         return await open_change_stream(operation, pipeline, about)
+    await in_own_task()
+    if is_about_local_operations(operation, pipeline):
+        return await aggregate_local_operations(operation, pipeline)
     return await aggregate_anywhere(operation, about)

@@ -150,10 +150,15 @@ class ShardRegistry:
         Raises:
             CommandError: ShardNotFound; FailedToSatisfyReadPreference, no member was suitable in time.
         """
-        client = (await self.get(shard_id)).client
-        address = await client.select(preference)
-        member = client.monitor.members.get(address)
-        return member is not None and extension in member.extensions
+        shard = await self.get(shard_id)
+        address = await shard.client.select(preference)
+        return _announces(shard, address, extension)
+
+    def is_understood(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
+        """As `understands`, of the member that is known to be suitable now; False if there is none."""
+        shard = self.get_known(shard_id)
+        address = None if shard is None else shard.client.monitor.select(preference)
+        return shard is not None and address is not None and _announces(shard, address, extension)
 
     def get_known(self, shard_id: str) -> Shard | None:
         """The shard with a name, if it is known."""
@@ -237,3 +242,8 @@ class ShardRegistry:
         monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)
         self._nursery.start_soon(monitor.run)
         return Shard(entry.id, ReplicaSetClient(monitor, self._pools), entry.topology_time)
+
+
+def _announces(shard: Shard, address: str, extension: str) -> bool:
+    member = shard.client.monitor.members.get(address)
+    return member is not None and extension in member.extensions

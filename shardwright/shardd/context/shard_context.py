@@ -31,6 +31,7 @@ from shardwright.shardd.metadata.state_table import StateTable
 from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
+from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
@@ -100,7 +101,7 @@ class ShardContext:
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
             cluster_role="shardsvr",
-            extensions=(INVOLVED_NAMESPACES.decode(), MAY_CHANGE_OWNER.decode()),
+            extensions=tuple(map(bytes.decode, (INVOLVED_NAMESPACES, MAY_CHANGE_OWNER, ACKNOWLEDGED_TIME))),
         )
         self.mongod = self.sidecar.mongod
         self.open_cursors = OpenCursors(self.mongod)

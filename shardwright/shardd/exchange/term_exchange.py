@@ -160,7 +160,6 @@ class TermExchange:
     def _acknowledged(self, reply: bytes) -> bytes:
         reply, term = take_term(reply)
         if term == self._term:
-            self._sidecar.note_reply(reply)
             return reply
         if has_failed(reply) and (term is None or _reports_role_change(reply)):
             return reply

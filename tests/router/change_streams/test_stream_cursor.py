@@ -88,9 +88,11 @@ class View:
         return [(each.token, each.document) for each in events if b"update" not in each.document]
 
 
-def cursor(streams: Streams, start: ResumeToken, *, must_be_found: bool = False) -> ChangeStreamCursor:
+def cursor(
+    streams: Streams, start: ResumeToken, position: ResumeToken | None = None, *, must_be_found: bool = False
+) -> ChangeStreamCursor:
     found = start if must_be_found else None
-    parts: list[Any] = [streams, Owner(), View(), "d.c", start, found, VectorClock()]
+    parts: list[Any] = [streams, Owner(), View(), "d.c", start, position or start, found, VectorClock()]
     return ChangeStreamCursor(*parts)
 
 
@@ -120,6 +122,19 @@ def test_the_position_follows_what_was_returned() -> None:
         assert reply["postBatchResumeToken"] == bson.decode(token(4).raw)
         assert (await read(stream))["postBatchResumeToken"] == bson.decode(mark(9).raw)
         assert kinds(await read(stream)) == []
+
+    run(check)
+
+
+def test_events_from_before_the_first_token_are_shown() -> None:
+    """A shard that was behind has written them while the stream was opened. The token does not go back."""
+
+    async def check() -> None:
+        stream = cursor(Streams(([event(2), event(6)], 4), ([], 7)), mark(1), mark(5))
+        reply = await read(stream)
+        assert [found["_id"] for found in reply["nextBatch"]] == [bson.decode(token(2).raw)]
+        assert reply["postBatchResumeToken"] == bson.decode(mark(5).raw)
+        assert [found["_id"] for found in (await read(stream))["nextBatch"]] == [bson.decode(token(6).raw)]
 
     run(check)
 
