@@ -41,6 +41,7 @@ from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.moved_databases import check_not_moved_since
 from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
 from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.session_keys import retryable_write
 from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
@@ -125,6 +126,10 @@ class VersionedOperations:
         is_retryable = TXN_NUMBER in request.fields and transaction is None
         if is_retryable and len(self._shard.transactions.open):
             await self._shard.transactions.statements.end_older(upstream, request)
+        coordinators = self._shard.transaction_coordinators
+        if transaction is not None and not transaction.has_begun and not coordinators.is_idle:
+            # Other transactions of the same write do not begin beside this one, but one may still be committing.
+            await self._wait_for_attempts(request, transaction.retryable_write)
         involved: Sequence[Entry] = ()
         state = self._admission.try_admit(request, transaction, is_write=is_write)
         if state is None:
@@ -149,11 +154,25 @@ class VersionedOperations:
                 entry.leave()
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
-        if is_retryable and not self._shard.transaction_coordinators.is_idle and not has_failed(reply):
-            await in_own_task()
-            with self._shard.waiting.waiting(request, seconds_allowed(request), FOR_COMMITS):
-                await self._shard.transaction_coordinators.wait_for_attempts(request)
+        if is_retryable and not coordinators.is_idle and not has_failed(reply):
+            await self._wait_for_attempts(request, retryable_write(request))
         return reply
+
+    @may_run_in_reactor
+    async def _wait_for_attempts(self, request: Request, write: bytes | None) -> None:
+        """Wait for the commits of transactions in which a retryable write was executed before.
+
+        mongod answers the write as soon as such a transaction is committed here, when other shards may still be behind.
+
+        Args:
+            request: the write, or the first statement of another transaction that executes it.
+            write: as `retryable_write_of`; None if mongod keeps no history of its session, or it is no such write.
+        """
+        if write is None:
+            return
+        await in_own_task()
+        with self._shard.waiting.waiting(request, seconds_allowed(request), FOR_COMMITS):
+            await self._shard.transaction_coordinators.wait_for_attempts(write)
 
     @may_run_in_reactor
     async def _run_entered(

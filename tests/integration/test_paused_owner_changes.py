@@ -99,6 +99,26 @@ def test_a_retry_is_answered_once_the_document_is_where_it_belongs(
         assert reply.result() == expected
 
 
+@pytest.mark.parametrize("name", ["operators", "findAndModify"])
+def test_a_second_attempt_is_answered_once_the_document_is_where_it_belongs(
+    cluster: RunningCluster, session: RetryingSession, placed: Documents, client: Client, name: str
+) -> None:
+    """It finds in its own transaction that another router has executed the write, on one of the shards so far."""
+    command, data = COMMANDS[name], {"failCommands": ["commitTransaction"], "failInternalCommands": True}
+    with ThreadPoolExecutor(2) as pool, cluster.direct("shard1.0.mongod") as upper:
+        slow = {**data, "blockConnection": True, "blockTimeMS": 3000}
+        with fail_point(client, REFUSED) as paused, fail_point(upper, "failCommand", {"times": 1}, **slow) as point:
+            second = pool.submit(session.run, command, NUMBER, router=PAUSED)
+            paused.wait_entered()
+            first = pool.submit(session.run, command, NUMBER, router=OTHER)
+            point.wait_entered()
+            paused.turn_off()
+            expected = session.on_mongod(command, NUMBER)
+            assert second.result() == session.on_mongod(command, NUMBER)
+            assert list(placed.find()) == session.documents_on_mongod()
+        assert first.result() == expected
+
+
 def test_a_retry_that_waits_for_a_commit_does_not_outlast_the_primary(
     cluster: RunningCluster, session: RetryingSession, placed: Documents, other_client: Client
 ) -> None:

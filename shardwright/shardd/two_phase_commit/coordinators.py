@@ -8,7 +8,7 @@ import trio
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.session_keys import retryable_write, retryable_write_of
+from shardwright.shardd.transactions.session_keys import retryable_write_of
 from shardwright.shardd.two_phase_commit.commit_state import CommitState
 from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
 from shardwright.shardd.two_phase_commit.decision import Abort
@@ -19,7 +19,6 @@ from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.shardd.two_phase_commit.unbegun_commits import UnbegunCommits
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
-from shardwright.wire.request import Request
 
 LIFETIME_LIMIT: Final = "transactionLifetimeLimitSeconds"
 """The server parameter of mongod with the time limit for a transaction."""
@@ -86,21 +85,16 @@ class TransactionCoordinators:
         """Whether it is known that no commit is under way."""
         return self._gate.is_open and not self._running
 
-    async def wait_for_attempts(self, request: Request) -> None:
+    async def wait_for_attempts(self, write: bytes) -> None:
         """Return when no commit is under way of a transaction in which a retryable write was executed before.
 
-        mongod answers the retry as soon as the transaction is committed here, when other shards may still be behind.
-
         Args:
-            request: the retryable write.
+            write: as `retryable_write_of`.
 
         Raises:
             CommandError: NotWritablePrimary; InterruptedDueToReplStateChange, the next primary goes on with a commit.
         """
         await self._gate.wait_open()
-        write = retryable_write(request)
-        if write is None:
-            return  # mongod keeps no history of such a session, so it has no child sessions either
         with self._context.sidecar.certainty.while_role_lasts() as scope:
             for coordinator in self.running:
                 if retryable_write_of(coordinator.identity.session) == write:
