@@ -123,6 +123,7 @@ class ShardServer:
                 TermRecovery(mongod.unanswered.wait_earlier_over),
                 TermRecovery(lambda _: context.config_times.recover()),
                 self.transactions,
+                sessions,
                 self.range_deletions,
                 self.history_table,
                 self.migrations,

@@ -22,7 +22,8 @@ _STATE_ID: Final = "vectorClockState"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 AHEAD_SECONDS_MAX: Final = 60
-"""How far a time in a request may be ahead of the wall clock. Any client can send one; later ones are ignored."""
+"""How far a time in a request may be ahead of the wall clock, and of the cluster times that servers have named: those
+stay ahead when a clock is set back. Any client can send a time; later ones are ignored."""
 
 
 class ConfigTimes:
@@ -36,6 +37,7 @@ class ConfigTimes:
         self.clock = VectorClock()
         self._mongod = mongod
         self._durable = VectorTime()
+        self._told_by_servers = 0
 
     def observe(self, request: Request) -> None:
         """Advance the clock to the times in a request, unless they are in the future.
@@ -52,13 +54,15 @@ class ConfigTimes:
                 self._observe(request.body, fields)
 
     def _observe(self, body: bytes, fields: Mapping[bytes, Span]) -> None:
-        limit = int(time() + AHEAD_SECONDS_MAX) << 32
+        limit = (max(int(time()), self._told_by_servers >> 32) + AHEAD_SECONDS_MAX) << 32
         seen = VectorTime.from_message(body, fields)
         self.clock.advance(VectorTime(*(each if each < limit else 0 for each in seen.components)))
 
     def observe_reply(self, reply: Mapping[str, Any]) -> None:
         """Advance the clock to the times in the reply of another server, or of this shard's mongod."""
-        self.clock.advance(VectorTime.from_gossip(reply))
+        told = VectorTime.from_gossip(reply)
+        self._told_by_servers = max(self._told_by_servers, told.cluster_time)
+        self.clock.advance(told)
 
     def gossip(self) -> dict[str, Any]:
         """The fields for requests and replies between servers; empty while no time is known."""
@@ -73,7 +77,9 @@ class ConfigTimes:
         """
         self._durable = VectorTime()
         find = {"find": _COLLECTION, "filter": {"_id": _STATE_ID}, "$readPreference": {"mode": "nearest"}}
-        for document in (await self._mongod.command(_DB, find))["cursor"]["firstBatch"]:
+        reply = await self._mongod.command(_DB, find)
+        self.observe_reply(reply)
+        for document in reply["cursor"]["firstBatch"]:
             self._durable = VectorTime.from_document(document)
             advance_config_time(self.clock, self._durable.config_time)
             self.clock.advance(self._durable)

@@ -9,11 +9,14 @@ way in mongod. Before anything else is written, each such session is *settled*: 
 number begins only when the previous one is over, and ends it if it is open. So a write that was given up cannot appear
 after a task has cleaned up.
 
+Numbers follow those that the mongod has seen, which it names when it refuses a lower one. They owe nothing to clocks,
+which may go back.
+
 mongod does not support transactions on its internal databases, where ``config.system.sessions`` can be sharded; and no
 user's change stream covers them. There the same writes are made without transactions.
 """
 
-import time
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -43,6 +46,12 @@ _FENCE: Final = Namespace("shardwright", "fence")
 """A collection that need not exist: an empty transaction reads it."""
 
 _NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
+_NEWEST_NUMBER: Final = re.compile(r"because a newer .*txnNumber:? (\d+)")
+"""In the message of TransactionTooOld. mongod stores only the numbers of transactions that wrote, so no query tells."""
+
+_NUMBERS_LEFT_OUT: Final = 1_000
+"""A former process may have sent a few more commands that mongod has not read yet."""
+
 _TRANSIENT_ATTEMPTS_MAX: Final = 10
 _ABORT_SECONDS_MAX: Final = 1.0
 
@@ -117,7 +126,7 @@ class ReservedSession:
             BackendError: mongod does not answer.
         """
         self.is_settled = False
-        self._number = max(self._number + 1, time.time_ns() // 1_000)
+        self._number += 1
         session = {"lsid": self._lsid, "txnNumber": Int64(self._number)}
         reply = await self._mongod.execute_write(db, {**body, **session})
         self.is_settled = True
@@ -164,11 +173,12 @@ class ReservedSession:
                 result = await work(transaction)
                 await transaction.commit(write_concern)
             except CommandError as error:
-                await self._end(transaction)
                 if error.code in _NUMBER_IS_TAKEN:
-                    await self._learn_number(leap=1 << attempt)
-                elif TRANSIENT_TRANSACTION_ERROR not in error.labels:
-                    raise
+                    self._learn_number(error)
+                else:
+                    await self._end(transaction)
+                    if TRANSIENT_TRANSACTION_ERROR not in error.labels:
+                        raise
                 if attempt == _TRANSIENT_ATTEMPTS_MAX:
                     raise
                 logger.debug("Retrying a transaction of a migration", attempt=attempt, error=str(error))
@@ -192,8 +202,7 @@ class ReservedSession:
         await self.transact(read_nothing)
 
     def _begin(self) -> Transaction:
-        # Numbers that follow the clock also rise across failovers and restarts.
-        self._number = max(self._number + 1, time.time_ns() // 1_000)
+        self._number += 1
         return Transaction(self._mongod, self._lsid, self._number)
 
     async def _end(self, transaction: Transaction) -> None:
@@ -205,17 +214,11 @@ class ReservedSession:
             except (CommandError, BackendError) as error:
                 logger.info("Could not abort a transaction of a migration", error=str(error))
 
-    async def _learn_number(self, leap: int) -> None:
-        """Go on above the numbers of another primary, whose clock was ahead, that has used this session.
-
-        Args:
-            leap: how far above the stored number to begin. mongod stores the last transaction that wrote; each time
-                the session was settled since has taken a further number.
-        """
-        find_number = {"find": "transactions", "filter": {"_id.id": self._lsid["id"]}, "singleBatch": True}
-        reply = await self._mongod.command("config", find_number)
-        for entry in reply["cursor"]["firstBatch"]:
-            self._number = max(self._number, entry["txnNum"] + leap)
+    def _learn_number(self, refusal: CommandError) -> None:
+        """Continue above the numbers of another process that has used this session; it may have had another primary."""
+        newest = _NEWEST_NUMBER.search(refusal.message)
+        if newest is not None:
+            self._number = int(newest[1]) + _NUMBERS_LEFT_OUT
 
 
 class ReservedSessions:
@@ -226,6 +229,14 @@ class ReservedSessions:
         self._free = list(self._sessions)
         self._waiting = trio.lowlevel.ParkingLot()
         self._settling = trio.Lock()
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Have all sessions settled again before they are used: other primaries may have used higher numbers."""
+        for session in self._sessions:
+            session.is_settled = False
+
+    def end_term(self) -> None:
+        """Do nothing."""
 
     @property
     def waiting_count(self) -> int:

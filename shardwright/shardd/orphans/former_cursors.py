@@ -5,6 +5,7 @@ ends them, as if mongod had been restarted: their clients get CursorNotFound.
 """
 
 from collections import defaultdict
+from datetime import UTC, datetime
 from typing import Final
 
 import trio
@@ -12,7 +13,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.orphans.open_cursors import client_cursors, now
+from shardwright.shardd.orphans.open_cursors import client_cursors
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -35,7 +36,7 @@ class FormerCursors:
     def __init__(self, mongod: LocalMongod) -> None:
         self.are_gone = False
         self._mongod = mongod
-        self._opened_until = now()
+        self._opened_until = datetime.now(UTC)
         self._gone = trio.Event()
 
     async def end(self) -> None:

@@ -1,7 +1,7 @@
 """Finding the cursors that were open when a range was given away or received, and so may return its documents."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from bson.int64 import Int64
@@ -14,6 +14,9 @@ from shardwright.wire.transport.cursor import DecodedCursor
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 """Lets a secondary answer, too."""
+
+_LISTING_MS_MAX: Final = 60_000
+"""A cursor may be opened after the listing has begun that shows it."""
 
 
 class OpenCursor(NamedTuple):
@@ -37,6 +40,28 @@ class OpenCursor(NamedTuple):
     transaction: tuple[Mapping[str, Any], int] | None = None
 
 
+class Moment:
+    """Separates the cursors on one collection that are open from those that are opened later.
+
+    The first complete listing decides, not a clock: it may have been set back since a cursor was opened.
+
+    Attributes:
+        open: ids of the cursors that are open; None until they have been listed.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: frozenset[int] | None = None
+
+    def older(self, listed: Iterable[OpenCursor]) -> list[OpenCursor]:
+        """Those of the cursors that are open at this moment."""
+        wanted = [each for each in listed if each.is_older]
+        if self.open is None:
+            self.open = frozenset(each.id for each in wanted)
+        return [each for each in wanted if each.id in self.open]
+
+
 class OpenCursors:
     """The cursors of clients on the local mongod.
 
@@ -50,33 +75,34 @@ class OpenCursors:
         self.is_transaction_open: Callable[[Mapping[str, Any], int], bool] = lambda _lsid, _number: True
         self._mongod = mongod
 
-    async def wait_closed(self, namespace: str, *, opened_until: datetime) -> None:
-        """Return when all cursors on a collection that were opened before a time are closed.
+    async def wait_closed(self, namespace: str, *, opened_until: Moment) -> None:
+        """Return when all cursors on a collection that were open at a moment are closed.
 
         mongod does not announce when a cursor is closed, so this polls, at increasing intervals.
 
         Args:
             namespace: the collection.
-            opened_until: the time, by the clock that this daemon shares with its mongod.
+            opened_until: the moment.
 
         Raises:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
         backoff = Backoff(first_seconds=0.05, seconds_max=1.0)
-        # Only when none is left to be seen is it worth holding readers back to be certain.
-        while (found := await self._visible(namespace, opened_until)) or await self.older(
-            namespace, opened_until=opened_until
-        ):
+        found = await self.older(namespace, opened_until=opened_until)
+        while found:
             await self._end_useless(namespace, found)
             await backoff.pause()
+            # Only when none is left to be seen is it worth holding readers back to be certain.
+            visible = opened_until.older(await _listed(self._mongod, _on(namespace)))
+            found = visible or await self.older(namespace, opened_until=opened_until)
 
-    async def older(self, namespace: str, *, opened_until: datetime) -> list[OpenCursor]:
-        """All open cursors on a collection that were opened before a time, except tailable ones and our own.
+    async def older(self, namespace: str, *, opened_until: Moment) -> list[OpenCursor]:
+        """All open cursors on a collection that were open at a moment, except tailable ones and our own.
 
         Args:
             namespace: the collection.
-            opened_until: the time, by the clock that this daemon shares with its mongod.
+            opened_until: the moment.
 
         Raises:
             CommandError: mongod refuses.
@@ -85,9 +111,9 @@ class OpenCursors:
         backoff = Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             async with self.in_use.held() as in_use:
-                found = await _listed(self._mongod, _older_on(namespace, opened_until), also=in_use)
+                found = await _listed(self._mongod, _on(namespace), also=in_use)
             if in_use <= {each.id for each in found}:
-                return [each for each in found if each.is_older]
+                return opened_until.older(found)
             await backoff.pause()
 
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
@@ -101,9 +127,6 @@ class OpenCursors:
             db, _, collection = namespace.partition(".")
             await self._mongod.command(db, {"killCursors": collection, "cursors": useless})
 
-    async def _visible(self, namespace: str, opened_until: datetime) -> list[OpenCursor]:
-        return await _listed(self._mongod, _older_on(namespace, opened_until))
-
 
 async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
     """The cursors on clients' collections that were open at a time and still are, but for tailable ones.
@@ -113,38 +136,41 @@ async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list
 
     Args:
         mongod: where the cursors are; its clock is this machine's.
-        opened_until: the time.
+        opened_until: the time. A cursor that was opened in the future was opened before the clock was set back.
 
     Raises:
         CommandError: mongod does not say which are open.
         BackendError: mongod does not answer.
     """
     is_internal = {"$regexMatch": {"input": "$ns", "regex": r"^(local|config|admin)\."}}
-    return await _listed(mongod, _older(opened_until, {"$not": is_internal}))
+    opened = "$cursor.createdDate"
+    is_in_future = {"$gt": [opened, {"$add": ["$$NOW", _LISTING_MS_MAX]}]}
+    is_older = {"$or": [{"$lte": [opened, opened_until]}, is_in_future]}
+    return await _listed(mongod, _wanted(is_older, {"$not": is_internal}))
 
 
-def now() -> datetime:
-    """The present, in the form of a cursor's ``createdDate``."""
-    return datetime.now(UTC)
+def now() -> Moment:
+    """The present."""
+    return Moment()
 
 
-def _older_on(namespace: str, opened_until: datetime) -> dict[str, Any]:
+def _on(namespace: str) -> dict[str, Any]:
     # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
     is_own = {"$eq": ["$cursor.originatingCommand.comment", OWN_CURSOR_COMMENT]}
-    return _older(opened_until, {"$eq": ["$ns", namespace]}, {"$not": is_own})
+    return _wanted({"$eq": ["$ns", namespace]}, {"$not": is_own})
 
 
-def _older(opened_until: datetime, *wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(*conditions: Mapping[str, Any]) -> dict[str, Any]:
     # Tailable ones are left out: on a collection that can be sharded they belong to change streams, which read the
-    # oplog and never end. Operations without a cursor have no date.
-    opened = {"$ifNull": ["$cursor.createdDate", datetime.max]}
-    return {"$and": [{"$lte": [opened, opened_until]}, {"$ne": ["$cursor.tailable", True]}, *wanted]}
+    # oplog and never end. Operations without a cursor have no id of one.
+    is_cursor = {"$gt": ["$cursor.cursorId", None]}
+    return {"$and": [is_cursor, {"$ne": ["$cursor.tailable", True]}, *conditions]}
 
 
-async def _listed(mongod: LocalMongod, is_older: Mapping[str, Any], *, also: Collection[int] = ()) -> list[OpenCursor]:
+async def _listed(mongod: LocalMongod, is_wanted: Mapping[str, Any], *, also: Collection[int] = ()) -> list[OpenCursor]:
     stages = [
         {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}},
-        {"$set": {"isOlder": is_older}},
+        {"$set": {"isOlder": is_wanted}},
         {"$match": {"$or": [{"isOlder": True}, {"cursor.cursorId": {"$in": list(also)}}]}},
         {
             "$project": {

@@ -23,12 +23,16 @@ from shardwright.shardd.session_history.statement import (
     unpack_int64,
 )
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
 from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cursor import RawCursor
+
+logger = get_logger("shardd.session_history")
 
 HISTORY: Final = Namespace("config", "migratedSessionHistory")
 
@@ -150,12 +154,33 @@ class HistoryTable:
         self._learn(SessionWrite(raw[lsid[2] : lsid[3]], decode_document(raw)["txnNumber"]), last_use)
 
     async def _sweep(self) -> None:
-        """Forget sessions as mongod expires their documents."""
         while True:
             await trio.sleep(_SWEEP_SECONDS)
-            expired = _now() - int((SESSION_SECONDS + _SWEEP_SECONDS) * 1000)
-            for lsid in [lsid for lsid, moment in self._last_use.items() if moment < expired]:
-                del self.sessions[lsid], self._last_use[lsid]
+            try:
+                await self.sweep(_now())
+            except (CommandError, BackendError) as error:
+                logger.warning("Could not correct when sessions were last used", error=str(error))
+
+    async def sweep(self, now: int) -> None:
+        """Forget sessions as mongod expires their documents.
+
+        Args:
+            now: milliseconds since 1970. Sessions that were used later expire as if they were used now: the clock has
+                been set back since.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        expired = now - int((SESSION_SECONDS + _SWEEP_SECONDS) * 1000)
+        for lsid in [lsid for lsid, moment in self._last_use.items() if moment < expired]:
+            del self.sessions[lsid], self._last_use[lsid]
+        future = [lsid for lsid, moment in self._last_use.items() if moment > now + _REFRESH_MS]
+        if future:
+            used = {"q": {"lastUse": {"$gt": DatetimeMS(now)}}, "u": {"$set": {"lastUse": DatetimeMS(now)}}}
+            update = {"update": HISTORY.collection, "updates": [{**used, "multi": True}]}
+            await self._mongod.write(HISTORY.db, update)
+            self._last_use.update(dict.fromkeys(future, now))
 
     async def _create_index(self) -> None:
         last_use: dict[str, Any] = {"key": {"lastUse": 1}, "name": "lastUse_1", "expireAfterSeconds": SESSION_SECONDS}

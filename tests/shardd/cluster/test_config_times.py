@@ -1,5 +1,6 @@
 """How a shard advances its clock to the config times in requests."""
 
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
@@ -36,3 +37,14 @@ def test_so_are_the_times_of_involved_namespaces() -> None:
 def test_times_in_the_future_are_not() -> None:
     future = Timestamp(2**32 - 1, 1)
     assert observed({"aggregate": "c", "involvedNamespaces": [{"ns": "db.a", "$configTime": future}], "$db": "db"}) == 0
+
+
+def test_the_clock_may_be_behind_the_cluster() -> None:
+    """A clock that was ahead has been set back; the times of the cluster are not."""
+    times, ahead = ConfigTimes(cast("LocalMongod", None)), Timestamp(int(time.time()) + 3600, 1)
+    command = op_msg(bson.encode({"find": "c", "$configTime": ahead, "$db": "db"}), request_id=1)
+    times.observe(Request(OpMsg(command)))
+    assert times.clock.time.config_time == 0
+    times.observe_reply({"ok": 1, "$clusterTime": {"clusterTime": ahead}})
+    times.observe(Request(OpMsg(command)))
+    assert times.clock.time.config_time == pack_timestamp(ahead)

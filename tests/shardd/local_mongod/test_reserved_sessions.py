@@ -207,21 +207,49 @@ def test_sessions_of_a_former_process_are_settled_too(lone: LoneMongod) -> None:
     lone.run(test)
 
 
-def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(tmp_path: Path) -> None:
-    namespace = Namespace("ahead", "c")
+@pytest.mark.parametrize("has_written", [True, False])
+def test_numbers_rise_above_those_of_a_daemon_whose_clock_was_ahead(tmp_path: Path, has_written: bool) -> None:
+    """Daemons used to number transactions by their clock, in microseconds. mongod stores only those that wrote."""
+    namespace, a_year = Namespace("ahead", "c"), 365 * 24 * 3600 * 1_000_000
 
     async def test(mongod: LocalMongod) -> None:
-        ahead = Transaction(mongod, {"id": Binary.from_uuid(RESERVED_SESSION_IDS[-1])}, 2_000_000_000_000_000)
-        await ahead.run("ahead", {"insert": "c"}, (b"documents", encoded({"_id": 1})))
-        await ahead.commit({"w": 1})
-        # Settling raises the number only in mongod's memory.
+        await mongod.command("ahead", {"create": "c"})
+        number = time.time_ns() // 1_000 + a_year
+        for session_id in RESERVED_SESSION_IDS:
+            ahead = Transaction(mongod, {"id": Binary.from_uuid(session_id)}, number)
+            await ahead.run("ahead", {"insert": "c"}, (b"documents", encoded({"_id": str(session_id)})))
+            await ahead.commit({"w": 1})
+            if not has_written:
+                settling = Transaction(mongod, {"id": Binary.from_uuid(session_id)}, number + a_year)
+                await settling.run("ahead", {"find": "c", "limit": 1, "singleBatch": True})
+        # Each daemon settles the sessions, which raises the number only in mongod's memory.
         for _ in range(5):
             async with ReservedSessions(mongod).session():
                 pass
         async with ReservedSessions(mongod).session() as session:
             await session.insert(namespace, encoded({"_id": 2}))
-        assert len(await stored(mongod, namespace)) == 2
+        assert len(await stored(mongod, namespace)) == len(RESERVED_SESSION_IDS) + 1
 
     # A separate mongod, because the transactions of all other tests would be too old for this one's sessions.
     with lone_mongod(tmp_path) as ahead_of_others:
         ahead_of_others.run(test)
+
+
+def test_a_new_term_does_not_use_the_numbers_of_another_primary(lone: LoneMongod) -> None:
+    """A retryable write would be taken for a retry of the other primary's, and not be executed."""
+
+    async def test(mongod: LocalMongod) -> None:
+        await mongod.command("terms", {"create": "c"})
+        mine, others = ReservedSessions(mongod), ReservedSessions(mongod)
+        async with mine.session() as session:
+            await session.write_alone("terms", {"insert": "c", "documents": [{"_id": 1}]})
+        for number in range(2, 5):
+            async with others.session() as session:
+                await session.write_alone("terms", {"insert": "c", "documents": [{"_id": number}]})
+        async with trio.open_nursery() as nursery:
+            await mine.begin_term(2, nursery)
+        async with mine.session() as session:
+            await session.write_alone("terms", {"insert": "c", "documents": [{"_id": 5}]})
+        assert [each["_id"] for each in await stored(mongod, Namespace("terms", "c"))] == [1, 2, 3, 4, 5]
+
+    lone.run(test)

@@ -14,7 +14,8 @@ from shardwright.shardd.orphans.open_cursors import OpenCursors, now
 
 NAMESPACE: Final = "db.c"
 OLDER: Final = {"ns": NAMESPACE, "isOlder": True, "cursor": {"cursorId": Int64(7), "originatingCommand": {}}}
-NEWER: Final = {"ns": NAMESPACE, "isOlder": False, "cursor": {"cursorId": Int64(8), "originatingCommand": {}}}
+NEWER: Final = {"ns": NAMESPACE, "isOlder": True, "cursor": {"cursorId": Int64(8), "originatingCommand": {}}}
+ELSEWHERE: Final = {"ns": "db.d", "isOlder": False, "cursor": {"cursorId": Int64(9), "originatingCommand": {}}}
 
 
 def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -64,20 +65,22 @@ async def test_a_cursor_in_use_that_is_not_listed_counts_as_open() -> None:
 
 
 @in_trio
-async def test_a_newer_cursor_in_use_is_not_waited_for() -> None:
-    cursors = open_cursors(FakeMongod([], [NEWER]))
-    cursors.in_use.enter(raw_id(8))
+async def test_newer_cursors_and_those_of_other_collections_are_not_waited_for() -> None:
+    cursors = open_cursors(mongod := FakeMongod([OLDER], [OLDER, NEWER], [NEWER, ELSEWHERE]))
     with trio.fail_after(5):
         await cursors.wait_closed(NAMESPACE, opened_until=now())
+    assert mongod.asked == 4, "the last one with readers held back"
 
 
 @in_trio
 async def test_listing_is_repeated_until_it_shows_all_cursors_in_use() -> None:
-    cursors = open_cursors(mongod := FakeMongod([NEWER], [], [NEWER, OLDER]))
-    for cursor_id in (7, 8):
+    cursors = open_cursors(mongod := FakeMongod([ELSEWHERE], [], [ELSEWHERE, OLDER], [ELSEWHERE, OLDER, NEWER]))
+    for cursor_id in (7, 9):
         cursors.in_use.enter(raw_id(cursor_id))
-    assert [each.id for each in await cursors.older(NAMESPACE, opened_until=now())] == [7]
-    assert mongod.asked == 3
+    present = now()
+    for _ in range(2):
+        assert [each.id for each in await cursors.older(NAMESPACE, opened_until=present)] == [7]
+    assert mongod.asked == 4
 
 
 @in_trio

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -67,10 +69,11 @@ def test_listing(lone: LoneMongod, documents: Documents) -> None:
             mine = {cursors.enter_context(opened(documents)).cursor_id for _ in range(MANY)}
             elsewhere = cursors.enter_context(opened(other)).cursor_id
             cloning = cursors.enter_context(opened(documents, comment=OWN_CURSOR_COMMENT)).cursor_id
-            until = now()
+            listing, present, until = OpenCursors(mongod), now(), datetime.now(UTC)
+            await listing.older(documents.full_name, opened_until=present)
             await trio.sleep(CLOCK_SECONDS)
             cursors.enter_context(opened(documents))
-            found = await OpenCursors(mongod).older(documents.full_name, opened_until=until)
+            found = await listing.older(documents.full_name, opened_until=present)
             assert {each.id for each in found} == mine
             assert {each.namespace for each in found} == {documents.full_name}
             assert {each.command["find"] for each in found} == {documents.name}
@@ -101,9 +104,7 @@ def test_cursors_of_ended_transactions_hold_nothing_back(
             session.start_transaction()
             documents.database.command({"find": documents.name, "batchSize": 1}, session=session)
             session.commit_transaction()
-            until = now()
-            await trio.sleep(CLOCK_SECONDS)
-            await cursors.wait_closed(documents.full_name, opened_until=until)
+            await cursors.wait_closed(documents.full_name, opened_until=now())
             assert [lsid for lsid, _ in asked] == [session.session_id["id"]] * 2
 
     lone.run(check)
@@ -130,3 +131,24 @@ def test_cursors_of_an_earlier_process_end(
 
     lone.run(check)
     config.drop()
+
+
+def test_cursors_opened_before_the_clock_was_set_back(lone: LoneMongod, documents: Documents) -> None:
+    """They look as if they were opened in the future, and count as open all the same."""
+
+    async def check(mongod: LocalMongod) -> None:
+        with opened(documents) as cursor:
+            command = mongod.command
+
+            async def before(db: str, request: Mapping[str, Any]) -> dict[str, Any]:
+                pipeline = [{"$set": {"cursor.createdDate": {"$add": ["$cursor.createdDate", 3_600_000]}}}]
+                stages = [*request["pipeline"][:1], *pipeline, *request["pipeline"][1:]]
+                return await command(db, {**request, "pipeline": stages})
+
+            with mock.patch.object(mongod, "command", before):
+                of_former = await client_cursors(mongod, opened_until=datetime.now(UTC) - timedelta(minutes=1))
+                older = await OpenCursors(mongod).older(documents.full_name, opened_until=now())
+            for found in (of_former, older):
+                assert cursor.cursor_id in {each.id for each in found}
+
+    lone.run(check)

@@ -136,14 +136,15 @@ def test_incomplete_history_is_found_too(lone: LoneMongod) -> None:
     run(lone, test)
 
 
+async def last_uses(mongod: LocalMongod, session: Session) -> list[int]:
+    find = {"find": HISTORY.collection, "filter": range_of(SessionWrite(lsid_of(session), 4))}
+    reply = await mongod.command(HISTORY.db, find)
+    return [int(DatetimeMS(each["lastUse"])) for each in reply["cursor"]["firstBatch"]]
+
+
 def test_it_expires_with_its_sessions(lone: LoneMongod) -> None:
     session = Session()
     written = _NOW - 20 * 60 * 1000
-
-    async def last_uses(mongod: LocalMongod) -> list[int]:
-        find = {"find": HISTORY.collection, "filter": range_of(SessionWrite(lsid_of(session), 4))}
-        reply = await mongod.command(HISTORY.db, find)
-        return [int(DatetimeMS(each["lastUse"])) for each in reply["cursor"]["firstBatch"]]
 
     async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
         table = HistoryTable(mongod)
@@ -151,12 +152,29 @@ def test_it_expires_with_its_sessions(lone: LoneMongod) -> None:
         reply = await mongod.command(HISTORY.db, {"listIndexes": HISTORY.collection})
         (ttl,) = [each for each in reply["cursor"]["firstBatch"] if each["name"] != "_id_"]
         assert (ttl["key"], ttl["expireAfterSeconds"]) == ({"lastUse": 1}, 1800)
-        assert await last_uses(mongod) == [written, written]
+        assert await last_uses(mongod, session) == [written, written]
         await table.lookup(SessionWrite(lsid_of(session), 4))
-        refreshed = await last_uses(mongod)
+        refreshed = await last_uses(mongod, session)
         assert min(refreshed) >= _NOW
         await table.lookup(SessionWrite(lsid_of(session), 4))
-        assert await last_uses(mongod) == refreshed
+        assert await last_uses(mongod, session) == refreshed
+
+    run(lone, test)
+
+
+def test_it_expires_after_the_clock_was_ahead(lone: LoneMongod) -> None:
+    used_ahead, used_now = Session(), Session()
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        table = HistoryTable(mongod)
+        await table.absorb(executed(used_ahead, 4, 0, 1, last_use=_NOW + 365 * 24 * 3600 * 1000))
+        await table.absorb(executed(used_now, 4, 0, last_use=_NOW))
+        await table.sweep(_NOW + 1)
+        assert await last_uses(mongod, used_ahead) == [_NOW + 1] * 2
+        assert await last_uses(mongod, used_now) == [_NOW]
+        assert {lsid_of(used_ahead), lsid_of(used_now)} <= table.sessions.keys()
+        await table.sweep(_NOW + 32 * 60 * 1000)
+        assert table.sessions == {}
 
     run(lone, test)
 
