@@ -23,6 +23,32 @@ _OF_STATEMENTS: Final = codes_of(Category.RETRYABLE) | {ErrorCode.NoSuchTransact
 _NEVER: Final = frozenset[int]({ErrorCode.InternalTransactionNotSupported})
 
 
+SAYS_NOTHING: Final = frozenset[int](
+    {
+        ErrorCode.FailedToSatisfyReadPreference,
+        ErrorCode.PreparedTransactionInProgress,
+        ErrorCode.RetryableTransactionInProgress,
+        ErrorCode.TemporarilyUnavailable,
+    }
+).union(
+    *map(
+        codes_of,
+        (
+            Category.CANCELLATION,
+            Category.EXCEEDED_TIME_LIMIT,
+            Category.INTERRUPTION,
+            Category.NETWORK,
+            Category.NETWORK_TIMEOUT,
+            Category.NOT_PRIMARY,
+            Category.RETRYABLE,
+            Category.SHUTDOWN,
+            Category.WRITE_CONCERN,
+        ),
+    )
+)
+"""Errors that pass, and leave open whether a shard has prepared or committed a transaction, or will."""
+
+
 def label_transient(error: CommandError, *, is_ending: bool) -> None:
     """Add the label to an error in a transaction if it deserves it.
 

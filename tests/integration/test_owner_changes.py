@@ -74,6 +74,22 @@ def test_a_retryable_write(session: RetryingSession, ranged: Documents, name: st
     assert list(ranged.find()) == session.documents_on_mongod()
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_a_document_that_is_nested_too_deeply_for_its_image(
+    session: RetryingSession, ranged: Documents, new: bool
+) -> None:
+    """The shard cannot prepare the transaction, and says so at once; a lone mongod refuses it, too."""
+    nested: Document = {}
+    for _ in range(180):
+        nested = {"a": nested}
+    session.compare({"insert": "ranged", "documents": [{"_id": 7, "key": 101, **nested}]}, 2)
+    command = inserted_by_modify(AWAY, new=new)
+    found, expected = session.run(command, 3), session.on_mongod(command, 3)
+    assert (found["code"], found["codeName"]) == (expected["code"], expected["codeName"])
+    assert found["errmsg"].endswith("Document exceeds maximum nesting depth of 180")
+    assert ranged.count_documents({"_id": 7, "key": 101}) == 1
+
+
 def test_the_document_is_on_its_shard(
     session: RetryingSession, ranged: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:

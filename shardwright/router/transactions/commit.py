@@ -9,22 +9,27 @@ from shardwright.router.transactions.commit_path import CommitPath, CommitPlan
 from shardwright.router.transactions.ending_commands import commit_frame, coordinate_frame
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.session_fields import session_elements
-from shardwright.wire.error_codes import Category, ErrorCode, codes_of
+from shardwright.sharding.transient_errors import SAYS_NOTHING
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_ABORTED: Final = codes_of(Category.SNAPSHOT) | {
-    ErrorCode.APIMismatchError,
-    ErrorCode.NoSuchTransaction,
-    ErrorCode.OperationNotSupportedInTransaction,
-    ErrorCode.ReadConcernMajorityNotEnabled,
-    ErrorCode.TransactionCommitted,
-    ErrorCode.WriteConflict,
+_LEAVES_OPEN: Final = SAYS_NOTHING | {
+    ErrorCode.AuthenticationFailed,
+    ErrorCode.CommandNotFound,
+    ErrorCode.InternalError,
+    ErrorCode.InvalidOptions,
+    ErrorCode.ShardNotFound,
+    ErrorCode.TransactionTooOld,
+    ErrorCode.TxnRetryCounterTooOld,
+    ErrorCode.Unauthorized,
+    ErrorCode.UnknownError,
 }
-"""Errors by which a shard says that the transaction was aborted: its own part, or by the vote of a participant.
-
-Any other error leaves open whether the commit has taken place, or will: even one that says that the shard could not be
+"""Errors that leave open whether the commit has taken place, or will: even one that says that the shard could not be
 found, because an earlier attempt may have reached it.
+
+By any other error a shard says that the transaction was aborted: its own part, or by the vote of a participant, whose
+error it is.
 """
 
 
@@ -79,7 +84,7 @@ async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, ele
 
 def is_unknown(error: CommandError) -> bool:
     """Whether a commit that failed so may have taken place, or may still."""
-    return error.code not in _ABORTED or "writeConcernError" in error.extra
+    return error.code in _LEAVES_OPEN or "writeConcernError" in error.extra
 
 
 async def _abort_others(sender: ShardSender, transaction: RouterTransaction, error: CommandError) -> None:

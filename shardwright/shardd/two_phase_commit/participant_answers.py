@@ -1,7 +1,8 @@
 """What a participant's answer means: to ``prepareTransaction``, and to the decision.
 
 An answer that says nothing definite, such as a lost connection, a time limit or a write concern that was not satisfied,
-has no meaning: the command is sent again.
+has no meaning: the command is sent again. MongoDB asks again for a vote after nearly every error, until the lifetime of
+the transaction is over. But a transaction that cannot be prepared will not be: its oplog entries are too deep, say.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.two_phase_commit.decision import Abort, Decision
 from shardwright.sharding.timestamps import pack_timestamp
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.sharding.transient_errors import SAYS_NOTHING
+from shardwright.wire.error_codes import Category, ErrorCode, codes_of
 from shardwright.wire.errors import CommandError
 
 _WRITE_CONCERN_ERROR: Final = "writeConcernError"
@@ -20,15 +22,11 @@ _WRITE_CONCERN_ERROR: Final = "writeConcernError"
 _IS_OVER: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.NoSuchTransaction, ErrorCode.TxnRetryCounterTooOld})
 """After these errors a participant has no open transaction of that number, and never will."""
 
-_VOTES_TO_ABORT: Final = _IS_OVER | {
-    ErrorCode.APIMismatchError,
-    ErrorCode.OperationNotSupportedInTransaction,
-    ErrorCode.ReadConcernMajorityNotEnabled,
-    ErrorCode.ShardNotFound,
-    ErrorCode.TransactionCommitted,
-}
-"""After these errors a participant cannot prepare. Not all of them say that its transaction has ended: MongoDB counts
-most as acknowledgements, too, which could leave a prepared transaction without a coordinator."""
+_MAY_STILL_PREPARE: Final = SAYS_NOTHING | codes_of(Category.SNAPSHOT) | {ErrorCode.WriteConflict}
+"""After these errors a participant may have prepared, or be able to, or it says next that the transaction is over. All
+others are votes to abort. Not all of those say that the transaction has ended, so they do not acknowledge a decision:
+MongoDB counts most of its few votes to abort as acknowledgements, which could leave a prepared transaction without a
+coordinator."""
 
 _HAS_NOTHING_TO_ABORT: Final = frozenset({ErrorCode.ShardNotFound, ErrorCode.TransactionCommitted})
 """A shard that has been removed cannot have gone with something to commit, because a prepared transaction holds its
@@ -72,9 +70,9 @@ def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None
         if answer.code in _CANNOT_PREPARE:
             code: int = ErrorCode.OperationNotSupportedInTransaction
             return Abort(code, f"{_from(shard)}{WITHOUT_TEST_COMMANDS}: {answer.message}")
-        if answer.code in _VOTES_TO_ABORT:
-            return Abort(answer.code, f"{_from(shard)}{answer.message}")
-        return None
+        if answer.code in _MAY_STILL_PREPARE:
+            return None
+        return Abort(answer.code, f"{_from(shard)}{answer.message}")
     timestamp = answer.get("prepareTimestamp")
     if not isinstance(timestamp, Timestamp) or not pack_timestamp(timestamp):
         return Abort(ErrorCode.NoSuchTransaction, f"{_from(shard)}the reply to prepareTransaction has no timestamp")

@@ -151,7 +151,7 @@ def test_write_concern_error_has_the_same_sent_again() -> None:
     assert transaction.phase is Phase.COMMITTED
 
 
-@pytest.mark.parametrize(("code", "is_over"), [(251, True), (246, False)])
+@pytest.mark.parametrize(("code", "is_over"), [(251, True), (246, False), (15, False), (10334, False), (17280, False)])
 def test_refusal_is_final(code: int, *, is_over: bool) -> None:
     shards, transaction = Shards({("commitTransaction", "a"): [failure(code)]}), transaction_of(a=True)
     with pytest.raises(CommandError):

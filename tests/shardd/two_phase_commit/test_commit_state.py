@@ -227,7 +227,7 @@ OVER: Final = (225, 251, 356)
 ABORTING: Final = (*OVER, 148, 256, 263, 347)
 
 
-@pytest.mark.parametrize("code", ABORTING)
+@pytest.mark.parametrize("code", [*ABORTING, 1, 8, 15, 22, 72, 257, 10334, 17280])
 def test_a_participant_that_cannot_prepare_votes_to_abort(code: int) -> None:
     assert vote_of("sh0", CommandError(code, "text")) == Abort(code, "from shard sh0 :: caused by :: text")
 
@@ -250,7 +250,7 @@ def test_a_committed_transaction_has_nothing_to_abort() -> None:
     assert not is_acknowledged(Commit(Timestamp(1, 1)), error)
 
 
-@pytest.mark.parametrize("code", [6, 50, 64, 72, 91, 189, 10107, 11602])
+@pytest.mark.parametrize("code", [6, 24, 50, 64, 91, 112, 133, 189, 246, 10107, 11602])
 def test_after_another_error_the_command_is_sent_again(code: int) -> None:
     error = CommandError(code, "text")
     assert vote_of("sh0", error) is None
