@@ -67,6 +67,7 @@ _BEGIN_IN_REACTOR: Final = frozenset(
 )
 """Commands that hardly ever wait for anything but mongod; where they do, they call `in_own_task`."""
 
+_REFRESH_SESSIONS_NOW: Final = "refreshLogicalSessionCacheNow"
 _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
 
@@ -235,6 +236,8 @@ class ShardHandler(SidecarHandler):
                 self._shard.components.coordinators.kill_sessions(is_killed)
                 await self._shard.transactions.note_kill(request)
             return reply
+        if request.name == _REFRESH_SESSIONS_NOW:
+            await self._shard.living_sessions.keep()
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)

@@ -16,6 +16,7 @@ from shardwright.shardd.context.shard_context import ShardContext, handshake
 from shardwright.shardd.ddl.blocked_collections import BlockedCollections
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.ddl.rename_participants import RenameParticipants
+from shardwright.shardd.living_sessions import LivingSessions
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.metadata.cache_watch import CacheWatch
 from shardwright.shardd.migration.migrations import Migrations
@@ -58,6 +59,7 @@ class ShardServer:
         renames: this shard's part in renames of sharded collections.
         transaction_coordinators: commits of transactions on several shards.
         waiting: operations that wait to be admitted.
+        living_sessions: sessions that live, though the mongod has not heard of them for long.
         components: those components that have commands of their own.
     """
 
@@ -75,7 +77,8 @@ class ShardServer:
         self.transactions = Transactions(context)
         context.open_cursors.is_transaction_open = self.transactions.is_open
         self.history_table = HistoryTable(mongod)
-        self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
+        self.living_sessions = LivingSessions(context, self.history_table)
+        self.range_deletions = RangeDeletions(context, sessions, self.older_cursors, self.living_sessions.keep)
         self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
         self.migrations = Migrations(
             context,
@@ -146,6 +149,7 @@ class ShardServer:
         self._nursery.start_soon(self.context.sidecar.run, self._terms)
         self._nursery.start_soon(self._cache_watch.run)
         self._nursery.start_soon(self.former_cursors.end)
+        self._nursery.start_soon(self.living_sessions.run)
 
     # Changes that a secondary finds in its oplog
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,6 +14,7 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
+from shardwright.sharding.session_cache import NAMESPACE
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import extra_router
@@ -342,3 +343,57 @@ def test_list_sessions_is_for_the_collection_of_sessions(client: Client) -> None
     with pytest.raises(OperationFailure) as caught:
         list(client.config.other.aggregate([{"$listSessions": {}}]))
     assert caught.value.code == 73
+
+
+@contextmanager
+def used_on_the_other_shard(cluster: RunningCluster, raw: RawClient) -> Iterator[tuple[Document, RawClient, int]]:
+    """A new session, the mongod of a shard that does not own its document, and a key that this shard owns."""
+    refresh(raw)
+    with cluster.client() as client:
+        [collection] = client.config.collections.find({"_id": NAMESPACE})
+        [chunk] = client.config.chunks.find({"uuid": collection["uuid"]})
+    name, key = ("shard1.0.mongod", 600) if chunk["shard"] == LOWER else ("shard0.0.mongod", 100)
+    with raw_client(cluster.address(name)) as mongod:
+        yield new_session(), mongod, key
+
+
+def forget(mongod: RawClient, lsid: Document) -> None:
+    """Delete the document of a session from the mongod's own collection, as a range deletion or its TTL does."""
+    delete = {"delete": "system.sessions", "deletes": [{"q": {"_id.id": lsid["id"]}, "limit": 1}]}
+    assert ok(mongod.command(delete, db="config"))["n"] == 1
+
+
+def test_an_idle_cursor_survives_the_range_deletion_of_its_session(
+    cluster: RunningCluster, raw: RawClient, other: RawClient, ranged: Documents
+) -> None:
+    with used_on_the_other_shard(cluster, raw) as (lsid, mongod, key):
+        ranged.insert_many({"_id": n, "key": key + n} for n in range(10))
+        find = {"find": ranged.name, "filter": {"key": {"$gte": key, "$lt": key + 10}}, "batchSize": 2, "lsid": lsid}
+        opened = ok(raw.command(find, db=ranged.database.name))["cursor"]["id"]
+        refresh(raw)
+        for _ in range(2):
+            forget(mongod, lsid)
+            refresh(other)
+        get_more = {"getMore": Int64(opened), "collection": ranged.name, "lsid": lsid}
+        assert len(ok(raw.command(get_more, db=ranged.database.name))["cursor"]["nextBatch"]) == 8
+        ok(raw.command({"endSessions": [lsid]}))
+
+
+def test_a_write_is_remembered_while_its_session_lives_elsewhere(
+    cluster: RunningCluster, raw: RawClient, other: RawClient, ranged: Documents
+) -> None:
+    """For half an hour it is used on other shards only."""
+    with used_on_the_other_shard(cluster, raw) as (lsid, mongod, key):
+        ranged.insert_one({"_id": 1, "key": key, "n": 0})
+        updates = [{"q": {"key": key}, "u": {"$inc": {"n": 1}}}]
+        increment = {"update": ranged.name, "updates": updates, "lsid": lsid, "txnNumber": Int64(1)}
+        ok(raw.command(increment, db=ranged.database.name))
+        refresh(raw)
+        forget(mongod, lsid)
+        long_ago = {"$set": {"lastWriteDate": datetime.now(UTC) - timedelta(hours=1)}}
+        update = {"update": "transactions", "updates": [{"q": {"_id.id": lsid["id"]}, "u": long_ago}]}
+        assert ok(mongod.command(update, db="config"))["nModified"] == 1
+        refresh(other)
+        ok(mongod.command({"reapLogicalSessionCacheNow": 1}))
+        assert ok(raw.command(increment, db=ranged.database.name))["retriedStmtIds"] == [0]
+        assert ranged.find_one({"_id": 1}, {"_id": 0, "n": 1}) == {"n": 1}

@@ -1,7 +1,7 @@
 """Deleting a range: in batches, only after older operations and cursors have ended, and never what this shard owns."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import UUID
 
@@ -44,6 +44,7 @@ class RangeDeleter:
         sessions: the reserved sessions in which documents are deleted.
         store: removes the task of a range that has been deleted.
         on_deleted: called after each batch with the migration's id and the number of documents deleted.
+        keep_sessions: names the sessions to the mongod whose documents it must not miss.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class RangeDeleter:
         sessions: ReservedSessions,
         store: RangeDeletionStore,
         on_deleted: Callable[[UUID, int], None],
+        keep_sessions: Callable[[], Awaitable[None]],
     ) -> None:
         self._context = context
         self._sessions = sessions
         self._store = store
         self._on_deleted = on_deleted
+        self._keep_sessions = keep_sessions
         self._turn = trio.Lock()
         metrics = context.metrics
         self._deleted = metrics.counter("range_deleter_documents", "Orphaned documents deleted by the range deleter")
@@ -107,6 +110,8 @@ class RangeDeleter:
 
     async def _wait_allowed(self, task: RangeDeletionTask) -> None:
         await self.wait_older_operations(task.namespace)
+        if Namespace.parse(task.namespace).is_logical_sessions:
+            await self._keep_sessions()
         await self._context.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW and not await self._is_empty(task):
             # For reads on secondaries, of which the primary does not know.

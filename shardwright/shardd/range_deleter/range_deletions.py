@@ -7,7 +7,7 @@ overlap the range, and the parts of it that this shard does not own are hidden f
 (`shardd.orphans.orphan_ranges`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -39,17 +39,24 @@ class RangeDeletions:
         context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
         older_cursors: hides incoming ranges from older cursors.
+        keep_sessions: names the sessions to the mongod whose documents it must not miss.
 
     Attributes:
         known: the range deletions that have not ended.
     """
 
-    def __init__(self, context: ShardContext, sessions: ReservedSessions, older_cursors: OlderCursors) -> None:
+    def __init__(
+        self,
+        context: ShardContext,
+        sessions: ReservedSessions,
+        older_cursors: OlderCursors,
+        keep_sessions: Callable[[], Awaitable[None]],
+    ) -> None:
         self._context = context
         self._older_cursors = older_cursors
         self.known = KnownDeletions(context.range_deletion_tasks)
         self._store = RangeDeletionStore(context.mongod)
-        self._deleter = RangeDeleter(context, sessions, self._store, self._on_deleted)
+        self._deleter = RangeDeleter(context, sessions, self._store, self._on_deleted, keep_sessions)
         self._nursery: trio.Nursery | None = None
         metrics = context.metrics
         metrics.gauge("range_deletions_pending", "Range deletions not yet finished", lambda: len(self.known))

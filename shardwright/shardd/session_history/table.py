@@ -5,7 +5,7 @@ has only the sessions that migrated in, with the highest transaction number of e
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import bson
@@ -140,6 +140,22 @@ class HistoryTable:
         update = {"q": range_of(write), "u": {"$set": {"lastUse": DatetimeMS(now)}}, "multi": True}
         await self._mongod.write(HISTORY.db, {"update": HISTORY.collection, "updates": [update]})
         self._learn(write, now)
+
+    def unused_for(self, seconds: float) -> list[bytes]:
+        """The sessions that are not known to have been used for some seconds."""
+        limit = _now() - int(seconds * 1000)
+        return [lsid for lsid, moment in self._last_use.items() if moment < limit]
+
+    async def use(self, sessions: Iterable[bytes]) -> None:
+        """Defer the expiry of sessions.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        for lsid in sessions:
+            if lsid in self.sessions:
+                await self._refresh(SessionWrite(lsid, self.sessions[lsid]))
 
     def _learn(self, write: SessionWrite, last_use: int) -> None:
         lsid = write.lsid
