@@ -97,6 +97,25 @@ def test_a_rename_that_a_lost_shard_has_not_finished_is_over_when_it_is_added_ag
     remove(client)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_cursor_survives_the_removal_of_its_shard(
+    cluster: RunningCluster, third: Set, client: Client, others: int
+) -> None:
+    """Through a router that has heard of it; from that shard alone, or merged."""
+    client.admin.command("addShard", third.connection_string, name="third")
+    client.admin.command("moveChunk", "db.c", bounds=UPPER_HALF, to="third")
+    client.db.c.insert_many({"_id": n, "k": n} for n in range(-5, 10))
+    with client.db.c.find({"k": {"$gte": -5 * others}}, batch_size=2) as cursor:
+        first = next(cursor)
+        client.admin.command("moveChunk", "db.c", bounds=UPPER_HALF, to="shard0")
+        remove(client)
+        assert "third" not in [each["_id"] for each in client.admin.command("listShards")["shards"]]
+        assert sorted(each["k"] for each in [first, *cursor]) == list(range(-5 * others, 10))
+    client.drop_database("db")
+    with third.members[0].mongod_client() as mongod:
+        mongod.drop_database("db")
+
+
 def test_a_router_that_was_told_nothing_follows_what_a_removed_shard_had(
     cluster: RunningCluster, third: Set, client: Client
 ) -> None:

@@ -61,6 +61,12 @@ class HelloMirror:
         return self._sidecars
 
     @property
+    def other_members(self) -> list[str]:
+        """The addresses of the other mongods of the set that clients may read from; none while mongod is away."""
+        hello = self.hello or {}
+        return [each for each in (*hello.get("hosts", ()), *hello.get("passives", ())) if each != hello.get("me")]
+
+    @property
     def unmapped_members(self) -> set[str]:
         """The mongods of the set whose daemons are not known."""
         return unmapped_members(self.hello, self._sidecars) if self.hello else set()

@@ -122,6 +122,7 @@ class ShardStreams:
             raise CommandError(ErrorCode.RetryChangeStream, f"the change stream of shard {shard_id} has ended")
         elements = raw_elements(get_more.request, _PASSED_ON) + encode_elements({"maxTimeMS": max(wait_ms, 1)})
         frame = remote.get_more_frame(get_more.batch_size, elements)
+        await self._context.shards.get(shard_id)  # a stream does not stay with a shard that has been removed
         await remote.ask_ahead(frame)
         await remote.wait_ready()
         self._lost.add(shard_id)  # unless the reply is read to its end, the position of the cursor is not known

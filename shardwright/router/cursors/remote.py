@@ -99,7 +99,7 @@ class RemoteCursor:
             relay: relays a long reply; its digest is then returned.
 
         Raises:
-            CommandError: HostUnreachable; ShardNotFound, the shard was removed.
+            CommandError: HostUnreachable.
         """
         await self.ask_ahead(frame)
         pending, self._pending = self._pending, None

@@ -81,6 +81,7 @@ class ShardRegistry:
         self._loads: SingleFlight[str, None] = SingleFlight(nursery)
         self._config = Shard(CONFIG_SHARD, catalog.client)
         self._shards: dict[str, Shard] = {}
+        self._removed: dict[str, Shard] = {}
         self._wanted_as_of = 0
         self.topology_time = 0
         self.is_known = False
@@ -164,6 +165,14 @@ class ShardRegistry:
         """The shard with a name, if it is known."""
         return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
 
+    async def with_cursors(self, shard_id: str) -> Shard:
+        """The shard with a name, even if it has been removed: the cursors that are open on its members remain.
+
+        Raises:
+            CommandError: as `get`.
+        """
+        return self.get_known(shard_id) or self._removed.get(shard_id) or await self.get(shard_id)
+
     def find(self, identifier: str) -> Shard | None:
         """The known shard with a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
         if identifier in self._shards:
@@ -212,7 +221,8 @@ class ShardRegistry:
         entries = {entry.id: entry for entry in await self._catalog.read(read_shards(), as_of=as_of)}
         removed = self._shards.keys() - entries.keys()
         for shard_id in removed:
-            self._shards.pop(shard_id).stop()
+            shard = self._removed[shard_id] = self._shards.pop(shard_id)
+            shard.stop()
         if removed:
             self.on_removed(removed)
         for entry in entries.values():
@@ -236,6 +246,7 @@ class ShardRegistry:
             if is_same and known.client.monitor.may_be_at(hosts.addresses):
                 return
             known.stop()
+        self._removed.pop(entry.id, None)
         self._shards[entry.id] = self._start(entry, hosts)
 
     def _start(self, entry: ShardEntry, hosts: ConnectionString) -> Shard:

@@ -194,12 +194,12 @@ class ShardSender:
         return reply.document
 
     async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
-        """Send a request to a given member of a shard, and have the reply read later.
+        """Send a request about a cursor to the member of a shard that has it, and have the reply read later.
 
         Raises:
-            CommandError: HostUnreachable; ShardNotFound, the shard was removed.
+            CommandError: HostUnreachable; ShardNotFound, there has never been such a shard.
         """
-        shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
+        shard = await self._shards.with_cursors(shard_id)
         try:
             asked = await shard.client.ask(address, with_cluster_time(frame, self.clock))
         except BackendError as error:

@@ -10,7 +10,8 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
-from shardwright.wire.transport.cursor import DecodedCursor
+from shardwright.wire.transport.cursor import DecodedCursor, RunCommand
+from shardwright.wire.transport.pool import Pool
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 """Lets a secondary answer, too."""
@@ -94,7 +95,7 @@ class OpenCursors:
             await self._end_useless(namespace, found)
             await backoff.pause()
             # Only when none is left to be seen is it worth holding readers back to be certain.
-            visible = opened_until.older(await _listed(self._mongod, _on(namespace)))
+            visible = opened_until.older(await _listed(self._mongod.command, _on(namespace)))
             found = visible or await self.older(namespace, opened_until=opened_until)
 
     async def older(self, namespace: str, *, opened_until: Moment) -> list[OpenCursor]:
@@ -111,9 +112,27 @@ class OpenCursors:
         backoff = Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             async with self.in_use.held() as in_use:
-                found = await _listed(self._mongod, _on(namespace), also=in_use)
+                found = await _listed(self._mongod.command, _on(namespace), also=in_use)
             if in_use <= {each.id for each in found}:
                 return opened_until.older(found)
+            await backoff.pause()
+
+    async def wait_closed_on(self, pool: Pool, namespace: str) -> None:
+        """Return when all cursors on a collection that are open now on another member of the set are closed.
+
+        Args:
+            pool: connections to its mongod.
+            namespace: the collection.
+
+        Raises:
+            CommandError: it refuses.
+            BackendError: it does not answer.
+        """
+        backoff = Backoff(first_seconds=0.05, seconds_max=5.0)
+        present, wanted = now(), _on(namespace)
+        # Its readers cannot be held back, so a cursor that begins to be read may be missing from one listing.
+        present.older([each for _ in range(2) for each in await _listed(pool.command, wanted)])
+        while any([present.older(await _listed(pool.command, wanted)) for _ in range(2)]):
             await backoff.pause()
 
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
@@ -146,7 +165,7 @@ async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list
     opened = "$cursor.createdDate"
     is_in_future = {"$gt": [opened, {"$add": ["$$NOW", _LISTING_MS_MAX]}]}
     is_older = {"$or": [{"$lte": [opened, opened_until]}, is_in_future]}
-    return await _listed(mongod, _wanted(is_older, {"$not": is_internal}))
+    return await _listed(mongod.command, _wanted(is_older, {"$not": is_internal}))
 
 
 def now() -> Moment:
@@ -167,7 +186,7 @@ def _wanted(*conditions: Mapping[str, Any]) -> dict[str, Any]:
     return {"$and": [is_cursor, {"$ne": ["$cursor.tailable", True]}, *conditions]}
 
 
-async def _listed(mongod: LocalMongod, is_wanted: Mapping[str, Any], *, also: Collection[int] = ()) -> list[OpenCursor]:
+async def _listed(command: RunCommand, is_wanted: Mapping[str, Any], *, also: Collection[int] = ()) -> list[OpenCursor]:
     stages = [
         {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}},
         {"$set": {"isOlder": is_wanted}},
@@ -180,7 +199,7 @@ async def _listed(mongod: LocalMongod, is_wanted: Mapping[str, Any], *, also: Co
         },
     ]
     listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
-    found = await DecodedCursor(mongod.command, "admin", listing).all_documents()
+    found = await DecodedCursor(command, "admin", listing).all_documents()
     return [_open_cursor(each["ns"], each["isOlder"], each["cursor"]) for each in found]
 
 

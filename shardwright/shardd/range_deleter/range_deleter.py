@@ -33,6 +33,10 @@ from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.orphans")
 
+_DELAYS_FOR_CURSORS: Final = 8
+"""How many times ``orphanCleanupDelaySecs`` a range deletion waits for the cursors on other members: two hours by
+default, while idle cursors end after ten minutes."""
+
 _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 
 
@@ -114,9 +118,25 @@ class RangeDeleter:
             await self._keep_sessions()
         await self._context.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW and not await self._is_empty(task):
-            # For reads on secondaries, of which the primary does not know.
-            parameters = await RangeDeleterParameters.read(self._context.mongod)
-            await trio.sleep(remaining_delay(task, parameters.cleanup_delay_seconds, time.time()))
+            # For reads on secondaries, which may not know yet that the range was given away.
+            delay = (await RangeDeleterParameters.read(self._context.mongod)).cleanup_delay_seconds
+            await trio.sleep(remaining_delay(task, delay, time.time()))
+            await self._wait_other_members(task.namespace, delay * _DELAYS_FOR_CURSORS)
+
+    async def _wait_other_members(self, namespace: str, seconds_max: float) -> None:
+        """Return when all cursors on a collection that are open on other members are closed, or the time is over."""
+        with trio.move_on_after(seconds_max) as patience:
+            async with trio.open_nursery() as nursery:
+                for address in self._context.sidecar.mirror.other_members:
+                    nursery.start_soon(self._wait_member, address, namespace)
+        if patience.cancelled_caught:
+            logger.info("Deleting a range that cursors on other members may need", namespace=namespace)
+
+    async def _wait_member(self, address: str, namespace: str) -> None:
+        try:
+            await self._context.open_cursors.wait_closed_on(self._context.mongod.pool_of_member(address), namespace)
+        except (CommandError, BackendError) as error:
+            logger.info("Could not ask a member for its cursors", member=address, error=str(error))
 
     async def _is_empty(self, task: RangeDeletionTask) -> bool:
         """Whether there is nothing to delete, as when a chunk was moved before it had any documents.
