@@ -165,13 +165,13 @@ class ShardRegistry:
         """The shard with a name, if it is known."""
         return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
 
-    async def with_cursors(self, shard_id: str) -> Shard:
-        """The shard with a name, even if it has been removed: the cursors that are open on its members remain.
+    async def get_with_removed(self, shard_id: str) -> Shard:
+        """As `get`, even if the shard has been removed: the cursors that are open on its members remain.
 
         Raises:
             CommandError: as `get`.
         """
-        return self.get_known(shard_id) or self._removed.get(shard_id) or await self.get(shard_id)
+        return self._removed.get(shard_id) or await self.get(shard_id)
 
     def find(self, identifier: str) -> Shard | None:
         """The known shard with a name, a connection string ``set/host:port,…`` or a member ``host:port``."""

@@ -199,7 +199,7 @@ class ShardSender:
         Raises:
             CommandError: HostUnreachable; ShardNotFound, there has never been such a shard.
         """
-        shard = await self._shards.with_cursors(shard_id)
+        shard = self._shards.get_known(shard_id) or await self._shards.get_with_removed(shard_id)
         try:
             asked = await shard.client.ask(address, with_cluster_time(frame, self.clock))
         except BackendError as error:

@@ -173,10 +173,14 @@ class FakeCluster:
 
     async def ask(self, shard_id: str, address: str, frame: bytes) -> "FakePendingReply":
         """As `ShardSender`."""
-        if shard_id not in self.shards:
-            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         self.shards[shard_id].asked += 1
         return FakePendingReply(self, shard_id, frame)
+
+    async def get(self, shard_id: str) -> FakeShard:
+        """As `ShardRegistry`."""
+        if shard_id not in self.shards:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+        return self.shards[shard_id]
 
     async def reload_as_of(self, time: int) -> tuple[str, ...]:
         """As `ShardRegistry`."""

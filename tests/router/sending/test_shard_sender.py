@@ -105,6 +105,9 @@ class FakeShards:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return self._shard
 
+    async def get_with_removed(self, shard_id: str) -> FakeShard:
+        return await self.get(shard_id)
+
 
 def sender_to(shard: FakeShard, clock: VectorClock | None = None) -> ShardSender:
     """A sender that knows one shard."""
