@@ -57,8 +57,6 @@ def test_a_document_that_moves_between_two_executions_is_found(
     write: Callable[[Documents, int], int],
     retries: bool,
 ) -> None:
-    if write is modified_some and not retries:
-        pytest.skip("nobody knows which statements of such a batch found nothing")
     range_ = {"min": {"key": DOCUMENTS // 2}, "max": {"key": SPLIT_AT}, "toShard": UPPER}
     with (
         cluster.client(retryWrites=retries) as client,

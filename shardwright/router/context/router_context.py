@@ -29,6 +29,7 @@ from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.routing.signing_key_cache import SigningKeyCache
 from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.transactions.child_session import WriteSessions
 from shardwright.router.transactions.transaction_table import TransactionTable
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.catalog.settings import ChunkSizeSettings
@@ -80,6 +81,7 @@ class RouterContext:
         transactions: the transactions of clients, by session.
         sessions: the logical sessions used here since the last refresh.
         session_jobs: what the refreshes have done.
+        write_sessions: for writes that shards have to recognize, though their clients have given them no number.
         statement_counts: how many statements of writes were executed, by kind.
         target_counts: how many reads and writes were sent to one shard, some or all.
         clients: the connections of clients.
@@ -137,6 +139,7 @@ class RouterContext:
         self.transactions = TransactionTable(self.parameters["maxSessions"])
         self.sessions = SessionCache(self.parameters["maxSessions"])
         self.session_jobs = SessionJobs()
+        self.write_sessions = WriteSessions()
         self.statement_counts = dict.fromkeys(WriteKind, 0)
         self.target_counts = TargetCounts()
         self.clients = ServedClients()

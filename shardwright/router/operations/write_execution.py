@@ -1,6 +1,7 @@
 """Executing a batch: routing it, sending it, and resending what shards refused because of stale routing."""
 
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -87,6 +88,7 @@ class _Execution:
         self._refusal: CommandError | None = None
         self._may_change_owner = False
         self._operation_time = 0
+        self._borrowed: ExitStack
 
     @may_run_in_reactor
     async def run(self) -> Reply:
@@ -119,6 +121,11 @@ class _Execution:
     @may_run_in_reactor
     async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
         """Run rounds until every statement has succeeded or failed."""
+        with ExitStack() as self._borrowed:
+            return await self._run_rounds(run, routing)
+
+    @may_run_in_reactor
+    async def _run_rounds(self, run: WriteRun, routing: CollectionRouting) -> Reply:
         targeted = dict.fromkeys(self._operation.targeted)
         while not run.is_finished:
             if run.refusals:
@@ -149,6 +156,8 @@ class _Execution:
                 raise
             run.fail_rest(error)
             return routing
+        if destinations.has_broadcasts:
+            self._remember_broadcasts()
         if not run.has_pending_broadcasts:
             self._placement = routing.table
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
@@ -174,6 +183,12 @@ class _Execution:
                 routing = await self._repeat_if_placement_changed(run, routing)
         run.end_round(self._namespace, all_shards)
         return routing
+
+    def _remember_broadcasts(self) -> None:
+        """Have the shards remember statements for all of them, so that none is executed twice beside a move."""
+        batch = self._batch
+        if not batch.own_session and self._operation.transaction is None and batch.may_be_remembered:
+            batch.own_session = self._borrowed.enter_context(self._operation.context.write_sessions.borrowed())
 
     def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
         """The version elements for a shard's statements, or the elements of broadcasts in their place."""

@@ -1,12 +1,15 @@
-"""Sessions in which a transaction of the router runs on behalf of a client's session."""
+"""Sessions of the router: those in which it runs a transaction for a client's session, and those for single writes."""
 
-from uuid import UUID
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID, uuid4
 
 import bson
 from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.sharding.session_cache import SessionId
+from shardwright.wire.rawbson import encode_elements
 
 
 def own_session(lsid: bytes) -> bytes:
@@ -33,3 +36,22 @@ def child_of_retryable_write(lsid: bytes, number: int, unique: UUID) -> bytes:
     """
     parent = SessionId.read(lsid).to_document()
     return bson.encode({**parent, "txnNumber": Int64(number), "txnUUID": Binary.from_uuid(unique)})
+
+
+class WriteSessions:
+    """Sessions for writes that shards have to recognize, though their clients have given them no number.
+
+    They are used again and again, since a mongod remembers each for half an hour.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[tuple[SessionId, int]] = []
+
+    @contextmanager
+    def borrowed(self) -> Iterator[bytes]:
+        """A block with a session that nobody else uses; yields the raw elements of a retryable write in it."""
+        session, number = self._free.pop() if self._free else (SessionId(uuid4().bytes), 0)
+        try:
+            yield encode_elements({"lsid": session.to_document(), "txnNumber": Int64(number)})
+        finally:
+            self._free.append((session, number + 1))

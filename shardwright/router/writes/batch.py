@@ -12,7 +12,16 @@ from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
-from shardwright.wire.rawbson import OBJECT, InvalidBSONError, append, decode_value, encode_elements, without
+from shardwright.wire.rawbson import (
+    BOOL,
+    OBJECT,
+    InvalidBSONError,
+    append,
+    decode_value,
+    encode_elements,
+    find,
+    without,
+)
 from shardwright.wire.request import Request
 from shardwright.wire.sections import is_one_document
 from shardwright.wire.write_concern import WRITE_CONCERN
@@ -34,6 +43,8 @@ class WriteBatch:
         is_retryable: the shards remember its statements, so that it can be sent again.
         is_numbered: the shards remember its statements by numbers. Those of a router's transaction have some too if it
             stands for a retryable write.
+        own_session: raw elements of a session of the router, by which the shards remember the statements that go to all
+            of them; empty if they remember the client's, or none.
         is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.
         body: the command as shards get it. ``w: 0`` is raised to 1, since shards have to answer, if only to reject
             versions.
@@ -53,6 +64,7 @@ class WriteBatch:
         "is_retryable",
         "is_unacknowledged",
         "kind",
+        "own_session",
         "request",
     )
 
@@ -76,6 +88,7 @@ class WriteBatch:
             acknowledged = encode_elements({"writeConcern": {**write_concern, "w": 1}})
             self.body = append(without(request.body, (WRITE_CONCERN,)), acknowledged)
         self.has_own_statements = self.is_on_buckets = False
+        self.own_session = b""
         self._statements: list[bytes] | None = None
         self._statement_ids: list[int] | None = None
         self._divided_body: bytes | None = None
@@ -112,6 +125,16 @@ class WriteBatch:
             return len(self.statements)
         except (CommandError, InvalidBSONError, RemoteProtocolError):
             return 0
+
+    @property
+    def may_be_remembered(self) -> bool:
+        """Whether the shards would remember statements by a session of the router: each is about one document."""
+        return not self.is_numbered and not any(map(_may_concern_many, self.statements))
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether statements that went to all shards can be sent again, though they may have found something."""
+        return self.is_retryable or bool(self.own_session)
 
     def address_buckets(self, *, is_on_buckets: bool) -> None:
         """Have the command name the buckets of the collection, or the collection again."""
@@ -170,3 +193,10 @@ def _unacknowledged_write_concern(request: Request) -> dict[str, Any] | None:
     if isinstance(w, int | float | Int64) and not isinstance(w, bool) and w == 0 and not write_concern.get("j"):
         return write_concern
     return None
+
+
+def _may_concern_many(statement: bytes) -> bool:
+    multi, limit = find(statement, b"multi"), find(statement, b"limit")
+    if multi is not None and decode_value(statement, multi) is not False:
+        return True
+    return limit is not None and (limit[0] == BOOL or decode_value(statement, limit) != 1)

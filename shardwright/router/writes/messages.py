@@ -8,7 +8,7 @@ from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.sharding.clock import config_time_element, topology_time_element
 from shardwright.sharding.versions import IGNORED, shard_version_element
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
-from shardwright.wire.rawbson import ARRAY, INT32, append, element, from_elements
+from shardwright.wire.rawbson import ARRAY, INT32, append, element, from_elements, without
 from shardwright.wire.sections import encode_sequence
 
 _IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
@@ -52,15 +52,19 @@ def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes
     """A message with some of the statements.
 
     Those of a retryable write carry their ids from the client's batch, so that a shard recognizes them however the
-    batch is divided, and also in the transaction that may have to execute it.
+    batch is divided, and also in the transaction that may have to execute it. So do statements for all shards in a
+    session of the router.
     """
-    elements = versions
-    if batch.is_numbered:
+    body, elements = batch.divided_body, versions
+    own_session = batch.own_session if part.is_broadcast else b""
+    if own_session:
+        body = without(body, {b"lsid"})
+    if batch.is_numbered or own_session:
         ids = batch.statement_ids()
-        elements = _statement_ids([ids[position] for position in part.positions]) + versions
+        elements = _statement_ids([ids[position] for position in part.positions]) + own_session + versions
     statements = batch.statements
     return op_msg(
-        append(batch.divided_body, elements),
+        append(body, elements),
         request_id=batch.request.message.request_id,
         sections=encode_sequence(batch.kind.field, [statements[position] for position in part.positions]),
     )

@@ -53,7 +53,7 @@ class BatchOutcome:
             concern_error = reply["writeConcernError"] = merged_write_concern_error(self._concern_errors)
             if self._batch.is_retryable and has_category(concern_error["code"], Category.RETRYABLE):
                 reply["errorLabels"] = [RETRYABLE_WRITE_ERROR]
-        if self._retried:
+        if self._retried and self._batch.is_numbered:
             reply["retriedStmtIds"] = self._retried_in_order()
         return reply
 

@@ -43,7 +43,7 @@ class PendingBroadcasts:
         if self._repeats == REPEATS_MAX or not self.positions:
             return False
         found = sum(reply.n for _, _, reply in self._replies)
-        return found == 0 or (self._batch.is_retryable and found < len(self.positions))
+        return found == 0 or (self._batch.is_repeatable and found < len(self.positions))
 
     def repeat(self) -> None:
         """Forget the replies, as all the statements are sent again."""

@@ -14,6 +14,7 @@ from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.transactions.child_session import WriteSessions
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.routing_table import RoutingTable
@@ -48,6 +49,7 @@ class FakeRouter:
         sent: every request, with the shard it went to.
         log: everything else that was done.
         statement_counts: how many statements were executed, by kind.
+        write_sessions: as in the router's context.
         shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them; an error if they cannot be read.
     """
 
@@ -65,6 +67,7 @@ class FakeRouter:
         self.topology_time = pack_timestamp(TOPOLOGY_TIME)
         self.clock = VectorClock()
         self.statement_counts = dict.fromkeys(WriteKind, 0)
+        self.write_sessions = WriteSessions()
         self._tables = list(tables)
         self._answer = answer
 

@@ -215,16 +215,19 @@ def test_it_is_looked_for_a_bounded_number_of_times() -> None:
     assert len(router.sent) == 5 * len(ALL_SHARDS)
 
 
-def test_some_of_a_retryable_batch_that_may_have_moved_are_looked_for_again() -> None:
+@pytest.mark.parametrize("session", [RETRYABLE, {}])
+def test_some_of_a_batch_that_may_have_moved_are_looked_for_again(session: dict[str, Any]) -> None:
     again = {"n": 2, "nModified": 2, "retriedStmtIds": [0], "ok": 1.0}
     router = FakeRouter([BY_K, MOVED], rounds(FOUND, again))
-    reply = run(router, WriteKind.UPDATE, by_id(1, 2), ordered=False, **RETRYABLE)
+    reply = run(router, WriteKind.UPDATE, by_id(1, 2), ordered=False, **session)
     assert reply == {"n": 2, "nModified": 2}
+    assert all("txnNumber" in received.document for _, received in router.sent)
 
 
-def test_some_of_another_batch_are_not_as_others_would_be_executed_twice() -> None:
+def test_some_of_a_batch_for_many_documents_are_not_as_others_would_be_executed_twice() -> None:
     router = FakeRouter([BY_K, MOVED], rounds(FOUND))
-    assert run(router, WriteKind.UPDATE, by_id(1, 2), ordered=False)["n"] == 1
+    statements = [*by_id(1), {"q": {"x": 1}, "u": {"$set": {"x": 2}}, "multi": True}]
+    assert run(router, WriteKind.UPDATE, statements, ordered=False)["n"] == 1
     assert len(router.sent) == len(ALL_SHARDS)
 
 
@@ -235,6 +238,7 @@ def test_a_statement_that_two_shards_know_as_executed_counts_once(executor: dict
 
     reply = run(FakeRouter([BY_K], answer), WriteKind.UPDATE, by_id(1), **RETRYABLE)
     assert reply == {"n": 1, "nModified": 1, "retriedStmtIds": [0]}
+    assert run(FakeRouter([BY_K], answer), WriteKind.UPDATE, by_id(1)) == {"n": 1, "nModified": 1}
 
 
 def test_a_change_of_shard_in_an_ordered_batch_takes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:

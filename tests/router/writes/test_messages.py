@@ -7,6 +7,7 @@ import bson
 import pytest
 from bson.int64 import Int64
 
+from shardwright.router.transactions.child_session import WriteSessions
 from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.messages import message_with_versions, shard_message
 from shardwright.router.writes.shard_batch import ShardBatch
@@ -104,6 +105,39 @@ def test_documents_with_the_same_statement_id_are_refused() -> None:
     with pytest.raises(CommandError) as raised:
         insert(1, 2, 1, 3)
     assert raised.value.code == 72
+
+
+def test_statements_for_all_shards_are_numbered_in_a_session_of_the_router() -> None:
+    """So the new owner of a document knows what its former one has executed."""
+    updates = [{"q": {"_id": n}, "u": {"$inc": {"n": 1}}, "multi": False} for n in range(3)]
+    writes, session = batch(WriteKind.UPDATE, updates, ordered=False, lsid=SESSION), WriteSessions()
+    assert writes.may_be_remembered
+    sent = []
+    for _ in range(2):
+        with session.borrowed() as writes.own_session:
+            everywhere = ShardBatch("s0", is_broadcast=True, positions=(0, 2))
+            sent.append(Request(OpMsg(shard_message(writes, everywhere, VERSION))).document)
+            alone = Request(OpMsg(shard_message(writes, part(1), VERSION))).document
+            assert alone["lsid"] == SESSION
+            assert "txnNumber" not in alone
+    assert [each["stmtIds"] for each in sent] == [[0, 2]] * 2
+    assert [each["txnNumber"] for each in sent] == [0, 1]
+    assert sent[0]["lsid"] == sent[1]["lsid"] != SESSION
+
+
+@pytest.mark.parametrize(
+    ("kind", "statement"),
+    [
+        (WriteKind.UPDATE, {"q": {"_id": 1}, "u": {}, "multi": True}),
+        (WriteKind.UPDATE, {"q": {"_id": 1}, "u": {}, "multi": 1}),
+        (WriteKind.DELETE, {"q": {"_id": 1}, "limit": 0}),
+        (WriteKind.DELETE, {"q": {"_id": 1}, "limit": True}),
+    ],
+)
+def test_statements_that_may_concern_many_documents_are_not_remembered(
+    kind: WriteKind, statement: dict[str, object]
+) -> None:
+    assert not batch(kind, [statement]).may_be_remembered
 
 
 @pytest.mark.parametrize("w", [0, 0.0, Int64(0)])
