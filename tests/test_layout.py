@@ -39,7 +39,7 @@ MAY_IMPORT: Final = {
 
 ROOMS: Final[dict[str, dict[str, set[str]]]] = {
     "shardd": {
-        "exchange": set(),
+        "exchange": {"orphans"},
         "local_mongod": set(),
         "cluster": {"local_mongod"},
         "orphans": {"local_mongod"},

@@ -24,36 +24,65 @@ class CursorBatches:
         self._involved_cursors = involved_cursors
 
     @may_run_in_reactor
-    async def get_more(self, upstream: Upstream, request: Request) -> bytes | None:
+    async def get_more(self, upstream: Upstream, request: Request, *, is_whole: bool = False) -> bytes | None:
         """The next batch of a cursor, without documents of ranges that were received after it was opened.
 
+        Args:
+            upstream: the client's connection to mongod.
+            request: the ``getMore``.
+            is_whole: whether the reply is needed here, rather than passed on while it arrives.
+
         Raises:
-            CommandError: mongod refuses.
+            CommandError: mongod refuses; QueryPlanKilled, the cursor was ended because of such a range.
             BackendError: mongod does not answer.
         """
         former, in_use = self._shard.former_cursors, self._context.open_cursors.in_use
         if not former.are_gone:
             await in_own_task()
             await former.wait_gone(request)
-        if in_use.is_held:
-            await in_own_task()
-            await in_use.wait_released()
         span = request.fields[b"getMore"]
         cursor_id = request.body[span[2] : span[3]]
+        older = self._shard.older_cursors
+        if in_use.is_held or cursor_id in older:
+            await in_own_task()
+            await in_use.wait_released()
+            await older.wait_read(cursor_id)
+            if older.is_substituted(cursor_id):
+                return await self._next_of_substitute(upstream, request, cursor_id)
+            reply = older.answer(cursor_id, request)
+            if reply is not None:
+                return reply
         reading = _Reading(in_use, cursor_id)
         try:
-            return await self._next_batch(upstream, request, cursor_id, reading)
+            reply = await self._next_batch(upstream, request, cursor_id, reading, is_whole=is_whole)
         finally:
             reading.end()
+        if older.is_substituted(cursor_id):  # in the meantime, so that the reply may contain what it must not
+            await in_own_task()
+            return await self._next_of_substitute(upstream, request, cursor_id)
+        return reply
+
+    async def _next_of_substitute(self, upstream: Upstream, request: Request, cursor_id: bytes) -> bytes:
+        """The next batch of the cursor that was opened in place of another one."""
+        older = self._shard.older_cursors
+        substitute = await older.substitute(upstream, cursor_id)
+        self._involved_cursors.observe_substitute(cursor_id, substitute)
+        at = request.fields[b"getMore"][2]
+        body = b"".join((request.body[:at], substitute, request.body[at + len(substitute) :]))
+        reply = await self.get_more(upstream, request.with_body(body), is_whole=True)
+        assert reply is not None
+        return await older.with_own_id(cursor_id, reply)
 
     @may_run_in_reactor
     async def _next_batch(
-        self, upstream: Upstream, request: Request, cursor_id: bytes, reading: "_Reading"
+        self, upstream: Upstream, request: Request, cursor_id: bytes, reading: "_Reading", *, is_whole: bool
     ) -> bytes | None:
         older, involved = self._shard.older_cursors, self._involved_cursors.find(request)
         frame, flags = request.message.frame, request.message.flags
         if involved:
             attempt = partial(self._involved_cursors.get_more, upstream, request, involved)
+        elif is_whole:
+            attempt = partial(upstream.forward, frame, flags)
         else:
 
             def may_begin() -> bool:
@@ -65,10 +94,10 @@ class CursorBatches:
             attempt = partial(upstream.pass_on, frame, flags, may_begin)
         while True:
             reply = await attempt()
-            if reply is None or cursor_id not in older:
+            if reply is None or cursor_id not in older or older.is_substituted(cursor_id):
                 return reply
             await in_own_task()
-            reply, is_wanting = older.without_hidden(cursor_id, reply)
+            reply, is_wanting = await older.without_hidden(cursor_id, reply)
             if not is_wanting:
                 return reply
 

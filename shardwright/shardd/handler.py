@@ -238,6 +238,8 @@ class ShardHandler(SidecarHandler):
             return reply
         if request.name == _REFRESH_SESSIONS_NOW:
             await self._shard.living_sessions.keep()
+        if request.name == "killCursors":
+            await self._shard.older_cursors.kill_of(request)
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)

@@ -31,11 +31,12 @@ from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS,
 from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
 from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
 from shardwright.shardd.orphans.bucket_statements import is_about_measurements
+from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of
 from shardwright.shardd.orphans.error_texts import without_filter_in_errors
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.unowned import unowned_filter
-from shardwright.shardd.range_deleter.older_readers import close_cursor
+from shardwright.shardd.range_deleter.older_readers import close_cursor, is_cursor_open
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.moved_databases import check_not_moved_since
@@ -45,7 +46,6 @@ from shardwright.shardd.transactions.session_keys import retryable_write
 from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
-from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import DATABASE_VERSION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -60,6 +60,8 @@ logger = get_logger("shardd.operations")
 
 REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
 """Reads of documents, which can be repeated until they are answered."""
+
+_OPENING_CURSORS: Final = frozenset({"aggregate", "find"})
 
 
 class VersionedOperations:
@@ -191,6 +193,7 @@ class VersionedOperations:
             # Only now it is known what is behind views.
             await in_own_task()
             await self._snapshot_reads.wait_decided(request, [each.involved.state.namespace for each in involved])
+        has_begun = transaction is not None and transaction.has_begun
         if transaction is not None:
             placement = await self._prepare_statement(transaction, state, placement, request)
         if transaction is not None or READ_CONCERN in request.fields:
@@ -205,13 +208,18 @@ class VersionedOperations:
                 reply = await answer_retried_write(self._context.mongod, history, request, write, run)
                 if reply is not None:
                     return reply
-        reply = await self._run_admitted(exchange, state, placement, request)
-        table = placement.table
+        table, opening = placement.table, Opening.UNFILTERED
+        if table is not None and request.name in _OPENING_CURSORS and not _reads_snapshot(request):
+            opening = opening_of(request, table.key_pattern)
+        if opening is Opening.UNFILTERED:
+            reply = await self._run_admitted(exchange, state, placement, request)
+        else:
+            reply, placement = await self._open_cursor(exchange, state, placement, request, opening)
         if table is not None:
             if is_write:
                 self._shard.auto_splitter.observe(request, reply, state, table)
             elif operations.is_superseded and reply is not None:
-                reply = await self._read_again(exchange, state.namespace, table, request, reply)
+                reply = await self._read_again(exchange, state, placement, request, reply, has_snapshot=has_begun)
         if involved:
             self._involved_cursors.observe(reply, involved)
         return reply
@@ -271,35 +279,83 @@ class VersionedOperations:
 
     @may_run_in_reactor
     async def _read_again(
-        self, exchange: TermExchange, name: str, table: RoutingTable, request: Request, frame: bytes
+        self,
+        exchange: TermExchange,
+        state: NamespaceState,
+        placement: AdmittedPlacement,
+        request: Request,
+        frame: bytes,
+        *,
+        has_snapshot: bool,
     ) -> bytes | None:
         """Repeat a read with a filter, because a range may have been received while it was under way.
 
         If the collection was renamed meanwhile, the router has to send it again, to all shards.
 
-        The filter hides everything that the shard did not own when the read was admitted, so one repetition is enough.
+        Args:
+            exchange: the read's exchange with mongod.
+            state: the collection's state when the read was admitted.
+            placement: the placement by which it ran.
+            request: the read.
+            frame: the reply, which is replaced.
+            has_snapshot: it belongs to a transaction that had a snapshot before, in which nothing arrives.
         """
         await in_own_task()
-        body = response_body(frame)
-        if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
+        name, table, orphans = state.namespace, placement.table, placement.orphans
+        assert table is not None
+        if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or has_snapshot:
             return frame
-        if AUTOCOMMIT in request.fields:
-            raise CommandError(
-                ErrorCode.MigrationConflict, f"a range of {name} was received while the transaction was reading it"
-            )
         if merges_cursors(request):
             return frame  # the shards that have the documents see to that
-        namespace = Namespace.parse(name)
-        await close_cursor(self._context.mongod, namespace, body)
-        state = self._context.namespace(name)
-        if is_renamed(state, table):
-            error = state.stale(table.shard_version(state.shard), f"the collection {name} was renamed meanwhile")
-            return self._stale(request, error)
-        logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)
-        ownership = unowned_filter(table, self._context.require_identity().shard_name)
-        if ownership is None:
-            raise CommandError(ErrorCode.QueryPlanKilled, "a range was received while the operation was under way")
-        return await exchange.run(await without_orphans(request, self._context.mongod, namespace, ownership))
+        mongod, namespace = self._context.mongod, Namespace.parse(name)
+        filtered, hidden = request, 0
+        while is_ok(body := response_body(frame)):
+            state = self._context.namespace(name)
+            if is_renamed(state, table):
+                await close_cursor(mongod, namespace, body)
+                error = state.stale(table.shard_version(state.shard), f"the collection {name} was renamed meanwhile")
+                return self._stale(request, error)
+            arriving = exchange.operations.hidden[hidden:]
+            if not arriving or (orphans is not None and orphans.is_complete):
+                break
+            if AUTOCOMMIT in request.fields:
+                raise CommandError(
+                    ErrorCode.MigrationConflict, f"a range of {name} was received while the transaction was reading it"
+                )
+            await close_cursor(mongod, namespace, body)
+            logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)
+            for each in arriving if hidden or orphans is None else (orphans, *arriving):
+                filtered = await without_orphans(filtered, mongod, namespace, each)
+            hidden += len(arriving)
+            again = await exchange.run(filtered)
+            if again is None:
+                return None
+            frame = again
+        return frame
+
+    @may_run_in_reactor
+    async def _open_cursor(
+        self,
+        exchange: TermExchange,
+        state: NamespaceState,
+        placement: AdmittedPlacement,
+        request: Request,
+        opening: Opening,
+    ) -> tuple[bytes | None, AdmittedPlacement]:
+        """Run a read with the complete filter, if it leaves a cursor open that needs it; returns what it ran by too."""
+        assert placement.table is not None
+        unowned = state.unowned if state.table is placement.table else unowned_filter(placement.table, state.shard)
+        if unowned is None or not may_match(request, unowned):
+            return await self._run_admitted(exchange, state, placement, request), placement
+        if opening is Opening.FILTERED_IF_OPEN:
+            exchange.is_whole = True
+            reply = await self._run_admitted(exchange, state, placement, request)
+            if reply is None or not is_cursor_open(response_body(reply)):
+                return reply, placement
+            await in_own_task()
+            await close_cursor(self._context.mongod, Namespace.parse(state.namespace), response_body(reply))
+        filtered = placement._replace(orphans=unowned)
+        return await self._run_admitted(exchange, state, filtered, request), filtered
 
     @may_run_in_reactor
     async def _run_admitted(
@@ -346,3 +402,8 @@ class VersionedOperations:
                 await exchange.confirm()
                 return reply
         return await exchange.run(request)
+
+
+def _reads_snapshot(request: Request) -> bool:
+    """Whether nothing can arrive in what a read sees."""
+    return AUTOCOMMIT in request.fields or (READ_CONCERN in request.fields and is_snapshot_read(request))

@@ -123,6 +123,21 @@ def test_kill_cursors(
         filled.database.command("getMore", cursor_id, collection=filled.name)
 
 
+@pytest.mark.parametrize("filtered", [{}, {"key": {"$lt": 400}}], ids=["both shards", "one shard"])
+def test_the_id_of_a_cursor_of_a_shard_is_not_shown(
+    filtered: Document, filled: Documents, lower_mongod: Client
+) -> None:
+    """Not even if the shard does not have the cursor any more."""
+    opened = filled.database.command("find", filled.name, filter=filtered, batchSize=10)["cursor"]
+    for each in namespace_cursors(lower_mongod, filled):
+        killing = {"killCursors": filled.name, "cursors": [each["cursor"]["cursorId"]]}
+        lower_mongod[filled.database.name].command(killing)
+    with pytest.raises(CursorNotFound) as caught:
+        filled.database.command("getMore", Int64(opened["id"]), collection=filled.name, batchSize=300)
+    assert caught.value.details is not None
+    assert caught.value.details["errmsg"] == f"cursor id {opened['id']} not found"
+
+
 def test_closing_a_client_cursor_kills_it(client: Client, filled: Documents) -> None:
     before = open_cursors(client)
     with filled.find().batch_size(5) as cursor:

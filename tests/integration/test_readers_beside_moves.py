@@ -7,9 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from pymongo.errors import OperationFailure
+from pymongo.database import Database
 
-from tests.integration.sharded import SPLIT_AT, UPPER, Document, Documents
+from tests.integration.sharded import (
+    LOWER,
+    SPLIT_AT,
+    UPPER,
+    Document,
+    Documents,
+    chunks,
+    shard_by_hash,
+    shard_by_range,
+)
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
@@ -18,7 +27,6 @@ LOW = range(100)
 HIGH = range(SPLIT_AT, SPLIT_AT + 100)
 EVERYTHING = [*LOW, *HIGH]
 MIDDLE = 50
-QUERY_PLAN_KILLED = 175
 MOVE_SECONDS_MAX = 60.0
 """Far less than the ten minutes after which an idle cursor is closed."""
 SLOW = {"$where": "sleep(20) || true"}
@@ -43,7 +51,7 @@ def move_in(client: Client, collection: Documents) -> float:
 def rest_of(collection: Documents, cursor: dict[str, Any]) -> Iterator[Document]:
     """The remaining documents of a cursor, in small batches."""
     while cursor["id"]:
-        more = {"getMore": cursor["id"], "collection": collection.name, "batchSize": 3}
+        more = {"getMore": cursor["id"], "collection": cursor["ns"].partition(".")[2], "batchSize": 3}
         cursor = collection.database.command(more)["cursor"]
         yield from cursor["nextBatch"]
 
@@ -71,30 +79,116 @@ def test_an_older_cursor_returns_each_document_once(client: Client, filled: Docu
     assert filled.count_documents({}) == len(EVERYTHING)
 
 
-def test_an_older_cursor_without_shard_keys_is_closed_rather_than_wrong(client: Client, filled: Documents) -> None:
-    commands: list[dict[str, Any]] = [
-        {"find": {}, "projection": {"other": 1, "_id": 0}},
-        {"find": {}, "limit": 190},
-        {"aggregate": [{"$project": {"other": 1}}]},
-    ]
-    cursors = [_open(filled, command) for command in commands]
-    move_in(client, filled)
-    for cursor in cursors:
-        with pytest.raises(OperationFailure) as caught:
-            list(rest_of(filled, cursor))
-        assert caught.value.code == QUERY_PLAN_KILLED
+SHAPES: dict[str, Document] = {
+    "whole": {"find": {}},
+    "id": {"find": {}, "projection": {"_id": 1}},
+    "name": {"find": {}, "projection": {"name": 1}},
+    "without key": {"find": {}, "projection": {"key": 0}},
+    "computed": {"find": {}, "projection": {"key": "$name", "n": {"$add": ["$n", 1]}}},
+    "slice": {"find": {}, "projection": {"list": {"$slice": 1}}},
+    "positional": {"find": {"list": 1}, "projection": {"list.$": 1}},
+    "neither": {"find": {}, "projection": {"_id": 0, "other": 1}},
+    "neither, sorted": {"find": {}, "projection": {"_id": 0, "other": 1}, "sort": {"other": 1}},
+    "return key": {"find": {}, "returnKey": True, "hint": {"_id": 1}},
+    "record id": {"find": {}, "showRecordId": True},
+    "limit": {"find": {}, "limit": 1000},
+    "large limit": {"find": {}, "limit": 100_000},
+    "sort and limit": {"find": {}, "sort": {"other": 1}, "limit": 1000, "projection": {"other": 1}},
+    "skip": {"find": {}, "skip": 0, "sort": {"other": 1}, "limit": 1000},
+    "collation": {"find": {"name": "X"}, "collation": {"locale": "en", "strength": 2}, "projection": {"other": 1}},
+    "text": {"find": {"$text": {"$search": "x"}}, "projection": {"other": 1}},
+    "majority": {"find": {}, "readConcern": {"level": "majority"}, "projection": {"other": 1}},
+    "empty pipeline": {"aggregate": []},
+    "$project": {"aggregate": [{"$project": {"key": 1, "other": 1}}]},
+    "$project, neither": {"aggregate": [{"$project": {"_id": 0, "other": 1}}]},
+    "$addFields": {"aggregate": [{"$addFields": {"key": 1}}]},
+    "$unset": {"aggregate": [{"$unset": "key"}]},
+    "$unwind": {"aggregate": [{"$unwind": "$single"}]},
+    "$sort": {"aggregate": [{"$sort": {"other": -1}}]},
+    "$limit": {"aggregate": [{"$match": {"n": 0}}, {"$limit": 1000}]},
+    "$sort and $limit": {"aggregate": [{"$sort": {"other": 1}}, {"$limit": 1000}, {"$project": {"other": 1}}]},
+    "$replaceRoot": {"aggregate": [{"$replaceRoot": {"newRoot": {"other": "$other"}}}]},
+    "$group": {"aggregate": [{"$group": {"_id": "$_id", "other": {"$first": "$other"}}}]},
+    "$setWindowFields": {
+        "aggregate": [
+            {"$setWindowFields": {"partitionBy": "$_id", "sortBy": {"other": 1}, "output": {"m": {"$max": "$other"}}}}
+        ]
+    },
+    "$lookup": {
+        "aggregate": [
+            {"$lookup": {"from": "nothing", "localField": "key", "foreignField": "key", "as": "joined"}},
+            {"$project": {"other": 1}},
+        ]
+    },
+    "view": {"view": {}},
+    "view, sorted": {"view": {}, "sort": {"other": 1}},
+}
 
 
-def _open(collection: Documents, command: dict[str, Any]) -> dict[str, Any]:
-    """Open a cursor on both shards with a small first batch."""
-    if "find" in command:
-        rest = {"filter": command["find"], "batchSize": 3}
-        rest |= {name: value for name, value in command.items() if name != "find"}
-        opened = collection.database.command({"find": collection.name, **rest})
+@pytest.mark.parametrize("sharding", ["range", "hashed"])
+def test_no_cursor_ends_because_ranges_arrive(client: Client, database: Database[Document], sharding: str) -> None:
+    """Whatever the shape: each document is returned once, after two chunks have arrived where the cursor is open."""
+    collection = _moving(client, database, sharding)
+    database.create_collection("view", viewOn=collection.name, pipeline=[{"$project": {"other": 1, "name": 1}}])
+    opened = {shape: _open(collection, command) for shape, command in SHAPES.items()}
+    deferred = {shape: _open(collection, command, batch_size=0) for shape, command in SHAPES.items()}
+    for number in range(2):
+        client.admin.command("moveChunk", collection.full_name, **_chunk_below(client, collection), to=UPPER)
+        if not number:
+            for cursors in (opened, deferred):
+                for shape, cursor in cursors.items():
+                    cursors[shape] = _advanced(collection, cursor)
+    found = {shape: [*cursor["firstBatch"], *rest_of(collection, cursor)] for shape, cursor in opened.items()}
+    later = {shape: [*cursor["firstBatch"], *rest_of(collection, cursor)] for shape, cursor in deferred.items()}
+    counts = {shape: len(documents) for shape, documents in found.items()}
+    assert counts == {shape: len(EVERYTHING) for shape in SHAPES}
+    assert {shape: len(documents) for shape, documents in later.items()} == counts
+    for documents in (*found.values(), *later.values()):
+        shown = [document.get("other", document.get("key")) for document in documents]
+        if None not in shown and all(isinstance(each, int) for each in shown):
+            assert sorted(shown) == EVERYTHING
+
+
+def _moving(client: Client, database: Database[Document], sharding: str) -> Documents:
+    """A collection with a document for each of `EVERYTHING`, with several chunks on the lower shard."""
+    if sharding == "range":
+        collection = shard_by_range(database)
+        for middle in (25, 50, 75):
+            client.admin.command("split", collection.full_name, middle={"key": middle})
     else:
-        rest = {"pipeline": command["aggregate"], "cursor": {"batchSize": 3}}
+        collection = shard_by_hash(database, key="key")
+    documents: list[Document] = [
+        {"_id": n, "key": n, "n": 0, "other": n, "name": "x", "list": [1, 2], "single": [n]} for n in EVERYTHING
+    ]
+    collection.insert_many(documents)
+    collection.create_index([("name", "text")])
+    return collection
+
+
+def _chunk_below(client: Client, collection: Documents) -> Document:
+    """The bounds of a chunk of the lower shard."""
+    found = [chunk for chunk in chunks(client, collection.full_name) if chunk["shard"] == LOWER]
+    return {"bounds": [found[-1]["min"], found[-1]["max"]]}
+
+
+def _advanced(collection: Documents, cursor: Document) -> Document:
+    """The cursor after one more batch, with all documents so far as its first batch."""
+    more = {"getMore": cursor["id"], "collection": cursor["ns"].partition(".")[2], "batchSize": 3}
+    later = collection.database.command(more)["cursor"]
+    return {**later, "firstBatch": [*cursor["firstBatch"], *later["nextBatch"]]}
+
+
+def _open(collection: Documents, command: Document, batch_size: int = 3) -> Document:
+    """Open a cursor on both shards with a small first batch."""
+    rest = {name: value for name, value in command.items() if name not in ("aggregate", "find", "view")}
+    if "aggregate" in command:
+        rest |= {"pipeline": command["aggregate"], "cursor": {"batchSize": batch_size}}
         opened = collection.database.command({"aggregate": collection.name, **rest})
-    cursor: dict[str, Any] = opened["cursor"]
+    else:
+        name = "view" if "view" in command else collection.name
+        rest |= {"filter": command.get("find", {}), "batchSize": batch_size}
+        opened = collection.database.command({"find": name, **rest})
+    cursor: Document = opened["cursor"]
     return cursor
 
 

@@ -9,7 +9,6 @@ from shardwright.router.cursors.get_more import API_PARAMETERS, GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import without
 
@@ -66,7 +65,6 @@ class SingleShardCursor:
         if reply.error is not None:
             if reply.error.code == ErrorCode.CursorNotFound:
                 remote.id = 0
-                raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
             raise reply.error
         cursor = CursorReply.of(reply)
         remote.id = cursor.cursor_id

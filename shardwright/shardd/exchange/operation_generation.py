@@ -1,20 +1,27 @@
 """Counting the operations that began in one period, so that their end can be awaited while others begin."""
 
+from typing import TYPE_CHECKING
+
 import trio
+
+if TYPE_CHECKING:
+    from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 
 
 class OperationGeneration:
     """The operations on one namespace between two calls of `NamespaceState.wait_earlier_operations`.
 
     Attributes:
-        is_superseded: whether a range is about to be received that its reads must not see but do not filter; reads that
-            have not been answered yet are then repeated.
+        is_superseded: whether a range is about to be received that its reads must not see but do not filter, or the
+            collection is being renamed; reads that have not been answered yet are then repeated.
+        hidden: those ranges.
     """
 
-    __slots__ = ("_count", "_waiting", "_writers", "is_superseded")
+    __slots__ = ("_count", "_waiting", "_writers", "hidden", "is_superseded")
 
     def __init__(self) -> None:
         self.is_superseded = False
+        self.hidden: tuple[OwnershipFilter, ...] = ()
         self._count = 0
         self._writers = 0
         self._waiting = trio.lowlevel.ParkingLot()

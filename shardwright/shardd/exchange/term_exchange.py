@@ -53,7 +53,7 @@ class TermExchange:
         is_whole: whether the caller needs the whole reply, so that it must not be relayed while it arrives.
     """
 
-    __slots__ = ("_is_whole", "_must_report_term", "_operations", "_sidecar", "_term", "_upstream")
+    __slots__ = ("_must_report_term", "_sidecar", "_term", "_upstream", "is_whole", "operations")
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class TermExchange:
         self._sidecar = sidecar
         self._term = sidecar.mirror.term
         self._must_report_term = must_report_term
-        self._is_whole = is_whole
-        self._operations = operations
+        self.is_whole = is_whole
+        self.operations = operations
         self._upstream = upstream
 
     @may_run_in_reactor
@@ -84,7 +84,7 @@ class TermExchange:
             reply = await self.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
             return None if reply is None else self._acknowledged(reply)
         frame = without_sharding_fields(request)
-        if self._is_whole:
+        if self.is_whole:
             reply = await self.forward(frame, flags)
         else:
             await self._prepare_to_send()
@@ -150,7 +150,7 @@ class TermExchange:
 
     def _may_begin(self) -> bool:
         """Whether a long reply may be relayed while it arrives, because the operation will not have to be repeated."""
-        return not self._operations.is_superseded and self._is_known_to_last()
+        return not self.operations.is_superseded and self._is_known_to_last()
 
     def _is_known_to_last(self) -> bool:
         """Whether a read may be answered. A secondary that has been elected since has the same data as before."""

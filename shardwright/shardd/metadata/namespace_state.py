@@ -18,6 +18,7 @@ from shardwright.shardd.metadata.mutable_key import mutable_part
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_config
 from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.unowned import unowned_filter
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
 
@@ -55,6 +56,8 @@ class NamespaceState:
         "_drained",
         "_earlier_operations",
         "_range_deletions",
+        "_unowned",
+        "_unowned_by",
         "accepted",
         "critical_section",
         "generation",
@@ -85,6 +88,8 @@ class NamespaceState:
         self.generation = 0
         self.orphans: OwnershipFilter | None = None
         self._range_deletions: Sequence[RangeDeletionTask] = ()
+        self._unowned: OwnershipFilter | None = None
+        self._unowned_by: RoutingTable | None = None
         self.operations = OperationGeneration()
         self._earlier_operations: list[OperationGeneration] = []
         self.writers = self.transactions = 0
@@ -100,6 +105,17 @@ class NamespaceState:
         self.is_known = True
         self.accepted = self._always_accepted()
         self._find_orphans()
+
+    @property
+    def unowned(self) -> OwnershipFilter | None:
+        """The filter for everything that this shard does not own; None if it would have too many ranges.
+
+        It is computed when it is first wanted, once for each routing table.
+        """
+        if self.table is not self._unowned_by:
+            self._unowned = None if self.table is None else unowned_filter(self.table, self.shard)
+            self._unowned_by = self.table
+        return self._unowned
 
     def set_range_deletions(self, tasks: "Sequence[RangeDeletionTask]") -> None:
         """Set the range deletions of the namespace."""
@@ -201,10 +217,15 @@ class NamespaceState:
         for earlier in tuple(self._earlier_operations):
             await earlier.wait_writes_over()
 
-    def supersede_earlier_reads(self) -> None:
-        """Have reads repeated that are still under way among those that `wait_earlier_operations` last waited for."""
+    def supersede_earlier_reads(self, *hidden: OwnershipFilter) -> None:
+        """Have reads repeated that are still under way among those that `wait_earlier_operations` last waited for.
+
+        Args:
+            hidden: the ranges that they must not see.
+        """
         for earlier in self._earlier_operations:
             earlier.is_superseded = True
+            earlier.hidden += hidden
 
     def _begin_generation(self) -> Sequence[OperationGeneration]:
         """Count new operations apart from those under way; returns what counts these."""

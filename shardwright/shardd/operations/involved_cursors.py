@@ -56,6 +56,12 @@ class InvolvedCursors:
         cursor_id = int.from_bytes(request.body[span[2] : span[3]], "little", signed=True) if span[0] == INT64 else 0
         return cursor_id if cursor_id in self._namespaces else 0
 
+    def observe_substitute(self, cursor_id: bytes, substitute: bytes) -> None:
+        """Remember the cursor that is read in place of another one, given by their raw ids."""
+        known = self._namespaces.get(int.from_bytes(cursor_id, "little", signed=True))
+        if known is not None:
+            self._namespaces[int.from_bytes(substitute, "little", signed=True)] = known
+
     @may_run_in_reactor
     async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
         """Check the further namespaces and forward a ``getMore``.

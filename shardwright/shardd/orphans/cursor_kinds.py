@@ -1,21 +1,48 @@
-"""What a cursor's originating command says about the documents that it has yet to return."""
+"""What a cursor's originating command says about the documents that it has yet to return.
 
-from collections.abc import Mapping, Sequence
+A document that arrives with a range has to be left out of the cursors that are older. How that can be done depends on
+what their documents show: the shard key; or at least the ``_id``, by which the key can be looked up; or neither. In
+this sense a document shows a field only if no stage of the pipeline may have changed its value.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 import bson
 
-from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, has_complete_filter
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.sharding.targeting.filters import key_ranges
+from shardwright.wire.rawbson import VALUE_CODEC
 
-_READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$sortByCount"})
+READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$sortByCount"})
 """Stages that return nothing before they have read everything, so that an open cursor holds a complete result."""
 
-_READ_NO_DOCUMENTS: Final = frozenset(
-    {"$changeStream", "$collStats", "$indexStats", "$mergeCursors", "$planCacheStats"}
-)
+READ_NO_DOCUMENTS: Final = frozenset({"$changeStream", "$collStats", "$indexStats", "$mergeCursors", "$planCacheStats"})
+
+_ID: Final = ("_id",)
+_KEEPING_ALL: Final = frozenset({"$match", "$sort", "$skip", "$_internalInhibitOptimization"})
+"""Stages that change no documents. A cursor that has returned a document has skipped what ``$skip`` skips."""
+
+_ADDED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "$lookup": ("as",),
+    "$graphLookup": ("as",),
+    "$geoNear": ("distanceField", "includeLocs"),
+}
+"""The arguments of stages that name the fields that they add."""
+
+_KNOWN_PROJECTIONS_MAX: Final = 1_024
+
+
+class Shown(Enum):
+    """What the documents of a cursor show, all of them, so that some can be removed."""
+
+    KEY = "the shard key"
+    ID = "the _id"
+    NEITHER = "neither"
 
 
 def may_return(command: Mapping[str, Any], hidden: OwnershipFilter, *, is_begun: bool = True) -> bool:
@@ -26,39 +53,128 @@ def may_return(command: Mapping[str, Any], hidden: OwnershipFilter, *, is_begun:
         hidden: the ranges.
         is_begun: it has returned documents, or its first batch was not empty by request.
     """
-    if command.get("readConcern", {}).get("level") == "snapshot":
-        return False
+    concern = command.get("readConcern", {}).get("level")
+    if concern == "snapshot" or "autocommit" in command:
+        return False  # a snapshot, and a transaction reads one whatever its read concern
+    if concern == "available":
+        return False  # orphans are welcome
     pipeline = _stages(command)
-    if pipeline and not _READ_NO_DOCUMENTS.isdisjoint(pipeline[0]):
+    if pipeline and not READ_NO_DOCUMENTS.isdisjoint(pipeline[0]):
         return False
-    if is_begun and any(not _READ_TO_THE_END_FIRST.isdisjoint(stage) for stage in pipeline):
+    if is_begun and any(not READ_TO_THE_END_FIRST.isdisjoint(stage) for stage in pipeline):
         return False
-    query = command.get("filter", {}) if "find" in command else pipeline[0].get("$match", {}) if pipeline else {}
+    query = _query(command, pipeline)
+    if has_complete_filter(query):
+        return False
     collation = effective(command.get("collation"), hidden.default_collation)
     ranges = key_ranges(bson.encode(query), hidden.pattern, simple_collation=is_simple(collation))
     return any(hidden.overlaps(low, high) for low, high in ranges.ranges)
 
 
-def shows_shard_key(command: Mapping[str, Any], pattern: ShardKeyPattern) -> bool:
-    """Whether a cursor returns all matching documents with their shard keys, so that some can be removed.
+def shown_by(command: Mapping[str, Any], pattern: ShardKeyPattern) -> Shown:
+    """What the documents show that a cursor, which has begun, has yet to return.
+
+    The documents that are removed must not have been counted by a limit, nor have had any influence on others.
 
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
         pattern: the shard key.
     """
     if "find" not in command:
-        return all(set(stage) == {"$match"} for stage in _stages(command))
+        return shown_by_stages(_stages(command), pattern)
     if command.get("limit") or command.get("returnKey"):
+        return Shown.NEITHER
+    return shown_by_stages([{"$project": _without_sort_keys(command.get("projection", {}))}], pattern)
+
+
+@lru_cache(_KNOWN_PROJECTIONS_MAX)
+def shown_by_projection(projection: bytes, pattern: bytes) -> Shown:
+    """As `shown_by`, for a ``find`` without limit.
+
+    Args:
+        projection: the raw projection.
+        pattern: the shard key, raw.
+    """
+    fields: dict[str, Any] = bson.decode(projection, codec_options=VALUE_CODEC)
+    return shown_by_stages([{"$project": _without_sort_keys(fields)}], ShardKeyPattern.from_bson(pattern))
+
+
+def shown_by_stages(stages: Sequence[Mapping[str, Any]], pattern: ShardKeyPattern) -> Shown:
+    """As `shown_by`, for the documents that a pipeline returns."""
+    if _keep(stages, [each.name.decode() for each in pattern.fields]):
+        return Shown.KEY
+    return Shown.ID if _keep(stages, _ID) else Shown.NEITHER
+
+
+def _keep(stages: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> bool:
+    return all(_keeps(stage, path) for stage in stages for path in paths)
+
+
+def _keeps(stage: Mapping[str, Any], path: str) -> bool:
+    """Whether a stage passes on each document at most with other fields changed; not if that is uncertain."""
+    if len(stage) != 1:
         return False
-    fields = {name: value for name, value in command.get("projection", {}).items() if not _is_sort_key(value)}
-    if not all(isinstance(value, (bool, int, float)) for value in fields.values()):
-        return False
-    names = [each.name.decode() for each in pattern.fields]
-    if any(fields.values()):
-        shown = {name for name, value in fields.items() if value} | ({"_id"} if fields.get("_id", True) else set())
-        return all(any(_is_part(name, of=each) for each in shown) for name in names)
-    left_out = [name for name, value in fields.items() if not value]
-    return not any(_is_part(name, of=each) or _is_part(each, of=name) for name in names for each in left_out)
+    ((name, argument),) = stage.items()
+    if name in _KEEPING_ALL:
+        return True
+    if name == "$project":
+        return isinstance(argument, Mapping) and _projects(argument, path)
+    changed = _changed_by(name, argument)
+    return changed is not None and not any(_overlaps(each, path) for each in changed)
+
+
+def _changed_by(name: str, argument: Any) -> Sequence[str] | None:  # noqa: ANN401 - any BSON value
+    """The fields that a stage other than ``$project`` adds, changes or removes; None if it may do more."""
+    if name in ("$addFields", "$set"):
+        return list(argument) if isinstance(argument, Mapping) else None
+    if name == "$unset":
+        return [argument] if isinstance(argument, str) else argument if isinstance(argument, list) else None
+    if name == "$unwind":
+        options = {"path": argument} if isinstance(argument, str) else argument
+        if not isinstance(options, Mapping) or not isinstance(options.get("path"), str):
+            return None
+        index = options.get("includeArrayIndex")
+        return [options["path"].removeprefix("$"), *([index] if isinstance(index, str) else [])]
+    if name not in _ADDED_BY or not isinstance(argument, Mapping):
+        return None
+    return [argument[each] for each in _ADDED_BY[name] if isinstance(argument.get(each), str)]
+
+
+def _projects(projection: Mapping[str, Any], path: str) -> bool:
+    """Whether a projection keeps a field as it is."""
+    fields = list(_flattened(projection))
+    concerning = [(name, value) for name, value in fields if _overlaps(name, path)]
+    if concerning:
+        return all(_is_included(value) and _is_part(path, of=name) for name, value in concerning)
+    others = [value for name, value in fields if not _is_part(name, of="_id")]
+    if _is_part(path, of="_id"):
+        return True
+    if others:
+        return all(_is_excluded(value) for value in others)
+    return all(_is_excluded(value) for _, value in fields)
+
+
+def _flattened(projection: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in projection.items():
+        if isinstance(value, Mapping) and value and not any(each.startswith("$") for each in value):
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _without_sort_keys(projection: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A projection without the field that routers add in order to merge sorted results."""
+    return {name: value for name, value in projection.items() if value != {"$meta": "sortKey"}}
+
+
+def _query(command: Mapping[str, Any], pipeline: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The query that chooses the documents which a command reads."""
+    if "find" in command:
+        query = command.get("filter", {})
+    else:
+        first = pipeline[0] if pipeline else {}
+        query = first.get("$match") or first.get("$geoNear", {}).get("query") or {}
+    return query if isinstance(query, Mapping) else {}
 
 
 def _stages(command: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -66,9 +182,16 @@ def _stages(command: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return pipeline if isinstance(pipeline, Sequence) else ()
 
 
-def _is_sort_key(value: object) -> bool:
-    """Whether it is the field that routers add in order to merge sorted results."""
-    return value == {"$meta": "sortKey"}
+def _is_included(value: object) -> bool:
+    return isinstance(value, (bool, int, float)) and bool(value)
+
+
+def _is_excluded(value: object) -> bool:
+    return isinstance(value, (bool, int, float)) and not value
+
+
+def _overlaps(path: str, other: str) -> bool:
+    return _is_part(path, of=other) or _is_part(other, of=path)
 
 
 def _is_part(path: str, *, of: str) -> bool:

@@ -5,8 +5,8 @@ begins to be used between the two, or has only just begun, is in neither part. S
 ``getMore`` commands are held back during the listing, and those under way have to be found in it (`OpenCursors`).
 """
 
-from collections.abc import AsyncIterator, Set
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Set
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import trio
@@ -28,6 +28,10 @@ class CursorsInUse:
         self._unused = trio.Event()
         self._released = trio.Event()
         self._turn = trio.Lock()
+        self._noting: list[set[bytes]] = []
+
+    def __contains__(self, cursor_id: bytes) -> bool:
+        return cursor_id in self._readers
 
     def enter(self, cursor_id: bytes) -> None:
         """Note that a batch of a cursor is being read; not while `is_held`."""
@@ -35,6 +39,8 @@ class CursorsInUse:
 
     def exit(self, cursor_id: bytes) -> None:
         """Note that the batch has been read."""
+        for noted in self._noting:
+            noted.add(cursor_id)
         others = self._readers.pop(cursor_id) - 1
         if others:
             self._readers[cursor_id] = others
@@ -45,6 +51,16 @@ class CursorsInUse:
         """Return when a ``getMore`` may begin."""
         while self.is_held:
             await self._released.wait()
+
+    @contextmanager
+    def noting_batches(self) -> Iterator[Set[bytes]]:
+        """Collect, during the block, the ids of cursors from which a batch has been read."""
+        noted: set[bytes] = set()
+        self._noting.append(noted)
+        try:
+            yield noted
+        finally:
+            self._noting = [each for each in self._noting if each is not noted]
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[Set[int]]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from shardwright.daemon.first_stage import first_stage_names
 from shardwright.shardd.orphans.filtered_pipelines import NOT_RESERVED
-from shardwright.shardd.orphans.ownership_filter import KEY_VARIABLE
+from shardwright.shardd.orphans.ownership_filter import COMPLETE_KEY_VARIABLE, KEY_VARIABLE
 from shardwright.wire.message import with_body
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -29,7 +29,9 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 
 _SHOWING_STAGES: Final = frozenset({b"$currentOp", b"$planCacheStats"})
+_VARIABLES: Final = (KEY_VARIABLE.encode(), COMPLETE_KEY_VARIABLE.encode())
 _MARKS: Final = (KEY_VARIABLE.encode(), NOT_RESERVED)
+"""The name in complete filters begins with the other one."""
 _TEXT: Final = b"$expr: { $let: { vars: { " + KEY_VARIABLE.encode()
 _SHOWN_EMPTY: Final = frozenset({b"parsedQuery", b"pipeline", b"q"})
 """Fields that mongod shows even if they are empty."""
@@ -119,7 +121,7 @@ def _is_filter(document: bytes, expression: Span) -> bool:
         if found is None or found[0] != OBJECT:
             return False
         expression = found
-    return find(document, KEY_VARIABLE.encode(), expression[2]) is not None
+    return any(find(document, name, expression[2]) is not None for name in _VARIABLES)
 
 
 def _is_marked(value: bytes) -> bool:

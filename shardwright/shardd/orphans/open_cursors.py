@@ -10,11 +10,13 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
-from shardwright.wire.transport.cursor import DecodedCursor, RunCommand
+from shardwright.wire.transport.cursor import DecodedCursor, RawCursor, RunCommand
 from shardwright.wire.transport.pool import Pool
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 """Lets a secondary answer, too."""
+
+_ALL_CURSORS: Final = {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}
 
 _LISTING_MS_MAX: Final = 60_000
 """A cursor may be opened after the listing has begun that shows it."""
@@ -135,6 +137,19 @@ class OpenCursors:
         while any([present.older(await _listed(pool.command, wanted)) for _ in range(2)]):
             await backoff.pause()
 
+    async def raw_command(self, cursor_id: int) -> bytes | None:
+        """The command that opened a cursor, as it was received; None if the cursor is not open any more.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        stages = [_ALL_CURSORS, {"$match": {"cursor.cursorId": Int64(cursor_id)}}, {"$limit": 1}]
+        stages.append({"$replaceRoot": {"newRoot": "$cursor.originatingCommand"}})
+        listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
+        found = await RawCursor(self._mongod.pool.exchange, "admin", listing).all_documents()
+        return found[0] if found else None
+
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
         """End cursors of transactions that have ended: nobody can read them, but mongod keeps them."""
         useless = [
@@ -188,7 +203,7 @@ def _wanted(*conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _listed(command: RunCommand, is_wanted: Mapping[str, Any], *, also: Collection[int] = ()) -> list[OpenCursor]:
     stages = [
-        {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}},
+        _ALL_CURSORS,
         {"$set": {"isOlder": is_wanted}},
         {"$match": {"$or": [{"isOlder": True}, {"cursor.cursorId": {"$in": list(also)}}]}},
         {

@@ -14,7 +14,8 @@ from shardwright.wire.rawbson import encode_elements, from_elements
 KEY_VARIABLE: Final = "ownedShardKey"
 """The name by which filters are recognised in replies that show queries."""
 
-_KEY: Final = f"$${KEY_VARIABLE}"
+COMPLETE_KEY_VARIABLE: Final = "ownedShardKeyOnly"
+"""The name in complete filters."""
 
 
 class OwnershipFilter:
@@ -24,6 +25,8 @@ class OwnershipFilter:
         pattern: the shard key.
         ranges: the ranges that may hold orphans, sorted, without overlap.
         default_collation: the collection's default collation.
+        is_complete: whether the ranges are everything that the shard does not own, so that an operation with this
+            filter cannot see anything that arrives later.
     """
 
     def __init__(
@@ -31,6 +34,8 @@ class OwnershipFilter:
         pattern: ShardKeyPattern,
         ranges: Sequence[ChunkRange],
         default_collation: Mapping[str, Any] | None,
+        *,
+        is_complete: bool = False,
     ) -> None:
         self.pattern = pattern
         self.ranges = tuple(ranges)
@@ -38,6 +43,8 @@ class OwnershipFilter:
         self.depends_on_collation = any(has_strings(each.min) or has_strings(each.max) for each in ranges)
         """Whether `element` differs between the simple collation and others."""
         self._min_keys = [each.min_key for each in ranges]
+        self.is_complete = is_complete
+        self._variable = COMPLETE_KEY_VARIABLE if is_complete else KEY_VARIABLE
 
     def is_orphan(self, key: bytes) -> bool:
         """Whether a document with this encoded shard key is an orphan."""
@@ -75,24 +82,35 @@ class OwnershipFilter:
         return encode_elements({"$expr": self._expression(is_collated=True)})
 
     def _expression(self, *, is_collated: bool) -> Expression:
-        key = {KEY_VARIABLE: shard_key(self.pattern)}
+        key = {self._variable: shard_key(self.pattern)}
         return {"$let": {"vars": key, "in": self._decide(0, len(self.ranges), is_collated=is_collated)}}
 
     def _decide(self, first: int, end: int, *, is_collated: bool) -> Expression:
         """An expression that is true if a key is in none of the ranges from ``first`` to ``end``: a bisection."""
         if first == end:
             return True
+        key = f"$${self._variable}"
         middle = (first + end) // 2
         range_ = self.ranges[middle]
         before = self._decide(first, middle, is_collated=is_collated)
         behind = self._decide(middle + 1, end, is_collated=is_collated)
         if range_.max_key != self.pattern.global_max_bytes():  # no key is above it
-            behind = {"$cond": [is_below(_KEY, range_.max, is_collated=is_collated), False, behind]}
+            behind = {"$cond": [is_below(key, range_.max, is_collated=is_collated), False, behind]}
         else:
             behind = False
         if range_.min_key == self.pattern.global_min_bytes():
             return behind
-        return {"$cond": [is_below(_KEY, range_.min, is_collated=is_collated), before, behind]}
+        return {"$cond": [is_below(key, range_.min, is_collated=is_collated), before, behind]}
 
     def _is_below_max(self, key: bytes, range_: ChunkRange) -> bool:
         return key < range_.max_key or range_.max_key == self.pattern.global_max_bytes()
+
+
+def has_complete_filter(query: Mapping[str, Any]) -> bool:
+    """Whether a query contains a complete filter."""
+    expression: Any = query
+    for name in ("$expr", "$let", "vars"):
+        expression = expression.get(name)
+        if not isinstance(expression, Mapping):
+            return False
+    return COMPLETE_KEY_VARIABLE in expression

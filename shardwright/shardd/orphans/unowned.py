@@ -23,4 +23,4 @@ def unowned_filter(table: RoutingTable, shard: str) -> OwnershipFilter | None:
             return None
         else:
             ranges.append(ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key))
-    return OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
+    return OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation, is_complete=True)

@@ -4,8 +4,8 @@ A read that is older than the migration sees the range on its donor, so it must 
 begin from now on have the ownership filter. Those under way are of three kinds, and the migration waits long for none
 of the readers among them:
 
-- reads that have not been answered are discarded and run again with a filter (`ShardHandler`);
-- the batches of open cursors are filtered (`older_cursors`);
+- reads that have not been answered are discarded and run again with a filter (`VersionedOperations`);
+- the range is hidden from open cursors (`older_cursors`);
 - writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
 """
 
@@ -24,7 +24,7 @@ from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
-READS_SECONDS_MAX: Final = 1.0
+READS_SECONDS_MAX: Final = 0.2
 """How long to wait for reads under way, which is cheaper than repeating them."""
 
 WRITES_SECONDS_MAX: Final = 10.0
@@ -51,15 +51,14 @@ async def hide_from_older_readers(state: NamespaceState, cursors: OlderCursors, 
             ErrorCode.LockTimeout,
             f"a write that began before a range of {state.namespace} was to be received is still under way",
         )
-    state.supersede_earlier_reads()
+    state.supersede_earlier_reads(hidden)
     await cursors.hide(state.namespace, hidden)
 
 
 async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCursors, task: RangeDeletionTask) -> None:
     """Hide an incoming range, which the primary is going to write, from the cursors that are open on this secondary.
 
-    They may have been opened while this was the primary. The migration does not wait for them, so cursors that cannot
-    be filtered are ended at once.
+    They may have been opened while this was the primary. The migration does not wait for them.
 
     Args:
         state: the collection's state.
@@ -77,7 +76,7 @@ async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCu
     ranges = orphan_ranges([task], table, state.shard)
     if ranges:
         hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
-        await cursors.hide(task.namespace, hidden, end_after_seconds=0)
+        await cursors.hide(task.namespace, hidden)
 
 
 async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -> None:
@@ -86,9 +85,16 @@ async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -
     Raises:
         BackendError: mongod does not answer.
     """
-    cursor = rawbson.find(body, b"cursor")
-    if cursor is None:
-        return
-    cursor_id = rawbson.decode_value(body, rawbson.index(body, cursor[2])[b"id"])
+    cursor_id = _cursor_id(body)
     if cursor_id:
         await mongod.command(namespace.db, {"killCursors": namespace.collection, "cursors": [cursor_id]})
+
+
+def is_cursor_open(body: bytes) -> bool:
+    """Whether a reply leaves a cursor open."""
+    return bool(_cursor_id(body))
+
+
+def _cursor_id(body: bytes) -> int:
+    cursor = rawbson.find(body, b"cursor")
+    return 0 if cursor is None else int(rawbson.decode_value(body, rawbson.index(body, cursor[2])[b"id"]))

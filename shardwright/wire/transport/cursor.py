@@ -70,6 +70,13 @@ class Cursor(ABC, Generic[Batch, Document]):
         self._reply_seconds_max = reply_seconds_max
         self._collection = ""
 
+    def resume(self, cursor_id: int, collection: str) -> Self:
+        """Read on from a cursor that somebody else has opened, in place of opening one; returns this."""
+        self.id = cursor_id
+        self._collection = collection
+        self._next = {"getMore": Int64(cursor_id), "collection": collection}
+        return self
+
     async def next_batch(self, **arguments: object) -> Batch:
         """The next batch, which may be empty. Must not be called after the last one.
 

@@ -17,7 +17,7 @@ from tests.chaos.workloads.merges import Merges
 from tests.chaos.workloads.multi_updates import MultiUpdates
 from tests.chaos.workloads.outs import Outs
 from tests.chaos.workloads.registers import Registers
-from tests.chaos.workloads.scans import Scans
+from tests.chaos.workloads.scans import Scans, SlowScans
 from tests.chaos.workloads.sets import Sets
 from tests.chaos.workloads.shapes import Shapes
 from tests.chaos.workloads.snapshots import Snapshots
@@ -27,8 +27,20 @@ from tests.chaos.workloads.upserts import Upserts
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     workload.name: workload
     for workload in (
-        *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
-        *(Merges, Outs, Lookups, Definitions, Shapes, Indexes, Storms, Causality),
+        *(
+            Registers,
+            Counters,
+            Identities,
+            Sets,
+            Scans,
+            SlowScans,
+            Snapshots,
+            Upserts,
+            MultiUpdates,
+            KeyUpdates,
+            Collations,
+        ),
+        *(Collations, Merges, Outs, Lookups, Definitions, Shapes, Indexes, Storms, Causality),
         *(Bank, AppendLists),
     )
 }

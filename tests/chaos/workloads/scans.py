@@ -1,4 +1,7 @@
-"""Scans: cursors that stay open for long, with small batches, over documents that do not change."""
+"""Scans: cursors that stay open for long, with small batches, over documents that do not change.
+
+Slow scans are of every shape, with pauses of several seconds, and must not end because a chunk has moved.
+"""
 
 import time
 from typing import Final
@@ -12,6 +15,9 @@ STANDING: Final = 300
 WORLDS: Final = (RANGED, HASHED)
 PAUSE_SECONDS_MAX: Final = 0.3
 """Between two batches: the longest scans are open for about ten seconds."""
+SLOW_PAUSE_SECONDS: Final = (2.0, 7.0)
+_QUERY_PLAN_KILLED: Final = 175
+_EVERYTHING: Final = 10_000
 
 
 class Scans(Workload):
@@ -32,7 +38,8 @@ class Scans(Workload):
             documents = []
             for _ in range(STANDING):
                 identity = client.new_identity("standing")
-                documents.append({"_id": identity, **world.shard_key(client.random, identity), "text": "x" * 500})
+                key = world.shard_key(client.random, identity)
+                documents.append({"_id": identity, **key, "name": identity, "list": [1], "text": "x" * 500})
                 self._standing[world].add(identity)
             self.stage.collections[world.name].insert_many(documents)
 
@@ -54,32 +61,97 @@ class Scans(Workload):
 
     def _pass(self, client: StageClient, world: World) -> None:
         identity = client.new_identity("passing")
-        document = {"_id": identity, **world.shard_key(client.random, identity)}
+        document = {"_id": identity, **world.shard_key(client.random, identity), "name": identity, "list": [1]}
         self._passing[world].add(identity)
         client.write({"insert": world.name, "documents": [document]}, session=world)
         client.write({"delete": world.name, "deletes": [{"q": world.query(document), "limit": 1}]}, session=world)
 
+    def commands(self, world: World) -> list[Document]:
+        """The scans, which show each document's identity as ``_id`` or ``name``."""
+        return [
+            {"find": world.name},
+            {"find": world.name, "readConcern": {"level": "majority"}},
+            {"find": world.name, "sort": {"_id": 1}},
+            {"aggregate": world.name, "pipeline": [{"$match": {"_id": {"$gt": ""}}}]},
+        ]
+
+    def pause_seconds(self, client: StageClient) -> float:
+        """How long to wait between two batches of a scan."""
+        return client.random.uniform(0, PAUSE_SECONDS_MAX)
+
+    def batch_size(self, client: StageClient) -> int:
+        """The size of a scan's batches."""
+        return client.random.choice([7, 20, 60])
+
+    def check_end(self, client: StageClient) -> None:
+        """Check why a scan has ended early."""
+
     def _scan(self, client: StageClient, world: World) -> None:
-        command: Document = client.random.choice(
-            [
-                {"find": world.name},
-                {"find": world.name, "readConcern": {"level": "majority"}},
-                {"find": world.name, "sort": {"_id": 1}},
-                {"aggregate": world.name, "pipeline": [{"$match": {"_id": {"$gt": ""}}}]},
-            ]
-        )
-        batch_size, pause = client.random.choice([7, 20, 60]), client.random.uniform(0, PAUSE_SECONDS_MAX)
+        command = client.random.choice(self.commands(world))
+        batch_size, pause = self.batch_size(client), self.pause_seconds(client)
         began, batches = time.monotonic(), []
         for batch in client.scan(command, batch_size):
             batches.append(batch)
             # The scan is supposed to take long.
             time.sleep(pause)
         found = scanned(batches)
-        if found is not None:
-            identities = [document["_id"] for document in found]
+        if found is None:
+            self.check_end(client)
+        else:
+            identities = [document.get("_id") or document["name"] for document in found]
             standing, passing = self._standing[world], self._passing[world]
             if not self.stage.is_complete(began):
                 standing, passing = set(), standing | passing
             anomalies = check_scan(identities, standing, passing)
             where = f"{command} in batches of {batch_size}, open for {time.monotonic() - began:.1f} s"
             assert not anomalies, f"{where}: {anomalies}"
+
+
+class SlowScans(Scans):
+    """See the module."""
+
+    name = "slow_scans"
+
+    def commands(self, world: World) -> list[Document]:
+        """Scans of every shape."""
+        find: list[Document] = [
+            {},
+            {"projection": {"_id": 1}},
+            {"projection": {"name": 1}},
+            {"projection": {name: 0 for name in world.key}},
+            {"projection": {"name": {"$concat": ["$name", ""]}}},
+            {"projection": {"_id": 0, "name": 1}},
+            {"projection": {"_id": 0, "name": 1}, "sort": {"name": 1}},
+            {"limit": _EVERYTHING},
+            {"limit": _EVERYTHING + 1, "projection": {"name": 1}},
+            {"sort": {"name": -1}, "limit": _EVERYTHING},
+        ]
+        pipelines: list[list[Document]] = [
+            [],
+            [{"$project": {"name": 1}}],
+            [{"$project": {"_id": 0, "name": 1}}],
+            [{"$addFields": {"key": 1, "list": 1}}],
+            [{"$unset": list(world.key)}] if "_id" not in world.key else [{"$unset": "text"}],
+            [{"$unwind": "$list"}],
+            [{"$sort": {"name": 1}}],
+            [{"$match": {"_id": {"$gt": ""}}}, {"$limit": _EVERYTHING}],
+            [{"$sort": {"name": 1}}, {"$limit": _EVERYTHING}],
+            [{"$replaceRoot": {"newRoot": {"name": "$name"}}}],
+            [{"$group": {"_id": "$name"}}],
+        ]
+        return [
+            *({"find": world.name, **each} for each in find),
+            *({"aggregate": world.name, "pipeline": each} for each in pipelines),
+        ]
+
+    def pause_seconds(self, client: StageClient) -> float:
+        """Several seconds."""
+        return client.random.uniform(*SLOW_PAUSE_SECONDS)
+
+    def batch_size(self, client: StageClient) -> int:
+        """The size of batches of which a scan has a few."""
+        return client.random.choice([60, 110])
+
+    def check_end(self, client: StageClient) -> None:
+        """Moves are no reason."""
+        assert client.refusal != _QUERY_PLAN_KILLED, "a scan was ended because a chunk moved"
