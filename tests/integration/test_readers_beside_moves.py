@@ -30,6 +30,8 @@ MIDDLE = 50
 MOVE_SECONDS_MAX = 60.0
 """Far less than the ten minutes after which an idle cursor is closed."""
 SLOW = {"$where": "sleep(20) || true"}
+SLOW_EXPRESSION: Document = {"$function": {"body": "function() { sleep(20); return true; }", "args": [], "lang": "js"}}
+COUNTED: list[Document] = [{"$match": {"$expr": SLOW_EXPRESSION}}, {"$group": {"_id": None, "n": {"$sum": 1}}}]
 
 
 @pytest.fixture
@@ -79,6 +81,7 @@ def test_an_older_cursor_returns_each_document_once(client: Client, filled: Docu
     assert filled.count_documents({}) == len(EVERYTHING)
 
 
+NOTHING_JOINED: Document = {"$lookup": {"from": "nothing", "localField": "n", "foreignField": "n", "as": "joined"}}
 SHAPES: dict[str, Document] = {
     "whole": {"find": {}},
     "id": {"find": {}, "projection": {"_id": 1}},
@@ -204,7 +207,7 @@ def under_way(cluster: RunningCluster, collection: Documents, work: Callable[[Do
     def is_running() -> bool:
         with cluster.direct("shard1.0.mongod") as mongod:
             operations = mongod.admin.aggregate([{"$currentOp": {}}, {"$match": {"ns": collection.full_name}}])
-            return any("$where" in str(each["command"]) for each in operations)
+            return any("sleep(" in str(each) for each in operations)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -215,13 +218,16 @@ def under_way(cluster: RunningCluster, collection: Documents, work: Callable[[Do
         thread.join(60)
 
 
-@pytest.mark.parametrize("command", ["count", "find"])
+@pytest.mark.parametrize("command", ["count", "find", "aggregate", "merged aggregate"])
 def test_a_read_without_a_reply_is_run_again(
     cluster: RunningCluster, client: Client, filled: Documents, command: str
 ) -> None:
     reads: dict[str, Callable[[Documents], Any]] = {
         "count": lambda each: each.database.command("count", each.name, query=SLOW)["n"],
         "find": lambda each: len(list(each.find(SLOW, {"other": 1}))),
+        "aggregate": lambda each: next(each.aggregate(COUNTED))["n"],
+        # A mongod merges it, which reads cursors that have not begun.
+        "merged aggregate": lambda each: next(each.aggregate([*COUNTED, NOTHING_JOINED]))["n"],
     }
     with under_way(cluster, filled, reads[command]) as result:
         assert move_in(client, filled) < MOVE_SECONDS_MAX
