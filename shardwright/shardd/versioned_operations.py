@@ -343,16 +343,18 @@ class VersionedOperations:
         opening: Opening,
     ) -> tuple[bytes | None, AdmittedPlacement]:
         """Run a read with the complete filter, if it leaves a cursor open that needs it; returns what it ran by too."""
-        assert placement.table is not None
-        unowned = state.unowned if state.table is placement.table else unowned_filter(placement.table, state.shard)
-        if unowned is None or not may_match(request, unowned):
-            return await self._run_admitted(exchange, state, placement, request), placement
+        table, reply = placement.table, None
+        assert table is not None
         if opening is Opening.FILTERED_IF_OPEN:
             exchange.is_whole = True
             reply = await self._run_admitted(exchange, state, placement, request)
             if reply is None or not is_cursor_open(response_body(reply)):
                 return reply, placement
             await in_own_task()
+        unowned = state.unowned if state.table is table else unowned_filter(table, state.shard)
+        if unowned is None or not may_match(request, unowned):
+            return reply or await self._run_admitted(exchange, state, placement, request), placement
+        if reply is not None:
             await close_cursor(self._context.mongod, Namespace.parse(state.namespace), response_body(reply))
         filtered = placement._replace(orphans=unowned)
         return await self._run_admitted(exchange, state, filtered, request), filtered

@@ -13,8 +13,9 @@ since it was opened. Afterwards it depends on the cursor how the documents are l
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from struct import Struct
 from typing import Any, Final
 
@@ -52,7 +53,10 @@ BATCH_SECONDS_MAX: Final = 5.0
 """How long a migration waits for the batch of a cursor whose rest is going to be read."""
 
 _POLL_SECONDS: Final = 0.05
-_LOOKED_UP_AT_ONCE: Final = 10_000
+_IDS_MAX: Final = 10_000
+_ID_BYTES_MAX: Final = 8 << 20
+"""How many are looked up at once."""
+
 _TOO_LONG: Final = "more was left of it than can be kept"
 _OF_SESSION: Final = ("lsid", "apiVersion", "apiStrict", "apiDeprecationErrors")
 """What a ``getMore`` has to have in common with the command that opened the cursor."""
@@ -74,6 +78,7 @@ class _Older:
         shown: what the cursor's documents show.
         command: the command to open it again with, if it has not begun.
         substitute: the raw id of the cursor that was opened in its place.
+        opened: when that was.
         reading: set when what is left of it has been read; None if that is not being done.
         kept: what is left of it.
         ended: why it was ended.
@@ -85,6 +90,7 @@ class _Older:
     shown: Shown = Shown.NEITHER
     command: bytes | None = None
     substitute: bytes | None = None
+    opened: datetime | None = None
     reading: trio.Event | None = None
     kept: "_Kept | None" = None
     ended: str | None = None
@@ -133,13 +139,13 @@ class OlderCursors:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        opened_until = now()
         deadline = trio.current_time() + BATCH_SECONDS_MAX
         while True:
+            opened_until = now()
             with self._open_cursors.in_use.noting_batches() as read:
                 cursors = await self._open_cursors.older(namespace, opened_until=opened_until)
                 self._forget_closed(namespace, {_INT64.pack(each.id) for each in cursors})
-                busy = [each for each in cursors if not await self._hide_from(each, hidden, read)]
+                busy = [each for each in cursors if not await self._hide_from(each, hidden, read, opened_until)]
             if not busy:
                 return
             if trio.current_time() >= deadline:
@@ -181,19 +187,27 @@ class OlderCursors:
             for name, concern in _CONCERNS.items():
                 if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):
                     request = request.with_body(rawbson.append(request.body, concern))
-            namespace = Namespace.parse(older.namespace)
-            for each in older.hidden:
-                request = await without_orphans(request, self._mongod, namespace, each)
-            frame = await upstream.forward(request.message.frame, 0)
-            assert frame is not None
-            older.substitute = _INT64.pack(RawBatch(frame).cursor_id)
+            namespace, count = Namespace.parse(older.namespace), 0
+            while older.substitute is None:
+                for each in older.hidden[count:]:
+                    request = await without_orphans(request, self._mongod, namespace, each)
+                count = len(older.hidden)
+                frame = await upstream.forward(request.message.frame, 0)
+                assert frame is not None
+                opened = _INT64.pack(RawBatch(frame).cursor_id)
+                if count == len(older.hidden):
+                    older.substitute, older.opened = opened, now()
+                else:  # another range is going to be received
+                    await self._kill_on_mongod(older.namespace, opened)
             logger.info("Opened a cursor again because a range was received", namespace=older.namespace)
         return older.substitute
 
     async def with_own_id(self, cursor_id: bytes, frame: bytes) -> bytes:
         """The reply of a substitute, with the id that the client knows; forgets the substitute if it has ended."""
-        older = self._older[cursor_id]
+        older = self._older.get(cursor_id)
         span = _id_of(frame)
+        if older is None:
+            return frame  # it has been killed
         if span is not None and any(frame[span[2] : span[3]]):
             return b"".join((frame[: span[2]], cursor_id, frame[span[3] :]))
         older.substitute = None
@@ -243,7 +257,9 @@ class OlderCursors:
             CommandError: mongod does not say which documents are hidden.
             BackendError: mongod does not answer.
         """
-        older = self._older[cursor_id]
+        older = self._older.get(cursor_id)
+        if older is None:
+            return frame, False  # it has been killed
         body = response_body(frame)
         cursor = rawbson.find(body, b"cursor")
         if cursor is None:  # an error: mongod has closed the cursor, or the client tries again
@@ -273,8 +289,8 @@ class OlderCursors:
         wanted = sorted({each for each in ids if each is not None})
         found: set[bytes] = set()
         namespace = Namespace.parse(older.namespace)
-        for first in range(0, len(wanted), _LOOKED_UP_AT_ONCE):
-            found |= await self._owned_ids(namespace, older.hidden, wanted[first : first + _LOOKED_UP_AT_ONCE])
+        for some in _in_groups(wanted):
+            found |= await self._owned_ids(namespace, older.hidden, some)
         return [document for document, each in zip(documents, ids, strict=True) if each in found]
 
     async def _owned_ids(
@@ -341,20 +357,23 @@ class OlderCursors:
 
     # Hiding
 
-    async def _hide_from(self, cursor: OpenCursor, hidden: OwnershipFilter, read: Set[bytes]) -> bool:
+    async def _hide_from(self, cursor: OpenCursor, hidden: OwnershipFilter, read: Set[bytes], listed: datetime) -> bool:
         """Hide ranges from a cursor; False if its next batch is being read, so that it has to be tried again.
 
         Args:
             cursor: the cursor.
             hidden: the ranges.
             read: the cursors of which a batch has been read since they were listed.
+            listed: when that was.
         """
         cursor_id = _INT64.pack(cursor.id)
         older = self._older.get(cursor_id)
         if older is not None and older.command is not None:
-            if older.substitute is None and hidden not in older.hidden:
+            if older.opened is not None:
+                return older.opened <= listed  # else the substitute has not been listed
+            if hidden not in older.hidden:
                 older.hidden = (*older.hidden, hidden)
-            return True  # it is not read any more
+            return True
         if not may_return(cursor.command, hidden, is_begun=cursor.is_begun):
             return True
         if not cursor.is_begun:
@@ -425,6 +444,20 @@ def _taken(kept: _Kept, batch_size: int) -> list[bytes]:
         taken.append(kept.documents.popleft())
     kept.size -= sum(map(len, taken))
     return taken
+
+
+def _in_groups(ids: list[bytes]) -> Iterator[list[bytes]]:
+    """The ids in groups that fit into one command each."""
+    group: list[bytes] = []
+    size = 0
+    for each in ids:
+        if group and (len(group) == _IDS_MAX or size + len(each) > _ID_BYTES_MAX):
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += len(each)
+    if group:
+        yield group
 
 
 def _id_in(document: bytes) -> bytes | None:

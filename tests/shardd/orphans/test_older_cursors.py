@@ -145,6 +145,18 @@ def test_a_document_that_has_been_deleted_is_left_out(lone: LoneMongod, document
     run(lone, documents, command, test)
 
 
+def test_ids_are_looked_up_in_groups(lone: LoneMongod, documents: Documents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older_cursors, "_ID_BYTES_MAX", 30)
+    command: dict[str, Any] = {"find": "c", "projection": {"n": 1}, "batchSize": 3}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        await older.hide(documents.full_name, hidden())
+        documents.insert_many(documents_of(ARRIVING))
+        assert await rest_of(mongod, older, documents, cursor_id) == OWNED[3:]
+
+    run(lone, documents, command, test)
+
+
 def test_an_id_is_compared_by_its_bytes_under_a_collation(lone: LoneMongod, documents: Documents) -> None:
     """The index on ``_id`` has the collection's collation."""
     name = "collated"
