@@ -15,7 +15,6 @@ since it was opened. Afterwards it depends on the cursor how the documents are l
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import datetime
 from struct import Struct
 from typing import Any, Final
 
@@ -78,7 +77,7 @@ class _Older:
         shown: what the cursor's documents show.
         command: the command to open it again with, if it has not begun.
         substitute: the raw id of the cursor that was opened in its place.
-        opened: when that was.
+        opened: when that was, on trio's clock.
         reading: set when what is left of it has been read; None if that is not being done.
         kept: what is left of it.
         ended: why it was ended.
@@ -90,7 +89,7 @@ class _Older:
     shown: Shown = Shown.NEITHER
     command: bytes | None = None
     substitute: bytes | None = None
-    opened: datetime | None = None
+    opened: float | None = None
     reading: trio.Event | None = None
     kept: "_Kept | None" = None
     ended: str | None = None
@@ -141,11 +140,11 @@ class OlderCursors:
         """
         deadline = trio.current_time() + BATCH_SECONDS_MAX
         while True:
-            opened_until = now()
+            began, present = trio.current_time(), now()
             with self._open_cursors.in_use.noting_batches() as read:
-                cursors = await self._open_cursors.older(namespace, opened_until=opened_until)
+                cursors = await self._open_cursors.older(namespace, opened_until=present)
                 self._forget_closed(namespace, {_INT64.pack(each.id) for each in cursors})
-                busy = [each for each in cursors if not await self._hide_from(each, hidden, read, opened_until)]
+                busy = [each for each in cursors if not await self._hide_from(each, hidden, read, began)]
             if not busy:
                 return
             if trio.current_time() >= deadline:
@@ -196,7 +195,7 @@ class OlderCursors:
                 assert frame is not None
                 opened = _INT64.pack(RawBatch(frame).cursor_id)
                 if count == len(older.hidden):
-                    older.substitute, older.opened = opened, now()
+                    older.substitute, older.opened = opened, trio.current_time()
                 else:  # another range is going to be received
                     await self._kill_on_mongod(older.namespace, opened)
             logger.info("Opened a cursor again because a range was received", namespace=older.namespace)
@@ -357,14 +356,14 @@ class OlderCursors:
 
     # Hiding
 
-    async def _hide_from(self, cursor: OpenCursor, hidden: OwnershipFilter, read: Set[bytes], listed: datetime) -> bool:
+    async def _hide_from(self, cursor: OpenCursor, hidden: OwnershipFilter, read: Set[bytes], listed: float) -> bool:
         """Hide ranges from a cursor; False if its next batch is being read, so that it has to be tried again.
 
         Args:
             cursor: the cursor.
             hidden: the ranges.
             read: the cursors of which a batch has been read since they were listed.
-            listed: when that was.
+            listed: when the listing began, on trio's clock.
         """
         cursor_id = _INT64.pack(cursor.id)
         older = self._older.get(cursor_id)

@@ -220,7 +220,7 @@ async def _listed(command: RunCommand, is_wanted: Mapping[str, Any], *, also: Co
 
 def _open_cursor(namespace: str, is_older: bool, cursor: Mapping[str, Any]) -> OpenCursor:
     command = cursor.get("originatingCommand", {})
-    options = command.get("cursor", {})
+    options = command if "find" in command else command.get("cursor", {})
     is_deferred = isinstance(options, Mapping) and options.get("batchSize") == 0
     is_begun = not is_deferred or bool(cursor.get("nDocsReturned"))
     return OpenCursor(cursor["cursorId"], namespace, is_older, command, is_begun, _transaction_of(command))
