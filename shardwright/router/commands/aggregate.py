@@ -8,7 +8,7 @@ from shardwright.router.commands.local_operations import aggregate_local_operati
 from shardwright.router.joins.any_aggregate import aggregate_anywhere
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.internal_stages import check_stages
-from shardwright.router.reads.aggregate import as_explained, check_fields
+from shardwright.router.reads.aggregate import check_fields
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
@@ -31,8 +31,7 @@ async def aggregate(operation: Operation) -> Reply:
         await in_own_task()
         if operation.transaction is not None:
             raise explanation_refused()
-        body = as_explained(request)
-        return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
+        return await explain_command(operation, ExplainedCommand.of_aggregate(request))
     pipeline = Pipeline.parse(request)
     if operation.transaction is not None:
         refuse_stages(stage.name for stage in pipeline.stages)

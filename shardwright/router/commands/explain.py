@@ -7,18 +7,20 @@ from shardwright.router.commands.command_registry import COMMANDS, command
 from shardwright.router.commands.explained_aggregate import explain_aggregate
 from shardwright.router.commands.map_reduce import refuse_view
 from shardwright.router.operations.explained_shards import about_server, explained_by
+from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
 from shardwright.router.pipelines.internal_stages import check_update_stages
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.explain_reply import explain_reply
+from shardwright.router.reads.explain_reply import explain_reply, explains_aggregation, passed_through
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.map_reduce import MapReduce, internal_error
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView, not_on_view
 from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.namespace import Namespace
@@ -59,13 +61,18 @@ async def explain_command(
         shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await explain_aggregate(operation, routing, explained, shards)
-        said = await explained_by(operation, routing, explained.body_for(len(shards)), explained.verbosity, shards)
+        said = await explained_by(operation, routing, explained.body, explained.verbosity, shards)
         milliseconds = int((perf_counter() - started) * 1000)
-        server = about_server(operation, explained, said)
-        return explain_reply(explained.stage(len(shards)), explained.verbosity, said, milliseconds, server)
+        server, command = about_server(operation, said), explained.request.document
+        if explains_aggregation(said[0].reply):
+            return passed_through(said[0], server)
+        return explain_reply(explained.stage(len(shards)), explained.verbosity, said, milliseconds, server, command)
 
+    reading = with_routing(operation, str(namespace), attempt)
     try:
-        return await with_routing(operation, str(namespace), attempt)
+        if explained.name == "aggregate" and explained.shown is None:
+            return await unless_missing(operation.part(explained.request), reading, empty_cursor(str(namespace)))
+        return await reading
     except ShardedViewError as error:
         if explained.is_write:
             raise not_on_view(namespace) from error

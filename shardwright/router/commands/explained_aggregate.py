@@ -14,13 +14,14 @@ from shardwright.router.pipelines.explained_split import explained_split
 from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.pipelines.merge_type import merge_type
 from shardwright.router.pipelines.moved_forward import moved_forward
+from shardwright.router.pipelines.stages import WRITING
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.explain_reply import explain_aggregate_reply
+from shardwright.router.reads.explain_reply import explain_aggregate_reply, passed_through
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError
-from shardwright.wire.rawbson import append
+from shardwright.wire.rawbson import append, decode_document
 from shardwright.wire.stages import with_stages
 
 
@@ -82,12 +83,15 @@ async def _explain(
         foreign = await foreign_collections(operation, on_shard, shards[0], operation.read_preference)
     with foreign.blamed():
         said = await explained_by(operation, routing, body, explained.verbosity, shards, foreign.version_elements)
-    server = about_server(operation, explained, said)
+    server = about_server(operation, said)
+    if plan is None and not routing.is_sharded and not WRITING.intersection(pipeline.names):
+        return passed_through(said[0], server, explained.shown)
+    command = explained.shown or decode_document(explained.body)
     if plan is None:
-        return explain_aggregate_reply(said, None, None, server)
+        return explain_aggregate_reply(said, None, None, server, command)
     split = explained_split(plan.shards_part, (*plan.merger_part, *by_router), routing.namespace, plan.sort)
     merging = merge_type(plan.merger_part, may_spill=bool(explained.request.get(b"allowDiskUse")))
-    return explain_aggregate_reply(said, merging, split, server)
+    return explain_aggregate_reply(said, merging, split, server, command)
 
 
 async def _check(whole: Operation) -> None:

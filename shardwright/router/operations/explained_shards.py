@@ -8,7 +8,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.explain_reply import ShardExplain
-from shardwright.router.reads.explained import ExplainedCommand, wrapped
+from shardwright.router.reads.explained import wrapped
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.host_and_port import HostAndPort
@@ -58,7 +58,7 @@ async def explained_by(
     ]
 
 
-def about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
+def about_server(operation: Operation, shards: Sequence[ShardExplain]) -> dict[str, Any]:
     """The fields about the router itself. The parameters limit the shards' stages, so they are the shards'."""
     own = HostAndPort.parse(operation.context.options.address)
     return {
@@ -69,5 +69,4 @@ def about_server(operation: Operation, explained: ExplainedCommand, shards: Sequ
             "gitVersion": "unknown",
         },
         **({"serverParameters": shards[0].reply["serverParameters"]} if "serverParameters" in shards[0].reply else {}),
-        "command": explained.shown or explained.request.document,
     }

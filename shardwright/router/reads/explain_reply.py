@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS
+from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME
+
 PLANNER_VERSION: Final = 1
+
+_NOT_PASSED: Final = frozenset(
+    {"ok", *(name.decode() for name in (CLUSTER_TIME, OPERATION_TIME, *INTERNAL_REPLY_FIELDS))}
+)
+"""The fields of a shard's reply that the router adds to its own reply, or hides."""
 
 _TOTALS: Final = ("nReturned", "executionTimeMillis", "totalKeysExamined", "totalDocsExamined")
 
@@ -27,7 +35,12 @@ class ShardExplain:
 
 
 def explain_reply(
-    stage: str, verbosity: str, shards: Sequence[ShardExplain], milliseconds: int, server: Mapping[str, Any]
+    stage: str,
+    verbosity: str,
+    shards: Sequence[ShardExplain],
+    milliseconds: int,
+    server: Mapping[str, Any],
+    command: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The reply for all commands but ``aggregate``.
 
@@ -36,12 +49,13 @@ def explain_reply(
         verbosity: how much was asked for.
         shards: their explanations.
         milliseconds: the router's execution time.
-        server: the fields about the router that follow: ``serverInfo``, ``serverParameters``, ``command``.
+        server: ``serverInfo`` and ``serverParameters`` of the router.
+        command: the command that is explained.
     """
     reply: dict[str, Any] = {"queryPlanner": _query_planner(stage, shards)}
     if verbosity != "queryPlanner":
         reply["executionStats"] = _execution_stats(stage, verbosity, shards, milliseconds)
-    return {**reply, **server}
+    return {**reply, **server, "command": command}
 
 
 def explain_aggregate_reply(
@@ -49,25 +63,49 @@ def explain_aggregate_reply(
     merge_type: str | None,
     split: Mapping[str, Any] | None,
     server: Mapping[str, Any],
+    command: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The reply for ``aggregate``.
+    """The reply for ``aggregate`` on a sharded collection.
 
     Args:
         shards: their explanations.
         merge_type: who merges, None if one shard does all.
         split: ``shardsPart`` and ``mergerPart``, None if one shard does all.
         server: as in `explain_reply`.
+        command: as in `explain_reply`.
     """
-    reply: dict[str, Any] = {} if merge_type is None else {"mergeType": merge_type}
-    reply["splitPipeline"] = None if split is None else dict(split)
-    reply["shards"] = {
-        each.shard_id: {
-            "host": each.address,
-            **_chosen(each.reply, ("explainVersion", "stages", "queryPlanner", "executionStats")),
-        }
-        for each in shards
+    return {
+        **server,
+        **({} if merge_type is None else {"mergeType": merge_type}),
+        "splitPipeline": None if split is None else dict(split),
+        "shards": {
+            each.shard_id: {
+                "host": each.address,
+                **_chosen(each.reply, ("stages", "queryPlanner", "executionStats")),
+            }
+            for each in shards
+        },
+        "command": command,
     }
-    return {**reply, **server}
+
+
+def passed_through(
+    shard: ShardExplain, server: Mapping[str, Any], shown: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The reply for an aggregation of unsharded collections: the only shard's, with what is about the router.
+
+    Args:
+        shard: its explanation.
+        server: as in `explain_reply`.
+        shown: the command, if not as the shard shows it.
+    """
+    said = {name: value for name, value in shard.reply.items() if name not in _NOT_PASSED and name not in server}
+    return {**server, **said, **({} if shown is None else {"command": shown})}
+
+
+def explains_aggregation(reply: Mapping[str, Any]) -> bool:
+    """Whether a mongod has explained a read as an aggregation: of a view, on the collection beneath the view."""
+    return "aggregate" in reply.get("command", {})
 
 
 def _query_planner(stage: str, shards: Sequence[ShardExplain]) -> dict[str, Any]:
@@ -80,7 +118,7 @@ def _query_planner(stage: str, shards: Sequence[ShardExplain]) -> dict[str, Any]
                     "shardName": each.shard_id,
                     "connectionString": each.connection_string,
                     **_chosen(each.reply, ("serverInfo",)),
-                    **_planner_of(each.reply),
+                    **each.reply["queryPlanner"],
                 }
                 for each in shards
             ],
@@ -89,7 +127,7 @@ def _query_planner(stage: str, shards: Sequence[ShardExplain]) -> dict[str, Any]
 
 
 def _execution_stats(stage: str, verbosity: str, shards: Sequence[ShardExplain], milliseconds: int) -> dict[str, Any]:
-    of_shards = [_stats_of(each.reply) for each in shards]
+    of_shards = [each.reply["executionStats"] for each in shards]
     totals = {name: sum(stats.get(name, 0) for stats in of_shards) for name in _TOTALS}
     child_milliseconds = totals["executionTimeMillis"]
     totals["executionTimeMillis"] = milliseconds
@@ -99,13 +137,7 @@ def _execution_stats(stage: str, verbosity: str, shards: Sequence[ShardExplain],
             "stage": stage,
             **totals,
             "totalChildMillis": child_milliseconds,
-            "shards": [
-                {
-                    "shardName": each.shard_id,
-                    **{name: value for name, value in stats.items() if name != "allPlansExecution"},
-                }
-                for each, stats in zip(shards, of_shards, strict=True)
-            ],
+            "shards": [{"shardName": each.shard_id, **stats} for each, stats in zip(shards, of_shards, strict=True)],
         },
     }
     if verbosity == "allPlansExecution":
@@ -114,25 +146,6 @@ def _execution_stats(stage: str, verbosity: str, shards: Sequence[ShardExplain],
             for each, stats in zip(shards, of_shards, strict=True)
         ]
     return found
-
-
-def _planner_of(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _section(reply, "queryPlanner")
-
-
-def _stats_of(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _section(reply, "executionStats")
-
-
-def _section(reply: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A section of a shard's reply; for a view it is inside the first stage of the view's pipeline."""
-    if name in reply:
-        return dict(reply[name])
-    for stage in reply.get("stages", ()):
-        cursor = stage.get("$cursor", {})
-        if name in cursor:
-            return dict(cursor[name])
-    return {}
 
 
 def _chosen(reply: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.router.reads.aggregate import as_explained
 from shardwright.router.reads.collectionless import check_collectionless
-from shardwright.router.reads.find_arguments import FindArguments, filter_of
+from shardwright.router.reads.find_arguments import filter_of
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView
 from shardwright.wire.arguments import Arguments
@@ -113,6 +114,16 @@ class ExplainedCommand:
             found, collation = _first_statement(request, _STATEMENT_FIELDS[name.encode()])
         return cls(request, body, name, verbosity, found, collation)
 
+    @classmethod
+    def of_aggregate(cls, aggregate: Request) -> "ExplainedCommand":
+        """Parse an ``aggregate`` with ``explain: true``.
+
+        Raises:
+            CommandError: what is wrong with it.
+        """
+        body = as_explained(aggregate)
+        return cls.of(_as_request(body, aggregate), body, "aggregate", VERBOSITIES[0])
+
     def on_view(self, view: ResolvedView) -> "ExplainedCommand":
         """The aggregation equivalent to this read of a view.
 
@@ -130,16 +141,6 @@ class ExplainedCommand:
         """Whether the command would change documents."""
         return self.name in ("update", "delete", "findAndModify")
 
-    def body_for(self, shard_count: int) -> bytes:
-        """The inner command as so many shards are asked to explain it: a count as the client wrote it.
-
-        Raises:
-            CommandError: an argument is wrong.
-        """
-        if self.name == "find" and shard_count > 1:
-            return FindArguments.parse(self.request).body_for_shards(self.body)
-        return self.body
-
     def stage(self, shard_count: int) -> str:
         """The name of the router's stage."""
         if self.name in ("update", "delete"):
@@ -147,8 +148,7 @@ class ExplainedCommand:
         # A findAndModify is among them: it always has a single shard.
         if shard_count == 1:
             return "SINGLE_SHARD"
-        is_sorted = self.name == "find" and FindArguments.parse(self.request).order is not None
-        return "SHARD_MERGE_SORT" if is_sorted else "SHARD_MERGE"
+        return "SHARD_MERGE_SORT" if b"sort" in self.request.fields else "SHARD_MERGE"
 
 
 def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:

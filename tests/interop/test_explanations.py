@@ -1,0 +1,148 @@
+"""``explain`` has the form that MongoDB's own router code gives it.
+
+A genuine shard server carries the code of mongos as ``clusterFind`` and ``clusterAggregate``. Each command is
+explained by a shard in that form and by our router in front of the same genuine cluster.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from tests.genuine_cluster import SHARDS, GenuineCluster
+from tests.interop.sharded import Document
+from tests.local_cluster import Client
+
+VERBOSITIES = ("queryPlanner", "executionStats", "allPlansExecution")
+
+_ABOUT_THE_SERVER = frozenset({"host", "port", "gitVersion"})
+_TIMES = frozenset({"executionTimeMillis", "executionTimeMillisEstimate", "totalChildMillis"})
+_OF_THE_SESSION = frozenset(
+    {"lsid", "operationTime", "$clusterTime", "$configTime", "$topologyTime", "lastCommittedOpTime"}
+)
+_ADDED_BY_ROUTERS = frozenset({"let", "fromMongos", "readConcern"})
+"""What a genuine router adds to an aggregation that it passes on, and the mongod shows."""
+
+FINDS: list[Document] = [
+    {"find": "ranged"},
+    {"find": "ranged", "sort": {"even": 1}, "skip": 1, "limit": 2},
+    {"find": "ranged", "sort": {"even": 1}, "projection": {"key": 1}},
+    {"find": "ranged", "sort": {}},
+    {"find": "ranged", "skip": 5},
+    {"find": "ranged", "limit": 3, "batchSize": 2},
+    {"find": "ranged", "filter": {"key": 1}, "sort": {"even": 1}, "skip": 1},
+    {"find": "ranged", "projection": {"$sortKey": {"$meta": "sortKey"}}, "sort": {"even": 1}},
+    {"find": "plain", "sort": {"_id": 1}, "skip": 1, "limit": 2},
+    {"find": "view_of_plain", "filter": {"_id": {"$gt": 1}}, "sort": {"_id": 1}},
+]
+MATCHING: list[Document] = [{"$match": {"key": 1}}]
+PIPELINES: list[tuple[str, list[Document]]] = [
+    ("plain", []),
+    ("plain", MATCHING),
+    ("plain", [{"$sort": {"key": 1}}]),
+    ("plain", [{"$unwind": "$key"}, {"$limit": 3}]),
+    ("plain", [{"$out": "written"}]),
+    ("plain", [{"$merge": "written"}]),
+    ("missing", MATCHING),
+    ("view_of_plain", MATCHING),
+    ("ranged", MATCHING),
+    ("ranged", [{"$addFields": {"x": 1}}]),
+    ("view_of_ranged", [{"$limit": 3}]),
+]
+
+
+@pytest.fixture(scope="module")
+def shard(genuine: GenuineCluster) -> Iterator[Client]:
+    """A client of the genuine shard that is not primary for the database."""
+    with genuine.direct(genuine.shards[SHARDS[1]]) as connected:
+        yield connected
+
+
+@pytest.fixture
+def filled(database: Database[Document]) -> Database[Document]:
+    """``ranged`` on both shards, ``plain`` on the first, and a view of each."""
+    namespace, admin = f"{database.name}.ranged", database.client.admin
+    admin.command("shardCollection", namespace, key={"key": 1})
+    admin.command("split", namespace, middle={"key": 50})
+    admin.command("moveChunk", namespace, find={"key": 50}, to=SHARDS[1])
+    database.ranged.insert_many([{"_id": n, "key": n, "even": n % 2 == 0} for n in range(100)])
+    database.plain.insert_many([{"_id": n, "key": n} for n in range(5)])
+    for name in ("plain", "ranged"):
+        database.create_collection(f"view_of_{name}", viewOn=name, pipeline=[{"$match": {"_id": {"$gte": 0}}}])
+    return database
+
+
+def as_mongos(command: Document) -> Document:
+    """The name under which a shard server runs a command as mongos does."""
+    name = next(iter(command))
+    return {f"cluster{name[0].upper()}{name[1:]}": command[name], **{k: v for k, v in command.items() if k != name}}
+
+
+def normal(value: Any, path: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - any part of a reply
+    """A part of an explanation without what differs from run to run. The order of the fields counts."""
+    if isinstance(value, dict):
+        hidden = _OF_THE_SESSION | (_ADDED_BY_ROUTERS if path == ("command",) else frozenset())
+        fields = [(name.removeprefix("cluster"), each) for name, each in value.items() if name not in hidden]
+        if path[-1:] == ("shards",):
+            fields.sort()
+        return [(name.lower(), _shown(name, each, (*path, name))) for name, each in fields]
+    if isinstance(value, list):
+        is_by_shard = path[-1:] in (("shards",), ("allPlansExecution",))
+        return sorted((normal(each, path) for each in value), key=str if is_by_shard else lambda _: 0)
+    return value
+
+
+def _shown(name: str, value: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - any part of a reply
+    if name in _TIMES or name == "serverParameters" or (path[0] == "serverInfo" and name in _ABOUT_THE_SERVER):
+        return name
+    if path == ("splitPipeline", "shardsPart"):  # the genuine one is optimised
+        return [next(iter(stage)) for stage in value]
+    return normal(value, path)
+
+
+def run(client: Client, database: str, command: Document) -> Document:
+    """The reply, failed or not."""
+    try:
+        return dict(client[database].command(command))
+    except OperationFailure as error:
+        return dict(error.details or {})
+
+
+def assert_same(shard: Client, ours: Client, database: str, inner: Document, verbosity: str) -> None:
+    """Explain a command in both ways, and compare."""
+    theirs = run(shard, database, {"explain": as_mongos(inner), "verbosity": verbosity})
+    assert normal(run(ours, database, {"explain": inner, "verbosity": verbosity})) == normal(theirs)
+
+
+@pytest.mark.parametrize("verbosity", VERBOSITIES)
+def test_finds(shard: Client, filled: Database[Document], verbosity: str) -> None:
+    """Shards explain what the client has sent, not the form in which the router sends a sorted find."""
+    for inner in FINDS:
+        assert_same(shard, filled.client, filled.name, inner, verbosity)
+
+
+@pytest.mark.parametrize("verbosity", VERBOSITIES)
+def test_aggregations(shard: Client, filled: Database[Document], verbosity: str) -> None:
+    """Of an unsharded collection, the reply is the mongod's; only a pipeline that writes is shown with its shard."""
+    for name, pipeline in PIPELINES:
+        inner = {"aggregate": name, "pipeline": pipeline, "cursor": {}}
+        assert_same(shard, filled.client, filled.name, inner, verbosity)
+
+
+def test_the_option_of_an_aggregation(shard: Client, filled: Database[Document]) -> None:
+    for name, pipeline in PIPELINES:
+        command = {"aggregate": name, "pipeline": pipeline, "explain": True}
+        theirs = run(shard, filled.name, as_mongos({**command, "cursor": {}}))
+        assert normal(run(filled.client, filled.name, command)) == normal(theirs)
+
+
+def test_a_database_that_does_not_exist(shard: Client, filled: Database[Document]) -> None:
+    missing = f"{filled.name}_missing"
+    for command in ({"aggregate": "c", "pipeline": MATCHING, "cursor": {}, "explain": True},):
+        theirs = run(shard, missing, as_mongos(command))
+        assert theirs["cursor"]["firstBatch"] == []
+        assert normal(run(filled.client, missing, command)) == normal(theirs)
+    for inner in ({"aggregate": "c", "pipeline": MATCHING, "cursor": {}}, {"find": "c"}):
+        assert_same(shard, filled.client, missing, inner, "executionStats")
