@@ -86,7 +86,7 @@ def test_a_view_on_an_unsharded_collection(plain: Database[Document]) -> None:
     assert plain.command("count", "view")["n"] == 3
     assert sorted(plain["view"].distinct("_id")) == [2, 3, 4]
     assert [each["_id"] for each in plain["view"].aggregate([{"$match": {"_id": 3}}])] == [3]
-    assert plain.command("explain", {"find": "view"})["shards"]
+    assert "queryPlanner" in plain.command("explain", {"find": "view"})
     with pytest.raises(OperationFailure) as failure:
         plain.command("find", "view", collation={"locale": "fr"})
     assert failure.value.code == ErrorCode.OptionNotSupportedOnView
