@@ -4,6 +4,7 @@ A block without a language is a drawing. ``console`` blocks are commands after a
 on a cluster that README's quick start has started.
 """
 
+import argparse
 import json
 import re
 import shlex
@@ -20,6 +21,7 @@ import pytest
 from shardwright.deploy.command_line import argument_parser
 from shardwright.mongosh_compat.runner import run_code
 from shardwright.router.command_line import argument_parser as router_argument_parser
+from shardwright.shardd.options import add_shard_options
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright
 
 ROOT: Final = Path(__file__).parent.parent
@@ -127,10 +129,16 @@ def test_scripts_run(quick_start: RunningCluster, example: Example) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
 def test_options_that_a_page_names_are_there(page: str) -> None:
-    known = help_of_the_launcher() + router_argument_parser().format_help()
+    known = help_of_the_launcher() + router_argument_parser().format_help() + help_of_the_shard_daemon()
     named = re.findall(r"`(--[a-z-]+)", (ROOT / page).read_text(encoding="utf-8"))
     assert named
     assert [option for option in named if option not in known] == []
+
+
+def help_of_the_shard_daemon() -> str:
+    parser = argparse.ArgumentParser()
+    add_shard_options(parser)
+    return parser.format_help()
 
 
 @cache

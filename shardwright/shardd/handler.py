@@ -237,8 +237,10 @@ class ShardHandler(SidecarHandler):
                 await self._shard.transactions.note_kill(request)
             return reply
         if request.name == _REFRESH_SESSIONS_NOW:
+            await in_own_task()
             await self._shard.living_sessions.keep()
         if request.name == "killCursors":
+            await in_own_task()
             await self._shard.older_cursors.kill_of(request)
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()

@@ -350,11 +350,11 @@ class VersionedOperations:
             reply = await self._run_admitted(exchange, state, placement, request)
             if reply is None or not is_cursor_open(response_body(reply)):
                 return reply, placement
-            await in_own_task()
         unowned = state.unowned if state.table is table else unowned_filter(table, state.shard)
         if unowned is None or not may_match(request, unowned):
             return reply or await self._run_admitted(exchange, state, placement, request), placement
         if reply is not None:
+            await in_own_task()
             await close_cursor(self._context.mongod, Namespace.parse(state.namespace), response_body(reply))
         filtered = placement._replace(orphans=unowned)
         return await self._run_admitted(exchange, state, filtered, request), filtered

@@ -10,6 +10,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.explain_reply import ShardExplain
 from shardwright.router.reads.explained import wrapped
 from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.reply_fields import answer_in
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.message import op_msg
@@ -52,7 +53,10 @@ async def explained_by(
     registry = operation.context.shards
     return [
         ShardExplain(
-            reply.shard_id, (await registry.get(reply.shard_id)).connection_string, reply.address, reply.document
+            reply.shard_id,
+            (await registry.get(reply.shard_id)).connection_string,
+            reply.address,
+            answer_in(reply.document),
         )
         for reply in replies
     ]

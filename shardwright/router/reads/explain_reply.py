@@ -4,15 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS
-from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME
-
 PLANNER_VERSION: Final = 1
-
-_NOT_PASSED: Final = frozenset(
-    {"ok", *(name.decode() for name in (CLUSTER_TIME, OPERATION_TIME, *INTERNAL_REPLY_FIELDS))}
-)
-"""The fields of a shard's reply that the router adds to its own reply, or hides."""
 
 _TOTALS: Final = ("nReturned", "executionTimeMillis", "totalKeysExamined", "totalDocsExamined")
 
@@ -99,7 +91,7 @@ def passed_through(
         server: as in `explain_reply`.
         shown: the command, if not as the shard shows it.
     """
-    said = {name: value for name, value in shard.reply.items() if name not in _NOT_PASSED and name not in server}
+    said = {name: value for name, value in shard.reply.items() if name not in server}
     return {**server, **said, **({} if shown is None else {"command": shown})}
 
 
