@@ -258,6 +258,8 @@ class _Execution:
         """
         self._operation_time = max(self._operation_time, reply.operation_time)
         if reply.error is not None:
+            if part.is_broadcast and not is_routing_refusal(reply.error.code):
+                self._borrowed.pop_all()  # the shard may still be executing it
             self._raise_if_repeatable(reply.error)
             self._raise_if_owner_changes(reply)
             self._raise_in_transaction(reply.error)

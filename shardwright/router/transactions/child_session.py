@@ -49,9 +49,11 @@ class WriteSessions:
 
     @contextmanager
     def borrowed(self) -> Iterator[bytes]:
-        """A block with a session that nobody else uses; yields the raw elements of a retryable write in it."""
+        """A block with a session that nobody else uses; yields the raw elements of a retryable write in it.
+
+        A block that is left by an exception keeps its session: a shard may still be executing the write, and would have
+        the next one in that session wait for it.
+        """
         session, number = self._free.pop() if self._free else (SessionId(uuid4().bytes), 0)
-        try:
-            yield encode_elements({"lsid": session.to_document(), "txnNumber": Int64(number)})
-        finally:
-            self._free.append((session, number + 1))
+        yield encode_elements({"lsid": session.to_document(), "txnNumber": Int64(number)})
+        self._free.append((session, number + 1))

@@ -54,6 +54,7 @@ class WriteBatch:
 
     __slots__ = (
         "_divided_body",
+        "_may_be_remembered",
         "_statement_ids",
         "_statements",
         "body",
@@ -92,6 +93,7 @@ class WriteBatch:
         self._statements: list[bytes] | None = None
         self._statement_ids: list[int] | None = None
         self._divided_body: bytes | None = None
+        self._may_be_remembered: bool | None = None
 
     @property
     def statements(self) -> list[bytes]:
@@ -129,7 +131,9 @@ class WriteBatch:
     @property
     def may_be_remembered(self) -> bool:
         """Whether the shards would remember statements by a session of the router: each is about one document."""
-        return not self.is_numbered and not any(map(_may_concern_many, self.statements))
+        if self._may_be_remembered is None:
+            self._may_be_remembered = not self.is_numbered and not any(map(_may_concern_many, self.statements))
+        return self._may_be_remembered
 
     @property
     def is_repeatable(self) -> bool:

@@ -241,6 +241,31 @@ def test_a_statement_that_two_shards_know_as_executed_counts_once(executor: dict
     assert run(FakeRouter([BY_K], answer), WriteKind.UPDATE, by_id(1)) == {"n": 1, "nModified": 1}
 
 
+@pytest.mark.parametrize("error", [HOST_UNREACHABLE, RuntimeError("cancelled")])
+def test_a_session_in_which_a_shard_may_still_be_writing_is_not_used_again(error: Exception) -> None:
+    """The next write in it would wait for that one."""
+
+    def answer(shard: str, received: Request) -> Answer:
+        if shard == "east" and len(sessions()) == 1:
+            if isinstance(error, CommandError):
+                return error
+            raise error
+        return {"n": 0, "ok": 1.0}
+
+    def sessions() -> list[bytes]:
+        return list(dict.fromkeys(bson.encode(received.document["lsid"]) for _, received in router.sent))
+
+    router = FakeRouter([BY_K], answer)
+    if isinstance(error, CommandError):
+        assert [each["code"] for each in run(router, WriteKind.UPDATE, by_id(1))["writeErrors"]] == [error.code]
+    else:
+        with pytest.RaisesGroup(RuntimeError):
+            run(router, WriteKind.UPDATE, by_id(1))
+    for _ in range(2):
+        assert run(router, WriteKind.UPDATE, by_id(2)) == {"n": 0, "nModified": 0}
+    assert len(sessions()) == 2
+
+
 def test_a_change_of_shard_in_an_ordered_batch_takes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(write_execution, "scatter")
     router = FakeRouter([BY_K], counting)
