@@ -10,7 +10,7 @@ from shardwright.router.transactions.ending_commands import commit_frame, coordi
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.session_fields import session_elements
 from shardwright.sharding.transient_errors import SAYS_NOTHING
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, codes_of
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -32,6 +32,15 @@ By any other error a shard says that the transaction was aborted: its own part, 
 error it is.
 """
 
+_ABORTED: Final = codes_of(Category.SNAPSHOT) | {
+    ErrorCode.NoSuchTransaction,
+    ErrorCode.TransactionCommitted,
+    ErrorCode.WriteConflict,
+}
+"""Errors that are about the transaction. Others may be refusals of a second attempt, by a shard that has executed the
+first.
+"""
+
 
 @may_run_in_reactor
 async def commit(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> ShardReply | None:
@@ -49,12 +58,13 @@ async def commit(sender: ShardSender, transaction: RouterTransaction, elements: 
     Raises:
         CommandError: it failed.
     """
+    was_left_open = transaction.phase is Phase.COMMITTING
     try:
         plan = transaction.plan_commit()
         attempt = _WAYS[plan.path]
         reply = await attempt(sender, transaction, plan, elements)
     except CommandError as error:
-        if not is_unknown(error):
+        if not is_unknown(error) and (not was_left_open or error.code in _ABORTED):
             await in_own_task()
             await _abort_others(sender, transaction, error)
         raise

@@ -160,6 +160,20 @@ def test_refusal_is_final(code: int, *, is_over: bool) -> None:
     assert shards.asked == [("commitTransaction", "a"), *([] if is_over else [("abortTransaction", "a")])]
 
 
+def test_refusal_of_a_second_attempt_says_nothing_about_the_first() -> None:
+    """A client that was told of an abort would execute the transaction once more."""
+    answers = [failure(6), failure(391), OK]
+    shards, transaction = Shards({("commitTransaction", "a"): answers}), transaction_of(a=True)
+    for code in (6, 391):
+        with pytest.raises(CommandError) as raised:
+            shards.commit(transaction)
+        assert raised.value.code == code
+        assert transaction.phase is Phase.COMMITTING
+    shards.commit(transaction)
+    assert shards.asked == [("commitTransaction", "a")] * 3
+    assert transaction.phase is Phase.COMMITTED
+
+
 def test_two_phase_commit_that_never_ran_leaves_no_participant_open() -> None:
     """The coordinator has lost its part, as after a restart, and has asked nobody."""
     name = "coordinateCommitTransaction"
