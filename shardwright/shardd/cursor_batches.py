@@ -45,8 +45,9 @@ class CursorBatches:
         older = self._shard.older_cursors
         if in_use.is_held or cursor_id in older:
             await in_own_task()
-            await in_use.wait_released()
-            await older.wait_read(cursor_id)
+            while in_use.is_held or older.is_being_read(cursor_id):  # either may begin during the wait for the other
+                await in_use.wait_released()
+                await older.wait_read(cursor_id)
             if older.is_substituted(cursor_id):
                 return await self._next_of_substitute(upstream, request, cursor_id)
             reply = older.answer(cursor_id, request)

@@ -25,6 +25,7 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by
 from shardwright.shardd.orphans.filtered_commands import without_orphans
+from shardwright.shardd.orphans.kept_documents import Kept, taken_from, without_batch
 from shardwright.shardd.orphans.open_cursors import OpenCursor, OpenCursors, now
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.namespace import Namespace
@@ -33,7 +34,6 @@ from shardwright.wire.cursor_batch import RawBatch
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg, op_msg, with_body
 from shardwright.wire.request import Request
@@ -57,6 +57,7 @@ _ID_BYTES_MAX: Final = 8 << 20
 """How many are looked up at once."""
 
 _TOO_LONG: Final = "more was left of it than can be kept"
+_INTERRUPTED: Final = "what was left of it could not be read"
 _OF_SESSION: Final = ("lsid", "apiVersion", "apiStrict", "apiDeprecationErrors")
 """What a ``getMore`` has to have in common with the command that opened the cursor."""
 
@@ -91,24 +92,9 @@ class _Older:
     substitute: bytes | None = None
     opened: float | None = None
     reading: trio.Event | None = None
-    kept: "_Kept | None" = None
+    kept: Kept | None = None
     ended: str | None = None
     last_used: float = field(default_factory=trio.current_time)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The documents that are left of a cursor.
-
-    Attributes:
-        reply: the body of a reply, as a model for others.
-        documents: the documents.
-        size: how many bytes they have.
-    """
-
-    reply: bytes
-    documents: deque[bytes]
-    size: int
 
 
 class OlderCursors:
@@ -144,7 +130,8 @@ class OlderCursors:
             with self._open_cursors.in_use.noting_batches() as read:
                 cursors = await self._open_cursors.older(namespace, opened_until=present)
                 self._forget_closed(namespace, {_INT64.pack(each.id) for each in cursors})
-                busy = [each for each in cursors if not await self._hide_from(each, hidden, read, began)]
+                commands = await self._commands_of_deferred(cursors)
+                busy = [each for each in cursors if not await self._hide_from(each, hidden, commands, read, began)]
             if not busy:
                 return
             if trio.current_time() >= deadline:
@@ -154,6 +141,11 @@ class OlderCursors:
             await trio.sleep(_POLL_SECONDS)
 
     # Batches
+
+    def is_being_read(self, cursor_id: bytes) -> bool:
+        """Whether what is left of a cursor is being read ahead."""
+        older = self._older.get(cursor_id)
+        return older is not None and older.reading is not None
 
     async def wait_read(self, cursor_id: bytes) -> None:
         """Return when nothing is being read ahead from a cursor."""
@@ -194,9 +186,13 @@ class OlderCursors:
                 frame = await upstream.forward(request.message.frame, 0)
                 assert frame is not None
                 opened = _INT64.pack(RawBatch(frame).cursor_id)
-                if count == len(older.hidden):
+                if self._older.get(cursor_id) is not older:  # the client has killed it
+                    await self._kill_on_mongod(older.namespace, opened)
+                    (number,) = _INT64.unpack(cursor_id)
+                    raise CommandError(ErrorCode.CursorNotFound, f"cursor id {number} not found")
+                if older.substitute is None and count == len(older.hidden):
                     older.substitute, older.opened = opened, trio.current_time()
-                else:  # another range is going to be received
+                else:  # another range is going to be received, or another `getMore` has opened it
                     await self._kill_on_mongod(older.namespace, opened)
             logger.info("Opened a cursor again because a range was received", namespace=older.namespace)
         return older.substitute
@@ -231,7 +227,7 @@ class OlderCursors:
             )
         if older.kept is None:
             return None
-        batch = _taken(older.kept, request.get(b"batchSize") or 0)
+        batch = taken_from(older.kept, request.get(b"batchSize") or 0)
         if not older.kept.documents:
             del self._older[cursor_id]
         body = older.kept.reply
@@ -356,12 +352,25 @@ class OlderCursors:
 
     # Hiding
 
-    async def _hide_from(self, cursor: OpenCursor, hidden: OwnershipFilter, read: Set[bytes], listed: float) -> bool:
+    async def _commands_of_deferred(self, cursors: Collection[OpenCursor]) -> Mapping[int, bytes]:
+        """The raw commands of the cursors that have not begun, by their ids: one listing for all of them."""
+        wanted = [each.id for each in cursors if not each.is_begun and _INT64.pack(each.id) not in self._older]
+        return await self._open_cursors.raw_commands(wanted) if wanted else {}
+
+    async def _hide_from(
+        self,
+        cursor: OpenCursor,
+        hidden: OwnershipFilter,
+        commands: Mapping[int, bytes],
+        read: Set[bytes],
+        listed: float,
+    ) -> bool:
         """Hide ranges from a cursor; False if its next batch is being read, so that it has to be tried again.
 
         Args:
             cursor: the cursor.
             hidden: the ranges.
+            commands: the commands of those that have not begun.
             read: the cursors of which a batch has been read since they were listed.
             listed: when the listing began, on trio's clock.
         """
@@ -373,10 +382,13 @@ class OlderCursors:
             if hidden not in older.hidden:
                 older.hidden = (*older.hidden, hidden)
             return True
+        if older is not None and older.ended is not None:
+            await self._kill_on_mongod(cursor.namespace, cursor_id)
+            return True
         if not may_return(cursor.command, hidden, is_begun=cursor.is_begun):
             return True
         if not cursor.is_begun:
-            command = await self._open_cursors.raw_command(cursor.id)
+            command = commands.get(cursor.id)
             if command is None:
                 return True  # it has been closed
             if cursor_id not in read:
@@ -400,9 +412,11 @@ class OlderCursors:
         if cursor_id in self._open_cursors.in_use:
             return False
         older = self._older[cursor_id] = _Older(cursor.namespace, reading=trio.Event())
+        is_untouched = False
         try:
             await self._keep(cursor, older)
         except CommandError as error:
+            is_untouched = error.code in (ErrorCode.CursorInUse, ErrorCode.CursorNotFound)
             if error.code == ErrorCode.CursorInUse:
                 return False
             logger.info("Could not read the rest of a cursor", namespace=cursor.namespace, error=str(error))
@@ -410,8 +424,11 @@ class OlderCursors:
             assert older.reading is not None
             older.reading.set()
             older.reading = None
-            if older.kept is None and older.ended is None:
+            if is_untouched:
                 self._older.pop(cursor_id, None)
+            elif older.kept is None and older.ended is None:
+                # Some of it may have been read; a client that read on from mongod would miss that.
+                older.ended = _INTERRUPTED
         return True
 
     async def _keep(self, cursor: OpenCursor, older: _Older) -> None:
@@ -428,21 +445,8 @@ class OlderCursors:
             if size > room and not reading.is_exhausted:
                 await self._end(cursor, _TOO_LONG)
                 return
-        older.kept = _Kept(response_body(frame), documents, size)
+        older.kept = Kept(without_batch(response_body(frame)), documents, size)
         logger.info("Read the rest of a cursor", namespace=cursor.namespace, documents=len(documents))
-
-
-def _taken(kept: _Kept, batch_size: int) -> list[bytes]:
-    """Take the documents of the next batch."""
-    taken: list[bytes] = []
-    size = 0
-    while kept.documents and (not batch_size or len(taken) < batch_size):
-        size += len(kept.documents[0])
-        if taken and size > BSON_OBJECT_BYTES_MAX:
-            break
-        taken.append(kept.documents.popleft())
-    kept.size -= sum(map(len, taken))
-    return taken
 
 
 def _in_groups(ids: list[bytes]) -> Iterator[list[bytes]]:

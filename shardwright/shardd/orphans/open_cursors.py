@@ -10,6 +10,7 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
+from shardwright.wire.rawbson import decode_value, index
 from shardwright.wire.transport.cursor import DecodedCursor, RawCursor, RunCommand
 from shardwright.wire.transport.pool import Pool
 
@@ -137,18 +138,23 @@ class OpenCursors:
         while any([present.older(await _listed(pool.command, wanted)) for _ in range(2)]):
             await backoff.pause()
 
-    async def raw_command(self, cursor_id: int) -> bytes | None:
-        """The command that opened a cursor, as it was received; None if the cursor is not open any more.
+    async def raw_commands(self, cursor_ids: Collection[int]) -> dict[int, bytes]:
+        """The commands that opened some cursors, as they were received, by the ids of those that are still open.
 
         Raises:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        stages = [_ALL_CURSORS, {"$match": {"cursor.cursorId": Int64(cursor_id)}}, {"$limit": 1}]
-        stages.append({"$replaceRoot": {"newRoot": "$cursor.originatingCommand"}})
+        wanted = {"cursor.cursorId": {"$in": [Int64(each) for each in cursor_ids]}}
+        shown = {"id": "$cursor.cursorId", "command": "$cursor.originatingCommand"}
+        stages = [_ALL_CURSORS, {"$match": wanted}, {"$replaceRoot": {"newRoot": shown}}]
         listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
-        found = await RawCursor(self._mongod.pool.exchange, "admin", listing).all_documents()
-        return found[0] if found else None
+        commands: dict[int, bytes] = {}
+        for each in await RawCursor(self._mongod.pool.exchange, "admin", listing).all_documents():
+            fields = index(each)
+            command = fields[b"command"]
+            commands[decode_value(each, fields[b"id"])] = each[command[2] : command[3]]
+        return commands
 
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
         """End cursors of transactions that have ended: nobody can read them, but mongod keeps them."""

@@ -1,6 +1,7 @@
 """Cursors of a real mongod that are older than an incoming range: what is read of them, kept, looked up or ended."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
@@ -18,12 +19,13 @@ from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import encode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.cursor import RawCursor
 from tests.shardd.lone_mongod import LoneMongod
 
 PATTERN: Final = ShardKeyPattern.from_mapping({"key": 1})
@@ -222,5 +224,62 @@ def test_a_batch_that_is_being_read_comes_before_what_is_kept(lone: LoneMongod, 
             cursors.in_use.exit(raw(cursor_id))
         assert [each["n"] for each in decode_reply(reply)["cursor"]["nextBatch"]] == OWNED[3:7]
         assert await rest_of(mongod, older, documents, cursor_id) == OWNED[7:]
+
+    run(lone, documents, command, test)
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_no_document_is_missed_if_what_is_left_cannot_be_read(
+    lone: LoneMongod, documents: Documents, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """The receipt is cancelled, or fails, when a part has been read from mongod."""
+    documents.insert_many({"key": 50, "text": "x" * 1_000_000} for _ in range(20))
+    command: dict[str, Any] = {"find": "c", "limit": 1000, "batchSize": 3}
+    next_batch = RawCursor.next_batch
+    asked: list[int] = []
+
+    async def failing(cursor: RawCursor, **arguments: object) -> Any:  # noqa: ANN401
+        if "getMore" in cursor._next:
+            asked.append(cursor.id)
+            if len(asked) == 2:
+                if is_interrupted:
+                    await trio.sleep_forever()
+                raise BackendError("mongod", "does not answer", sent=True)
+        return await next_batch(cursor, **arguments)
+
+    monkeypatch.setattr(RawCursor, "next_batch", failing)
+
+    async def test(_mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        with trio.move_on_after(2):
+            with suppress(BackendError):
+                await older.hide(documents.full_name, hidden())
+        assert len(asked) == 2
+        for _ in range(2):
+            with pytest.raises(CommandError, match="what was left of it could not be read") as caught:
+                older.answer(raw(cursor_id), get_more(documents, cursor_id))
+            assert caught.value.code == QUERY_PLAN_KILLED
+            await older.hide(documents.full_name, hidden())
+
+    run(lone, documents, command, test)
+
+
+def test_the_commands_of_all_cursors_that_have_not_begun_are_listed_at_once(
+    lone: LoneMongod, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command: dict[str, Any] = {"find": "c", "batchSize": 0}
+    listings: list[int] = []
+    raw_commands = OpenCursors.raw_commands
+
+    async def counted(cursors: OpenCursors, cursor_ids: list[int]) -> dict[int, bytes]:
+        listings.append(len(cursor_ids))
+        return await raw_commands(cursors, cursor_ids)
+
+    monkeypatch.setattr(OpenCursors, "raw_commands", counted)
+
+    async def test(_mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        others = [documents.database.command(command)["cursor"]["id"] for _ in range(9)]
+        await older.hide(documents.full_name, hidden())
+        assert listings == [10]
+        assert all(older.is_substituted(raw(each)) for each in (cursor_id, *others))
 
     run(lone, documents, command, test)
