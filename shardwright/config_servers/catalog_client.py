@@ -146,18 +146,24 @@ class CatalogClient:
 
     @may_run_in_reactor
     async def attempt_briefly(
-        self, work: Callable[[], Awaitable[Answer]], patience_seconds: float | None = None
+        self,
+        work: Callable[[], Awaitable[Answer]],
+        patience_seconds: float | None = None,
+        *,
+        even_if_silent: bool = False,
     ) -> Answer | None:
         """As `attempt`, for an operation that can do without the result: returns None if that takes long.
 
-        While the config servers are silent, operations do not wait at all.
+        While the config servers are silent, operations do not wait at all, unless the newest state matters to them.
 
         Args:
             work: begins a read, or joins one, which continues when it is not waited for any more.
             patience_seconds: how long is too long, if not `PATIENCE_SECONDS`.
+            even_if_silent: wait although the config servers have recently not answered in time.
         """
         await in_own_task()
-        with trio.move_on_after(0 if self.is_silent else patience_seconds or PATIENCE_SECONDS):
+        is_hopeless = self.is_silent and not even_if_silent
+        with trio.move_on_after(0 if is_hopeless else patience_seconds or PATIENCE_SECONDS):
             return await self.attempt(work)
         if not self.is_silent:
             logger.warning("The config servers do not answer in time, operations continue without them")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bson.decimal128 import Decimal128
 
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import is_string
 from shardwright.wire.type_names import type_name_of
@@ -21,6 +21,37 @@ FAIL_COMMAND: Final = "failCommand"
 
 _INT32_RANGE: Final = 2**32
 _NOT_AN_OBJECT: Final = 10065
+
+_EXTRA_INFO_IS_MISSING: Final = 40671
+
+_HAVE_EXTRA_INFO: Final = frozenset[int](
+    {
+        ErrorCode.CannotConvertIndexToUnique,
+        ErrorCode.CannotImplicitlyCreateCollection,
+        ErrorCode.ChangeStreamInvalidated,
+        ErrorCode.ChangeStreamStartAfterInvalidate,
+        ErrorCode.ChangeStreamTopologyChange,
+        ErrorCode.CollectionUUIDMismatch,
+        ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
+        ErrorCode.DocumentValidationFailure,
+        ErrorCode.DuplicateKey,
+        ErrorCode.ForTestingErrorExtraInfo,
+        ErrorCode.ForTestingErrorExtraInfoWithExtraInfoInNamespace,
+        ErrorCode.JSInterpreterFailureWithStack,
+        ErrorCode.MultipleErrorsOccurred,
+        ErrorCode.NonRetryableTenantMigrationConflict,
+        ErrorCode.ShardCannotRefreshDueToLocksHeld,
+        ErrorCode.ShardInvalidatedForTargeting,
+        ErrorCode.StaleConfig,
+        ErrorCode.StaleDbVersion,
+        ErrorCode.TenantMigrationConflict,
+        ErrorCode.TxnRetryCounterTooOld,
+        ErrorCode.WouldChangeOwningShard,
+    }
+)
+"""Codes of errors that must have extra information; read off a mongod 6.0.5."""
+
+_MAY_HAVE_EXTRA_INFO: Final = frozenset[int]({ErrorCode.ShutdownInProgress, ErrorCode.StaleEpoch})
 
 _NEVER_FAILS: Final = "configureFailPoint"
 """Otherwise a fail point might be impossible to turn off."""
@@ -91,22 +122,36 @@ def raise_failure(data: Mapping[str, Any]) -> None:
     Raises:
         FailCommandCloseError: the client's connection is to be closed.
         FailCommandError: the command fails.
-        CommandError: TypeMismatch, ``errorExtraInfo`` is not a document.
+        CommandError: TypeMismatch, ``errorExtraInfo`` is not a document; 40671, the code must have some.
     """
     if data.get("closeConnection") is True:
         raise FailCommandCloseError("the fail point failCommand closes the connection")
     code = _error_code(data)
     if not code:
         return
-    extra = data.get("errorExtraInfo")
-    if not isinstance(extra, Mapping | None):
+    extra = _extra_info(data, code)
+    error = FailCommandError(code, "Failing command via 'failCommand' failpoint", labels=_labels(data), extra=extra)
+    error.has_given_labels = isinstance(data.get("errorLabels"), list)
+    raise error
+
+
+def _extra_info(data: Mapping[str, Any], code: int) -> Mapping[str, Any] | None:
+    """The fields that the error has beside its code; a code that has none loses them.
+
+    Raises:
+        CommandError: as `raise_failure`.
+    """
+    if "errorExtraInfo" not in data:
+        if code in _HAVE_EXTRA_INFO:
+            raise CommandError(_EXTRA_INFO_IS_MISSING, f"Missing required extra info for error code {code_name(code)}")
+        return None
+    extra = data["errorExtraInfo"]
+    if not isinstance(extra, Mapping):
         raise CommandError(
             ErrorCode.TypeMismatch,
             f'"errorExtraInfo" had the wrong type. Expected object, found {type_name_of(extra)}',
         )
-    error = FailCommandError(code, "Failing command via 'failCommand' failpoint", labels=_labels(data), extra=extra)
-    error.has_given_labels = isinstance(data.get("errorLabels"), list)
-    raise error
+    return extra if code in _HAVE_EXTRA_INFO or code in _MAY_HAVE_EXTRA_INFO else None
 
 
 def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,12 +172,15 @@ def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:
     if _NEVER_FAILS in call.names:
         return False
-    if data.get("namespace", call.namespace) != call.namespace or data.get("appName", call.app_name) != call.app_name:
+    if data.get("namespace", call.namespace) != call.namespace:
+        return False
+    app_name = data.get("appName")
+    if is_string(app_name) and app_name not in ("", call.app_name):
         return False
     if data.get("threadName", call.thread_name) != call.thread_name:
         return False
     commands = data.get("failCommands")
-    return data.get("failAllCommands", 0) not in (None, 0) or (
+    return "failAllCommands" in data or (
         isinstance(commands, list) and any(each in call.names for each in commands if is_string(each))
     )
 

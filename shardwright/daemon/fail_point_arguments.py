@@ -61,6 +61,8 @@ def parse_configuration(request: Request, check_name: Callable[[str], None] = _a
     if b"mode" not in request.fields:
         raise CommandError(ErrorCode.IllegalOperation, "When setting a failpoint, you must supply a 'mode'")
     data = request.get(b"data", {})
+    if isinstance(data, list):  # to mongod an array is a document whose fields are named by numbers
+        data = {str(position): value for position, value in enumerate(data)}
     if not isinstance(data, Mapping):
         raise CommandError(ErrorCode.TypeMismatch, "the 'data' option must be a JSON object")
     return FailPointConfiguration(name, request.get(b"mode"), data)

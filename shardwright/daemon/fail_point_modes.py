@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from bson.decimal128 import Decimal128
+
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import is_string
@@ -78,11 +80,13 @@ def _after(skipped: int, count: Count) -> Callable[[], bool]:
 
 
 def _sometimes(probability: Any) -> Callable[[], bool]:  # noqa: ANN401 - whatever a client sent
+    if isinstance(probability, Decimal128):
+        probability = float(probability.to_decimal())
     if isinstance(probability, bool) or not isinstance(probability, int | float):
         raise CommandError(
             ErrorCode.TypeMismatch, "the 'activationProbability' option to 'mode' must be a double between 0 and 1"
         )
-    if not 0 <= probability <= 1:
+    if probability < 0 or probability > 1:  # NaN is accepted, and never fires
         raise CommandError(
             ErrorCode.BadValue, f"activationProbability must be between 0.0 and 1.0; found {probability:g}"
         )

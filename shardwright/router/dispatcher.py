@@ -15,13 +15,14 @@ from shardwright.router.access.login import Login
 from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.audit import RouterAudit
 from shardwright.router.commands.command_help import asks_for_help, help_for
-from shardwright.router.commands.command_registry import Command, enabled_commands
+from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID, naming_actual_collection
 from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.processes.session_owner import relayed_to_owner
+from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
 from shardwright.router.slow_log import SlowLog
@@ -115,7 +116,7 @@ class Dispatcher:
             if COLLECTION_UUID in request.fields:
                 handler = naming_actual_collection(handler)
             if max_time_ms:
-                context.deadlines.set(client, max_time_ms / 1000)
+                handler = _within(max_time_ms, handler)
             if b"help" in request.fields and asks_for_help(request):
                 handler = help_for(entry)
             elif context.fail_points.is_any_on:
@@ -165,6 +166,7 @@ class Dispatcher:
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""
+        self._context.deadlines.forget(client)
         if self._audit is not None:
             self._audit.note_gone(client)
 
@@ -191,6 +193,17 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
         return 0
     milliseconds = max_time_ms(request)
     return milliseconds if entry.deadline_from_max_time else 0
+
+
+def _within(max_time_ms: int, handler: CommandHandler) -> CommandHandler:
+    """A handler that is interrupted with MaxTimeMSExpired if it takes longer."""
+
+    @may_run_in_reactor
+    async def handle(operation: Operation) -> Reply:
+        operation.context.deadlines.set(operation.client, max_time_ms / 1000)
+        return await handler(operation)
+
+    return handle
 
 
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:

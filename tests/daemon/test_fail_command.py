@@ -39,7 +39,8 @@ FIND = CommandCall({"find"}, "d.c", "app", "conn7")
         ({"failCommands": ["find"], "errorCode": 0}, FIND, True),
         ({"failAllCommands": True, "errorCode": 11}, FIND, True),
         ({"failAllCommands": 1, "errorCode": 11}, FIND, True),
-        ({"failAllCommands": 0, "errorCode": 11}, FIND, False),
+        ({"failAllCommands": 0, "errorCode": 11}, FIND, True),
+        ({"failAllCommands": None, "failCommands": ["insert"], "errorCode": 11}, FIND, True),
         ({"failCommands": ["find"], "errorCode": 11, "threadName": "conn7"}, FIND, True),
         ({"failCommands": ["find"], "errorCode": 11, "threadName": "conn8"}, FIND, False),
         ({"failAllCommands": True, "errorCode": 11}, CommandCall({"configureFailPoint"}, "admin", ""), False),
@@ -48,6 +49,9 @@ FIND = CommandCall({"find"}, "d.c", "app", "conn7")
         ({"failCommands": ["find"], "errorCode": 11, "namespace": "d.e"}, FIND, False),
         ({"failCommands": ["find"], "errorCode": 11, "appName": "app"}, FIND, True),
         ({"failCommands": ["find"], "errorCode": 11, "appName": "other"}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": ""}, FIND, True),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": 5}, FIND, True),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": None}, FIND, True),
     ],
     ids=lambda value: "/".join(sorted(value.names)) if isinstance(value, CommandCall) else str(value),
 )
@@ -116,3 +120,20 @@ def test_time_to_block_is_checked(data: dict[str, Any], message: str) -> None:
 def test_time_to_block() -> None:
     assert block_seconds({"blockConnection": True, "blockTimeMS": 1500}) == 1.5
     assert block_seconds({"errorCode": 1}) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "extra"),
+    [
+        ({"errorCode": 11000}, 40671, {}),
+        ({"errorCode": 13388}, 40671, {}),
+        ({"errorCode": 11000, "errorExtraInfo": {"keyValue": {"a": 1}}}, 11000, {"keyValue": {"a": 1}}),
+        ({"errorCode": 2, "errorExtraInfo": {"a": 1}}, 2, {}),
+        ({"errorCode": 91, "errorExtraInfo": {"a": 1}}, 91, {"a": 1}),
+        ({"errorCode": 2, "errorExtraInfo": None}, 14, {}),
+    ],
+)
+def test_extra_information_of_errors(data: dict[str, Any], code: int, extra: dict[str, Any]) -> None:
+    with pytest.raises(CommandError) as error:
+        raise_failure(data)
+    assert (error.value.code, error.value.extra) == (code, extra)

@@ -14,9 +14,10 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, error_reply, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import RequestLoop
 from shardwright.wire.transport.stream import FrameStream
 
 TEST_COMMANDS = {"enableTestCommands": "1"}
@@ -38,7 +39,21 @@ class LoneRouter:
     async def run(self, command: dict[str, Any], db: str = "admin") -> dict[str, Any]:
         """The reply to a command, failed or not."""
         frame = op_msg(bson.encode({**command, "$db": db}), request_id=next_request_id())
-        reply = await self._dispatcher.handle(self.client, Request(OpMsg(frame)))
+        reply: bytes | None = None
+
+        async def serve() -> bool:
+            nonlocal reply
+            reply = await self._dispatcher.handle(self.client, Request(OpMsg(frame)))
+            return False
+
+        async def answer_interrupted() -> bool:
+            nonlocal reply
+            assert self.client.interruption is not None
+            reply, self.client.interruption = error_reply(0, self.client.interruption), None
+            return False
+
+        self.client.loop = RequestLoop(serve, answer_interrupted)
+        await self.client.loop.run()
         assert reply is not None
         return bson.decode(OpMsg(reply).body)
 
@@ -61,6 +76,7 @@ def run_lone(
                 if app_name:
                     client.metadata = {"application": {"name": app_name}}
                 router = LoneRouter(RouterContext(options, metrics, nursery), client)
+                nursery.start_soon(router.context.deadlines.run)
                 replies = [await router.run(command, db) for command in commands]
                 nursery.cancel_scope.cancel()
         return replies

@@ -133,7 +133,10 @@ class UserCache:
         """
         read = partial(self._account_reads.run_after_now, name, partial(self._read_account, name))
         kept = self._kept.get(name)
-        return await read() if kept is None else await self._catalog.attempt_briefly(read) or kept.account
+        if kept is None:
+            return await read()
+        # One slow answer must not let an old password count for longer.
+        return await self._catalog.attempt_briefly(read, even_if_silent=True) or kept.account
 
     async def was_there_ever_anybody(self) -> bool:
         """Whether this router has seen a user or a role before, or the cluster has one now.

@@ -16,7 +16,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, has_com
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.sharding.targeting.filters import key_ranges
-from shardwright.wire.rawbson import VALUE_CODEC
+from shardwright.wire.rawbson import VALUE_CODEC, is_string
 
 READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$sortByCount"})
 """Stages that return nothing before they have read everything, so that an open cursor holds a complete result."""
@@ -128,16 +128,16 @@ def _changed_by(name: str, argument: Any) -> Sequence[str] | None:  # noqa: ANN4
     if name in ("$addFields", "$set"):
         return list(argument) if isinstance(argument, Mapping) else None
     if name == "$unset":
-        return [argument] if isinstance(argument, str) else argument if isinstance(argument, list) else None
+        return [argument] if is_string(argument) else argument if isinstance(argument, list) else None
     if name == "$unwind":
-        options = {"path": argument} if isinstance(argument, str) else argument
-        if not isinstance(options, Mapping) or not isinstance(options.get("path"), str):
+        options = {"path": argument} if is_string(argument) else argument
+        if not isinstance(options, Mapping) or not is_string(options.get("path")):
             return None
         index = options.get("includeArrayIndex")
-        return [options["path"].removeprefix("$"), *([index] if isinstance(index, str) else [])]
+        return [options["path"].removeprefix("$"), *([index] if is_string(index) else [])]
     if name not in _ADDED_BY or not isinstance(argument, Mapping):
         return None
-    return [argument[each] for each in _ADDED_BY[name] if isinstance(argument.get(each), str)]
+    return [argument[each] for each in _ADDED_BY[name] if is_string(argument.get(each))]
 
 
 def _projects(projection: Mapping[str, Any], path: str) -> bool:

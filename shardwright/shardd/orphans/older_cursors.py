@@ -109,6 +109,7 @@ class OlderCursors:
         self._mongod = mongod
         self._open_cursors = open_cursors
         self._older: dict[bytes, _Older] = {}
+        self._hiding = trio.Lock()
 
     def __contains__(self, cursor_id: bytes) -> bool:
         return cursor_id in self._older
@@ -124,6 +125,12 @@ class OlderCursors:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
+        # A secondary that has just become primary may still be hiding a range while the next one arrives: both would
+        # read ahead from the same cursors.
+        async with self._hiding:
+            await self._hide(namespace, hidden)
+
+    async def _hide(self, namespace: str, hidden: OwnershipFilter) -> None:
         deadline = trio.current_time() + BATCH_SECONDS_MAX
         while True:
             began, present = trio.current_time(), now()
@@ -331,7 +338,7 @@ class OlderCursors:
 
     async def _end(self, cursor: OpenCursor, reason: str) -> None:
         namespace = cursor.namespace
-        logger.warning("Killed a cursor opened before a range was received", namespace=namespace, reason=reason)
+        logger.warning("Killed a cursor opened before a range was received", namespace=namespace, error=reason)
         older = self._older.setdefault(_INT64.pack(cursor.id), _Older(namespace))
         older.ended = reason
         await self._kill_on_mongod(namespace, _INT64.pack(cursor.id))

@@ -32,6 +32,10 @@ class Deadlines:
         # The client stays in the set, where its next operation will need it again, until the task looks.
         client.deadline = math.inf
 
+    def forget(self, client: ClientConnection) -> None:
+        """Keep nothing of a client that has gone, however long its last time limit was."""
+        self._clients.discard(client)
+
     async def run(self) -> None:
         """Interrupt operations at their deadlines, until cancelled."""
         while True:

@@ -6,6 +6,7 @@ from typing import Final
 import trio
 import trio.testing
 
+from shardwright.config_servers.catalog_client import PATIENCE_SECONDS
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -126,9 +127,10 @@ def test_an_old_description_is_used_while_the_config_servers_are_silent_and_read
         waited_until = trio.current_time()
         users.forget()
         assert await users.find(ANN) is user
-        account = await users.account_of(ANN)
         assert await users.read(ANN) is user
         assert trio.current_time() == waited_until  # only the first operation has waited
+        account = await users.account_of(ANN)
+        assert trio.current_time() == waited_until + PATIENCE_SECONDS  # and each log-in
         assert [each.server_key for each in next(iter(account.credentials.values()))] == [KEYS.server]
         assert len(catalog.commands) <= asked + 2  # of the many operations, and they wait for the same answer
         catalog.user_id = b"later"

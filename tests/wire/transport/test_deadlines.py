@@ -1,5 +1,8 @@
 """Operations that take longer than they may are interrupted, and no others."""
 
+import gc
+import socket
+import weakref
 from typing import Any
 
 import bson
@@ -11,6 +14,7 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.deadlines import Deadlines
+from shardwright.wire.transport.stream import FrameStream
 from tests.wire.transport.serving import Serving, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
@@ -62,6 +66,12 @@ class Asker:
     async def ask(self, **command: object) -> dict[str, Any]:
         await self.send(**command)
         return await self.receive()
+
+
+class ReferencedClient(ClientConnection):
+    """One whose end can be noticed."""
+
+    __slots__ = ("__weakref__",)
 
 
 async def with_operations(test: Any) -> None:  # noqa: ANN401 - any function of these arguments
@@ -117,3 +127,20 @@ def test_a_client_that_has_gone_is_forgotten() -> None:
         assert (await other.ask(wait="never", seconds=0.02))["code"] == ErrorCode.MaxTimeMSExpired
 
     trio.run(with_operations, test)
+
+
+def test_nothing_is_kept_of_clients_that_are_forgotten() -> None:
+    async def main() -> None:
+        deadlines = Deadlines()
+        near, far = socket.socketpair()
+        with near, far:
+            client = ReferencedClient(FrameStream(near), "here")
+            kept = weakref.ref(client)
+            deadlines.set(client, LONG_SECONDS)
+            deadlines.clear(client)
+            deadlines.forget(client)
+            del client
+            gc.collect()
+            assert kept() is None
+
+    trio.run(main)
