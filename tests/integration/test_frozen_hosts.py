@@ -203,7 +203,8 @@ def test_reads_from_secondaries_go_elsewhere_when_one_is_frozen(place: Place) ->
         # The one that is used: the router prefers members with short round trips.
         [reader] = things.aggregate([{"$collStats": {"latencyStats": {}}}])
         port = reader["host"].rpartition(":")[2]
-        name = next(each for each in cluster.mongods_of(LOWER) if cluster.running.address(each).endswith(f":{port}"))
+        daemons = {each: each.replace(".mongod", ".shardd") for each in cluster.mongods_of(LOWER)}
+        name = next(each for each, daemon in daemons.items() if cluster.running.address(daemon).endswith(f":{port}"))
         with host_away(cluster, name.rpartition(".")[0]):
             began = monotonic()
             load.wait_rounds(ROUNDS_AFTERWARDS)

@@ -155,7 +155,8 @@ def with_own_host(request: Request, own: str) -> Request:
     if pipeline is None or not request.body.startswith(_HOST_STAGES, pipeline[2] + _FIRST_STAGE_AT):
         return request
     first, *others = request.documents(b"pipeline")
-    stages = [first, encode_document({"$set": {"host": {"$literal": own}}}), *others]
+    named = {"$cond": [{"$eq": [{"$type": "$host"}, "string"]}, {"$literal": own}, "$$REMOVE"]}
+    stages = [first, encode_document({"$set": {"host": named}}), *others]
     return request.with_body(with_stages(request.body, stages))
 
 

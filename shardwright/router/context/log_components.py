@@ -13,7 +13,7 @@ LOGGERS: Final[Mapping[str, tuple[str, ...]]] = {
     "accessControl": ("daemon.audit", "router.access"),
     "command": ("router.commands", "router.operations"),
     "control": ("daemon.logs", "daemon.run", "daemon.stack_traces", "router.sessions", "router.workers"),
-    "network": ("daemon.http", "daemon.tls", "wire.monitor", "wire.reactor", "wire.server"),
+    "network": ("daemon.http", "daemon.tls", "wire.disconnects", "wire.monitor", "wire.reactor", "wire.server"),
     "network.connectionPool": ("wire.abandoned", "wire.newcomers", "wire.pools"),
     "query": ("router.change_streams", "router.cursors", "wire.cursor"),
     "sharding": ("config_servers", "router.clock", "router.oplogs", "router.shards"),

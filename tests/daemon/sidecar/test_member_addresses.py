@@ -110,4 +110,5 @@ def test_only_stages_that_name_the_server_are_followed_by_its_address() -> None:
     assert with_own_host(plain, "d0:1") is plain
     naming = request({"aggregate": "c", "pipeline": [{"$indexStats": {}}, {"$limit": 1}]})
     pipeline = with_own_host(naming, "d0:1").document["pipeline"]
-    assert pipeline == [{"$indexStats": {}}, {"$set": {"host": {"$literal": "d0:1"}}}, {"$limit": 1}]
+    named = {"$cond": [{"$eq": [{"$type": "$host"}, "string"]}, {"$literal": "d0:1"}, "$$REMOVE"]}
+    assert pipeline == [{"$indexStats": {}}, {"$set": {"host": named}}, {"$limit": 1}]
