@@ -38,6 +38,9 @@ IDLE_MILLISECONDS_MAX: Final = 600_000
 _REAP_SECONDS: Final = 4.0
 """As ``clientCursorMonitorFrequencySecs``."""
 
+_ENDED_KEPT_MAX: Final = 1_000
+"""Cursors of ended transactions whose owners are remembered."""
+
 _random_bits: Final = SystemRandom().getrandbits
 
 
@@ -66,6 +69,7 @@ class CursorManager:
         self._random_bits = random_bits
         self._cursors: dict[int, OpenCursor] = {}
         self._in_transactions: dict[CursorOwner, set[int]] = {}
+        self._ended_with_transactions: dict[int, CursorOwner] = {}
         self._killer = RemoteKiller()
         self._opened = 0
         self._timed_out = 0
@@ -129,6 +133,9 @@ class CursorManager:
         """
         entry = self._cursors.get(cursor_id)
         if entry is None:
+            owner = self._ended_with_transactions.get(cursor_id)
+            if owner is not None:
+                owner.check(cursor_id, reader)
             raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
         entry.check_readable(namespace, reader)
         entry.is_checked_out = True
@@ -200,9 +207,15 @@ class CursorManager:
         return bool(self._in_transactions)
 
     def end_transaction(self, owner: CursorOwner) -> None:
-        """End the cursors of a transaction that has ended: nobody can read them any longer."""
+        """End the cursors of a transaction that has ended: nobody can read them any longer.
+
+        A client that tries outside the transaction gets the error for that, as from a mongos.
+        """
         for cursor_id in tuple(self._in_transactions.get(owner, ())):
             self.kill(cursor_id)
+            self._ended_with_transactions[cursor_id] = owner
+        while len(self._ended_with_transactions) > _ENDED_KEPT_MAX:
+            del self._ended_with_transactions[next(iter(self._ended_with_transactions))]
 
     def kill_all(self) -> int:
         """End all cursors; returns how many there were."""

@@ -293,6 +293,20 @@ def test_the_cursors_of_a_transaction_end_with_it() -> None:
     with_manager(body)
 
 
+def test_who_reads_the_cursor_of_an_ended_transaction_is_told_so() -> None:
+    owner = CursorOwner(b"1" * 16, 5)
+
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender, 1), owner)
+        manager.end_transaction(owner)
+        for reader, code in ((CursorOwner(b"1" * 16), 50803), (owner, ErrorCode.CursorNotFound)):
+            with pytest.raises(CommandError) as caught, manager.checked_out(cursor_id, "d.c", reader):
+                pass
+            assert caught.value.code == code
+
+    with_manager(body)
+
+
 def test_a_host_that_cannot_be_reached_keeps_nobody_from_killing() -> None:
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         sender.is_unreachable = True
