@@ -194,6 +194,16 @@ def test_indexes_and_statistics(series: Documents, other_client: Client) -> None
     assert (stats["ns"], stats["sharded"], stats["timeseries"]["bucketCount"]) == (series.full_name, True, 10)
 
 
+@pytest.mark.parametrize("key", ["at", "sensor"])
+def test_there_are_no_unique_indexes(series: Documents, key: str) -> None:
+    with pytest.raises(OperationFailure) as refused:
+        series.create_index(key, unique=True)
+    assert refused.value.code == ErrorCode.InvalidOptions
+    with pytest.raises(OperationFailure) as refused:
+        series.create_index([("at", 1)], prepareUnique=True)
+    assert refused.value.code == ErrorCode.CannotCreateIndex
+
+
 def test_expiry_changed_on_all_shards(series: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
     database = series.database
     database.command("collMod", "series", expireAfterSeconds=1_000_000_000)

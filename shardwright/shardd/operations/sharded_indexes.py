@@ -45,6 +45,8 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
     for specification in request.documents(b"indexes"):
         index = decode_document(specification)
         key = index.get("key")
+        if table.collection.time_series is not None and index.get("unique"):
+            continue  # the mongod says that there are none on such collections
         if isinstance(key, dict) and not table.key_pattern.allows_uniqueness_of(index):
             raise CommandError(
                 ErrorCode.CannotCreateIndex,
