@@ -85,7 +85,6 @@ class Metrics(Collector):
         """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``.
 
         Args:
-            name: see above.
             description: the help text.
             label: the name of the label.
             labels: all its values.

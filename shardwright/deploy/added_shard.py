@@ -104,7 +104,7 @@ def _add(layout: Layout, whole: ClusterState, added: Topology, steps: Steps) -> 
             if _is_refusal(client, shard["_id"], error):
                 raise
             raise UnknownOutcomeError(
-                f"it is not known whether {shard['_id']} was added: `{layout.command('add-shard')}` goes on with it"
+                f"it is not known whether {shard['_id']} was added: `{layout.command('add-shard')}` continues"
             ) from error
 
 

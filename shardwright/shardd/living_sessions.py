@@ -1,4 +1,4 @@
-"""Sessions that live, though this shard's mongod has not heard of them for long.
+"""Keeping sessions alive on this shard's mongod that are used on other shards only.
 
 A mongod takes a session for ended when its own ``config.system.sessions`` has no document of it: it kills the cursors
 of the session, and forgets which retryable writes it has executed. On a genuine shard, that is the collection of the
@@ -94,7 +94,7 @@ class LivingSessions:
         return await self._listed({"aggregate": 1, "pipeline": [*pipeline, *_sessions_in("$lsid")]}, "admin")
 
     async def _of_writes(self, seconds: float) -> list[bytes]:
-        """The sessions of which mongod remembers writes, but has not heard for some seconds."""
+        """Sessions whose writes mongod remembers, although nothing has named them to it for some seconds."""
         limit = {"$subtract": ["$$NOW", int(seconds * 1000)]}
         known = {"from": COLLECTION, "localField": "_id", "foreignField": "_id", "as": "known"}
         pipeline = [
@@ -116,7 +116,7 @@ class LivingSessions:
         return float(reply[name]) * 60
 
     async def _living(self, sessions: Iterable[bytes]) -> set[bytes]:
-        """Those of the sessions of which another shard has the cluster's document."""
+        """The sessions that have a document in the cluster's collection on another shard."""
         catalog = await self._context.catalog()
         table = self._table = await catalog.read(read_routing(NAMESPACE, self._table))
         living: set[bytes] = set()

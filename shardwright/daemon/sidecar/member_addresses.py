@@ -40,7 +40,7 @@ _VOLATILE_FIELDS: Final = frozenset({"topologyVersion", "localTime", "lastWrite"
 
 
 def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict[str, Any]:
-    """``hello`` with the addresses of mongods replaced by those of their daemons.
+    """``hello`` with each mongod's address replaced by its daemon's.
 
     A member whose daemon has not registered yet is left out: clients must never learn the address of a mongod.
 

@@ -105,7 +105,7 @@ class UserCache:
         return kept.user
 
     async def find(self, name: UserName) -> AuthorizedUser | None:
-        """What is known of a user, which is read first if that is outdated; None if there is no such user.
+        """The description of a user, read again first if it is outdated; None if there is no such user.
 
         Raises:
             CommandError: the config servers cannot be read, and nothing is known of the user.

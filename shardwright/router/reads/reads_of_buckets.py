@@ -26,7 +26,7 @@ UNPACK_BUCKET: Final = "$_internalUnpackBucket"
 """Makes the measurements out of the buckets of a time-series collection, as the first stage of reads."""
 
 CONVERT_INDEX_STATS: Final = "$_internalConvertBucketIndexStats"
-"""Shows the indexes of buckets as those of a time-series collection, behind ``$indexStats``."""
+"""Shows the indexes of buckets as indexes of measurements, after ``$indexStats``."""
 
 
 _CHANGED_FIELDS: Final = ("exclude", "computedMetaProjFields")

@@ -49,7 +49,7 @@ class WriteSessions:
 
     @contextmanager
     def borrowed(self) -> Iterator[bytes]:
-        """A block with a session that nobody else uses; yields the raw elements of a retryable write in it.
+        """Borrow a session for a block; yields the raw elements of a retryable write in it.
 
         A block that is left by an exception keeps its session: a shard may still be executing the write, and would have
         the next one in that session wait for it.

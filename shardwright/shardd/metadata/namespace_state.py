@@ -218,7 +218,7 @@ class NamespaceState:
             await earlier.wait_writes_over()
 
     def supersede_earlier_reads(self, *hidden: OwnershipFilter) -> None:
-        """Have reads repeated that are still under way among those that `wait_earlier_operations` last waited for.
+        """Repeat the reads in progress among the operations that `wait_earlier_operations` last waited for.
 
         Args:
             hidden: the ranges that they must not see.

@@ -298,7 +298,7 @@ class OlderCursors:
     async def _owned_ids(
         self, namespace: Namespace, hidden: Collection[OwnershipFilter], ids: list[bytes]
     ) -> set[bytes]:
-        """Those of some ids, each as type and value, that belong to documents outside of the hidden ranges.
+        """Look up which ids, each as type and value, belong to documents outside of the hidden ranges.
 
         mongod compares as the collection does, so that it can use the index; here, the bytes have to be the same.
         """
@@ -353,7 +353,7 @@ class OlderCursors:
         for cursor_id, older in list(self._older.items()):
             is_closed = older.namespace == namespace and cursor_id not in still_open
             if older.kept is not None or older.ended is not None or older.substitute is not None:
-                is_closed = older.last_used < abandoned  # it is no longer mongod that knows whether it is open
+                is_closed = older.last_used < abandoned  # mongod does not know any more whether it is open
             if is_closed:
                 del self._older[cursor_id]
 
@@ -378,7 +378,7 @@ class OlderCursors:
             cursor: the cursor.
             hidden: the ranges.
             commands: the commands of those that have not begun.
-            read: the cursors of which a batch has been read since they were listed.
+            read: the cursors that have returned a batch since they were listed.
             listed: when the listing began, on trio's clock.
         """
         cursor_id = _INT64.pack(cursor.id)

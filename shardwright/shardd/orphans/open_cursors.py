@@ -59,7 +59,7 @@ class Moment:
         self.open: frozenset[int] | None = None
 
     def older(self, listed: Iterable[OpenCursor]) -> list[OpenCursor]:
-        """Those of the cursors that are open at this moment."""
+        """The cursors that were open at this moment."""
         wanted = [each for each in listed if each.is_older]
         if self.open is None:
             self.open = frozenset(each.id for each in wanted)

@@ -149,7 +149,7 @@ class SlowScans(Scans):
         return client.random.uniform(*SLOW_PAUSE_SECONDS)
 
     def batch_size(self, client: StageClient) -> int:
-        """The size of batches of which a scan has a few."""
+        """A batch size that divides a scan into a few batches."""
         return client.random.choice([60, 110])
 
     def check_end(self, client: StageClient) -> None:
