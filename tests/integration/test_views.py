@@ -163,6 +163,19 @@ def test_a_shard_that_fails_to_read_a_view(views: Database[Document], command: d
     assert failed.value.code == ErrorCode.TypeMismatch
 
 
+@pytest.mark.parametrize("kind", ["all", "even", "collated", "nested"])
+@pytest.mark.parametrize("query", [{"$text": {"$search": "a"}}, {"$or": [{"key": 1}, {"$text": {"$search": "a"}}]}])
+def test_a_view_has_no_text_index(views: Database[Document], kind: str, query: dict[str, Any]) -> None:
+    for command in ({"find": "", "filter": query}, {"distinct": "", "key": "key", "query": query}):
+        answers = []
+        for collection in ("sharded", "copy"):
+            name, view = next(iter(command)), f"{kind}_{collection}"
+            reply = answer(views, {**command, name: view})
+            answers.append({**reply, "message": reply["message"].replace(view, "VIEW")})
+        assert answers[0] == answers[1]
+        assert answers[0]["code"] == ErrorCode.IndexNotFound
+
+
 def test_groups_over_a_view_are_merged(views: Database[Document]) -> None:
     grouping: list[Document] = [{"$group": {"_id": "$even", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
     command: Document = {"pipeline": grouping, "cursor": {"batchSize": 1}}

@@ -1,6 +1,8 @@
 """The definition of a view, as reported by a shard that cannot run a read of the view alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from shardwright.router.reads.reads_of_buckets import stages_of_buckets, with_hint_for_buckets
 from shardwright.router.reads.view_aggregate import as_aggregate, with_body
@@ -15,6 +17,7 @@ from shardwright.wire.rawbson import (
     append,
     array_documents,
     array_of_documents,
+    decode_document,
     decode_value,
     element,
     from_elements,
@@ -26,6 +29,7 @@ from shardwright.wire.request import Request
 
 _REPLACED = frozenset({b"aggregate", b"pipeline"})
 _NOT_ON_VIEWS = b"$collStats"
+_QUERY_OF: Final = {"find": b"filter", "distinct": b"query"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class ResolvedView:
             CommandError: an argument of the read is wrong, or has no counterpart in an aggregation.
         """
         aggregate = as_aggregate(request)
+        _check_text(request)
         stages = aggregate.documents(b"pipeline")
         if stages and next(iter(index(stages[0])), b"") == _NOT_ON_VIEWS:
             raise not_on_view(Namespace(request.db, request.collection))
@@ -85,6 +90,29 @@ class ResolvedView:
         return with_body(
             request, append(body, element(b"collation", OBJECT, self.collation)) if self.collation else body
         )
+
+
+def _check_text(request: Request) -> None:
+    """Refuse text searches of reads that a mongod parses before it looks for a view of that name.
+
+    Raises:
+        CommandError: IndexNotFound: a view has no text index.
+    """
+    name = _QUERY_OF.get(request.name)
+    query = None if name is None else request.raw_object(name)
+    if query is not None and b"$text\0" in query and _searches_text(decode_document(query)):
+        raise CommandError(
+            ErrorCode.IndexNotFound,
+            f"text index required for $text query (no such collection '{request.db}.{request.collection}')",
+        )
+
+
+def _searches_text(query: Mapping[str, Any]) -> bool:
+    return "$text" in query or any(
+        isinstance(each, Mapping) and _searches_text(each)
+        for name in ("$and", "$or", "$nor")
+        for each in (query[name] if isinstance(query.get(name), list) else ())
+    )
 
 
 def not_on_view(namespace: Namespace) -> CommandError:
