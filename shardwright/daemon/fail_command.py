@@ -174,8 +174,8 @@ def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:
         return False
     if data.get("namespace", call.namespace) != call.namespace:
         return False
-    app_name = data.get("appName")
-    if is_string(app_name) and app_name not in ("", call.app_name):
+    app_name = data.get("appName", call.app_name)
+    if (app_name if is_string(app_name) else "") != call.app_name:
         return False
     if data.get("threadName", call.thread_name) != call.thread_name:
         return False

@@ -49,9 +49,10 @@ FIND = CommandCall({"find"}, "d.c", "app", "conn7")
         ({"failCommands": ["find"], "errorCode": 11, "namespace": "d.e"}, FIND, False),
         ({"failCommands": ["find"], "errorCode": 11, "appName": "app"}, FIND, True),
         ({"failCommands": ["find"], "errorCode": 11, "appName": "other"}, FIND, False),
-        ({"failCommands": ["find"], "errorCode": 11, "appName": ""}, FIND, True),
-        ({"failCommands": ["find"], "errorCode": 11, "appName": 5}, FIND, True),
-        ({"failCommands": ["find"], "errorCode": 11, "appName": None}, FIND, True),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": ""}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": 5}, FIND, False),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": ""}, CommandCall({"find"}, "d.c", ""), True),
+        ({"failCommands": ["find"], "errorCode": 11, "appName": None}, CommandCall({"find"}, "d.c", ""), True),
     ],
     ids=lambda value: "/".join(sorted(value.names)) if isinstance(value, CommandCall) else str(value),
 )
