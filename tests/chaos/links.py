@@ -15,6 +15,9 @@ from typing import Final
 
 START_SECONDS_MAX: Final = 30.0
 CHUNK_BYTES: Final = 1 << 16
+TURNS_TO_SERVE: Final = 5
+"""After so many turns of the event loop, asyncio has brought the last connection from the listening socket to its
+handler."""
 SLOW_SECONDS: Final = 0.2
 """The delay that a slow link adds to each piece of data."""
 
@@ -152,6 +155,12 @@ class Links:
         self.pairs = sorted(self._links)
 
     async def _close(self) -> None:
+        # A socket stays open if its connection has not come to `serve` when its server is closed or its task cancelled.
+        for server in self._servers:
+            for listening in server.sockets:
+                Path(listening.getsockname()).unlink()
+        for _ in range(TURNS_TO_SERVE):
+            await asyncio.sleep(0)
         for server in self._servers:
             server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,5 +1,6 @@
 """The proxies between daemons, each in front of an echo server."""
 
+import gc
 import socket
 import socketserver
 import threading
@@ -14,6 +15,7 @@ from tests.chaos.links import Fault, Links
 from tests.integration.waiting import eventually
 
 PAIR: Final = ("router.0", "shard0.0.shardd")
+ATTEMPTS_TO_LEAK: Final = 10
 SECONDS_MAX: Final = 10.0
 MOMENT: Final = 0.1
 """How long nothing must arrive for a link to count as silent."""
@@ -25,11 +27,11 @@ class Echo(socketserver.BaseRequestHandler):
             self.request.sendall(data)
 
 
-@pytest.fixture
-def link(tmp_path: Path) -> Iterator[tuple[Links, Path]]:
+@contextmanager
+def linked(tmp_path: Path) -> Iterator[tuple[Links, Path]]:
     """A running set of links, and the socket of the one from `PAIR`."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"127.0.0.1:{server.server_address[1]}"
         directories = {name: tmp_path / name for name in PAIR}
         for directory in directories.values():
@@ -39,6 +41,12 @@ def link(tmp_path: Path) -> Iterator[tuple[Links, Path]]:
             assert links.pairs == [PAIR]
             yield links, directories["router.0"] / f"{address}.sock"
         server.shutdown()
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[tuple[Links, Path]]:
+    with linked(tmp_path) as running:
+        yield running
 
 
 @contextmanager
@@ -87,6 +95,41 @@ def test_a_slow_link_delivers_all_the_same(link: tuple[Links, Path]) -> None:
     with connected(link[1]) as client, link[0].harmed(*PAIR, Fault.SLOW):
         client.sendall(b"one")
         assert client.recv(100) == b"one"
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_no_socket_stays_open_when_links_end_while_connections_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unclosed: list[str] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda fault: unclosed.append(str(fault.exc_value)))
+    clients: list[socket.socket] = []
+    arriving = threading.Event()
+
+    def connect_until_refused(path: Path) -> None:
+        while True:
+            client = socket.socket(socket.AF_UNIX)
+            clients.append(client)
+            try:
+                client.connect(str(path))
+            except OSError:
+                return
+            arriving.set()
+
+    for attempt in range(ATTEMPTS_TO_LEAK):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        arriving.clear()
+        with linked(directory) as (_, path):
+            thread = threading.Thread(target=connect_until_refused, args=(path,))
+            thread.start()
+            assert arriving.wait(SECONDS_MAX)
+        thread.join(SECONDS_MAX)
+        assert not thread.is_alive()
+    for client in clients:
+        client.close()
+    gc.collect()
+    assert not unclosed
 
 
 def is_ended(client: socket.socket) -> bool:
