@@ -101,6 +101,7 @@ class Links:
         self.pairs: list[tuple[str, str]] = []
         self._links: dict[tuple[str, str], Link] = {}
         self._servers: list[asyncio.Server] = []
+        self._paths: list[Path] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="links")
 
@@ -151,14 +152,14 @@ class Links:
                     link = self._links[source, target] = Link((host, int(port)))
                     path = directory / f"{address}.sock"
                     path.unlink(missing_ok=True)
+                    self._paths.append(path)
                     self._servers.append(await asyncio.start_unix_server(link.serve, path))
         self.pairs = sorted(self._links)
 
     async def _close(self) -> None:
         # A socket stays open if its connection has not come to `serve` when its server is closed or its task cancelled.
-        for server in self._servers:
-            for listening in server.sockets:
-                Path(listening.getsockname()).unlink()
+        for path in self._paths:
+            path.unlink()
         for _ in range(TURNS_TO_SERVE):
             await asyncio.sleep(0)
         for server in self._servers:
