@@ -14,6 +14,7 @@ _COMMANDS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("admin", {"hello": 1}),
     ("admin", {"isMaster": 1}),
     ("admin", {"serverStatus": 1}),
+    ("admin", {"serverStatus": 1, "repl": 1}),
     ("admin", {"replSetGetStatus": 1}),
     ("admin", {"replSetGetStatus": 1, "initialSync": 1}),
     ("admin", {"replSetGetConfig": 1}),

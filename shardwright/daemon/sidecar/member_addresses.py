@@ -173,11 +173,12 @@ def _with_part(document: bytes, name: bytes, rewriting: Rewriting, shown: ShownM
 
 
 def _server_status(reply: bytes, shown: ShownMembers) -> bytes:
-    return _with_part(_with_text(reply, b"host", shown.own), b"repl", _hello, shown)
+    return _with_part(_with_text(reply, b"host", shown.own), b"repl", _replication, shown)
 
 
-def _hello(section: bytes, shown: ShownMembers) -> bytes:
-    return encode_document(rewrite_hello(decode_document(section), shown.daemons))
+def _replication(section: bytes, shown: ShownMembers) -> bytes:
+    """A hello; if a client asks for details (``repl: 1``), also a list of all members."""
+    return encode_document(_renamed(rewrite_hello(decode_document(section), shown.daemons), shown.daemons))
 
 
 def _members(document: bytes, shown: ShownMembers) -> bytes:

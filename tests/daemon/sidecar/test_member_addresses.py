@@ -82,8 +82,11 @@ def test_the_status_of_a_set_names_daemons_at_any_depth() -> None:
 
 
 def test_a_server_names_itself_as_its_daemon() -> None:
-    status = {"host": "vm:1", "repl": {"me": "m0:1", "hosts": ["m0:1", "m2:1"]}, "ok": 1.0}
-    shown = {"host": "[::1]:27018", "repl": {"me": "[::1]:27018", "hosts": ["[::1]:27018"]}, "ok": 1.0}
+    progress, shown_progress = [{"host": "m1:1"}, {"host": "m2:1"}], [{"host": "d1:1"}, {"host": "m2:1"}]
+    repl = {"me": "m0:1", "hosts": ["m0:1", "m2:1"], "replicationProgress": progress}
+    shown_repl = {"me": "[::1]:27018", "hosts": ["[::1]:27018"], "replicationProgress": shown_progress}
+    status = {"host": "vm:1", "repl": repl, "ok": 1.0}
+    shown = {"host": "[::1]:27018", "repl": shown_repl, "ok": 1.0}
     assert seen({"serverStatus": 1}, status) == shown
     assert seen({"getDiagnosticData": 1}, {"data": {"serverStatus": status}}) == {"data": {"serverStatus": shown}}
     explanation = {"serverInfo": {"host": "vm", "port": 1, "version": "6.0.5"}}
