@@ -184,7 +184,7 @@ def test_read_preferences(router: Client, plain: Client, name: str) -> None:
 
 
 VIEW_READS: Final[list[Command]] = [
-    *({"find": "v", name: 1} for name in ("x", "$x", "pipeline", "cursor", "from", "ntoreturn", "options", "let")),
+    *({"find": "v", name: 1} for name in ("x", "$x", "pipeline", "cursor", "from", "options", "let")),
     *({"find": "v", name: 1} for name in ("awaitData", "tailable", "returnKey", "readOnce", "noCursorTimeout")),
     *({"find": "v", name: True} for name in ("awaitData", "tailable", "explain", "allowSpeculativeMajorityRead")),
     {"find": "v", "awaitData": False},

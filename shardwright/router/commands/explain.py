@@ -16,6 +16,7 @@ from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.explain_reply import explain_reply, explains_aggregation, passed_through
 from shardwright.router.reads.explained import ExplainedCommand
+from shardwright.router.reads.find_arguments import refuse_ntoreturn
 from shardwright.router.reads.map_reduce import MapReduce, internal_error
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView, not_on_view
@@ -35,6 +36,8 @@ async def explain(operation: Operation) -> Reply:
     """Explains how another command would be executed."""
     explained = ExplainedCommand.parse(operation.request, COMMANDS.__contains__)
     check_update_stages(explained.request)
+    if explained.name == "find":
+        refuse_ntoreturn(explained.request)
     if explained.name == "mapReduce":
         return await _explain_map_reduce(operation, explained)
     return await explain_command(operation, explained)

@@ -7,7 +7,7 @@ from shardwright.router.operations.aggregation_plan import AggregationPlan, plan
 from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.explained_shards import about_server, explained_by
 from shardwright.router.operations.foreign_collections import NO_FOREIGN_COLLECTIONS, foreign_collections
-from shardwright.router.operations.merge_writes import check_merge, sharded_target
+from shardwright.router.operations.merge_writes import merge_target
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.commands import NEEDS_MERGE
 from shardwright.router.pipelines.explained_split import explained_split
@@ -45,7 +45,8 @@ async def explain_aggregate(
     check_stages(pipeline)
     pipeline = moved_forward(pipeline)
     by_router: tuple[Stage, ...] = ()
-    if await sharded_target(operation, pipeline) is not None:
+    target = await merge_target(operation, pipeline)
+    if target is not None and target.is_sharded:
         pipeline, by_router = Pipeline(pipeline.stages[:-1]), pipeline.stages[-1:]
     try:
         return await _explain(operation, routing, explained, shards, pipeline, by_router)
@@ -100,5 +101,5 @@ async def _check(whole: Operation) -> None:
     Raises:
         CommandError: what mongod finds.
     """
-    target = await sharded_target(whole, Pipeline.parse(whole.request))
-    await (check_pipeline(whole) if target is None else check_merge(whole, target))
+    target = await merge_target(whole, Pipeline.parse(whole.request))
+    await check_pipeline(whole, None if target is None else min(target.shards))

@@ -17,6 +17,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.find_arguments import (
     FindArguments,
     allows_partial_results,
+    check_for_mongos,
     collation_of,
     filter_of,
     is_immortal,
@@ -36,6 +37,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 async def find(operation: Operation) -> Reply:
     """Returns documents that match a filter, from one shard or merged from several."""
     namespace = operation.namespace
+    check_for_mongos(operation.request)
     filter_document = filter_of(operation.request)
     collation = collation_of(operation.request)
 

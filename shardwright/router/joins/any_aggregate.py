@@ -7,7 +7,7 @@ from shardwright.router.joins.written_results import TargetShardedError
 from shardwright.router.operations.aggregation import run_aggregate
 from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.collectionless import run_without_collection
-from shardwright.router.operations.merge_writes import merge_into, sharded_target
+from shardwright.router.operations.merge_writes import merge_into, merge_target
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX
 from shardwright.router.reads.pipeline import Pipeline
@@ -86,8 +86,8 @@ async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededEr
     pipeline = Pipeline.parse(operation.request)
     run_part = partial(aggregate_anywhere, is_checked=True)
     for _ in range(ATTEMPTS_MAX):
-        target = await sharded_target(operation, pipeline)
-        if target is not None:
+        target = await merge_target(operation, pipeline)
+        if target is not None and target.is_sharded:
             return await merge_into(operation, pipeline, target, cursor_namespace, run_part)
         if not is_checked:
             await check_pipeline(operation)

@@ -7,11 +7,12 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
+from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.common_body import common_body
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
-from shardwright.router.operations.merge_writes import merge_into, sharded_target
+from shardwright.router.operations.merge_writes import merge_into, merge_target
 from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
@@ -64,9 +65,11 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         present = with_present_span(request, pipeline, routing)
         if present is not None:
             return await _run_part(operation, present, cursor_namespace)
-        target = await sharded_target(operation, pipeline)
-        if target is not None:
+        target = await merge_target(operation, pipeline)
+        if target is not None and target.is_sharded:
             return await merge_into(operation, pipeline, target, cursor_namespace, run_aggregate)
+        if target is not None and _names_fields(pipeline.stages[-1]):
+            await check_pipeline(operation, target.primary)
         snapshot = snapshot_of(operation, routing.table)
         time = snapshot.reading
         shards = shards_for_pipeline(routing, ordered, collation, snapshot.targeting)
@@ -266,6 +269,12 @@ async def _count(
     documents = [] if counted is None else [bson.encode(counted)]
     operation.operation_time = latest_operation_time(replies)
     return operation.raw_reply(*cursor_element(FIRST_BATCH, documents, 0, namespace, at_cluster_time=time))
+
+
+def _names_fields(merge: Stage) -> bool:
+    """Whether a ``$merge`` names the fields by which documents match; a mongos makes sure that an index covers them."""
+    specification = merge.specification
+    return isinstance(specification, Mapping) and "on" in specification
 
 
 def _raw(stages: Sequence[Stage]) -> tuple[bytes, ...]:

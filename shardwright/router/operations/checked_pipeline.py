@@ -22,6 +22,10 @@ from shardwright.wire.read_preference import ReadPreference
 EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
 """What mongod puts before errors of a pipeline that it has found to be right."""
 
+_NO_UNIQUE_INDEX: Final = 51190
+_NO_UNIQUE_INDEX_HERE: Final = 51183
+"""MongoDB's numbers for ``on`` without a unique index: a mongos's, and a mongod's."""
+
 _ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 _MISSING: Final = element(b"aggregate", STRING, string_value("tmp.explained"))
 _CHECKED: Final = (b"pipeline", b"collation", b"let", b"allowDiskUse", b"bypassDocumentValidation")
@@ -37,7 +41,8 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
         target: a shard that has the collection that the last stage writes, None if there is none.
 
     Raises:
-        CommandError: what mongod finds, also with regard to the Stable API; no mongod could be asked.
+        CommandError: what mongod finds, also with regard to the Stable API; 51190, there is no unique index on the
+            fields of a ``$merge``; no mongod could be asked.
     """
     shard, source = await _where(operation, target)
     request = operation.request
@@ -45,7 +50,12 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
     given = [body[fields[name][1] : fields[name][3]] for name in _CHECKED if name in fields]
     inner = from_elements(b"".join((source, *given, encode_elements({"cursor": {}}))))
     reply = await parsed_by(operation, shard, inner)
-    reply.raise_for_error()
+    try:
+        reply.raise_for_error()
+    except CommandError as error:
+        if error.code != _NO_UNIQUE_INDEX_HERE:
+            raise
+        raise CommandError(_NO_UNIQUE_INDEX, error.message) from error
 
 
 async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardReply:

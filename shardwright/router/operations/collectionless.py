@@ -3,6 +3,7 @@
 from typing import Final
 
 from shardwright.router.operations.aggregation import run_on_all_shards, run_on_one_shard
+from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
 from shardwright.router.operations.operation import Operation
@@ -12,6 +13,7 @@ from shardwright.router.operations.sharded_data_distribution import (
     aggregate_sharded_data_distribution,
 )
 from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.collectionless import check_collectionless
 from shardwright.router.reads.pipeline import Pipeline
@@ -22,6 +24,8 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _DOCUMENTS: Final = "$documents"
+_SOURCES: Final = frozenset({*COLLECTIONLESS, CURRENT_OP, SHARDED_DATA_DISTRIBUTION, "$changeStream", "$listCatalog"})
+"""What can begin such a pipeline. A mongod refuses others before it looks for the collections that they name."""
 
 
 async def run_without_collection(operation: Operation) -> Reply:
@@ -46,6 +50,14 @@ async def run_without_collection(operation: Operation) -> Reply:
         return await run_on_all_shards(operation, pipeline, namespace)
     if not shards:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+    if pipeline.first not in _SOURCES:
+        await check_pipeline(operation)
+    writing = next((name for name in pipeline.names if name in WRITING), None)
+    if pipeline.first == LIST_LOCAL_SESSIONS and writing is not None:
+        raise CommandError(
+            ErrorCode.IllegalOperation,
+            f"{LIST_LOCAL_SESSIONS} must run on mongoS, but cannot :: caused by :: {writing} must run on a shard",
+        )
     if pipeline.first == LIST_LOCAL_SESSIONS:
         return await aggregate_local_sessions(operation, pipeline, shards[0])
     if pipeline.first == SHARDED_DATA_DISTRIBUTION:

@@ -33,10 +33,6 @@ from shardwright.wire.request import Request
 from shardwright.wire.sections import encode_sequence
 from shardwright.wire.stages import with_stages
 
-NO_UNIQUE_INDEX: Final = 51190
-_NO_UNIQUE_INDEX_HERE: Final = 51183
-"""MongoDB's numbers for ``on`` without a unique index: in a sharded collection, and in a mongod's own."""
-
 _NO_MATCH: Final = 13113
 _CONTEXTS: Final[Mapping[int, str]] = {
     ErrorCode.ImmutableField: (
@@ -60,8 +56,9 @@ Write = Callable[[Sequence[bytes]], Awaitable[None]]
 """Writes a batch of results."""
 
 
-async def sharded_target(operation: Operation, pipeline: Pipeline) -> CollectionRouting | None:
-    """The routing of the collection that a ``$merge`` at the end of a pipeline writes, if that is sharded.
+async def merge_target(operation: Operation, pipeline: Pipeline) -> CollectionRouting | None:
+    """The routing of the collection that a ``$merge`` at the end of a pipeline writes; None if there is no such stage,
+    or no such database.
 
     Raises:
         CommandError: the config servers did not answer.
@@ -69,7 +66,7 @@ async def sharded_target(operation: Operation, pipeline: Pipeline) -> Collection
     if not pipeline.stages or pipeline.stages[-1].name != "$merge":
         return None
     [located] = await locate(operation, pipeline.stages[-1:])
-    return next((routing for routing in located.routings if routing.is_sharded), None)
+    return located.routings[0] if located.routings else None
 
 
 async def merge_into(
@@ -91,31 +88,13 @@ async def merge_into(
     """
     assert target.table is not None
     stage = pipeline.stages[-1]
-    await check_merge(operation, target)
+    await check_pipeline(operation, min(target.shards))
     shard_key = [field.name.decode() for field in target.table.collection.key_pattern.fields]
     merge = MergeStage.of(stage, operation.request.db, shard_key)
     reading = _reading(operation, pipeline, merge)
     await _read(reading, run, f"{cursor_namespace}.$merge", partial(_write, operation, merge))
     operation.targeted = reading.targeted
     return empty_cursor(cursor_namespace)
-
-
-async def check_merge(operation: Operation, target: CollectionRouting) -> None:
-    """Have a shard check the pipeline and that there is a unique index for the ``$merge``.
-
-    Args:
-        operation: the aggregation.
-        target: the routing of the sharded collection that its last stage writes.
-
-    Raises:
-        CommandError: the pipeline is wrong; 51190, there is no unique index on the fields.
-    """
-    try:
-        await check_pipeline(operation, min(target.shards))
-    except CommandError as error:
-        if error.code != _NO_UNIQUE_INDEX_HERE:
-            raise
-        raise CommandError(NO_UNIQUE_INDEX, error.message) from error
 
 
 def _reading(operation: Operation, pipeline: Pipeline, merge: MergeStage) -> Operation:

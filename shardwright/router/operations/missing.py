@@ -4,7 +4,9 @@ from collections.abc import Awaitable
 from typing import Final
 
 from shardwright.router.operations.operation import Operation
+from shardwright.router.pipelines.stages import is_known
 from shardwright.router.reads.explained import VERBOSITIES, wrapped
+from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
@@ -16,6 +18,7 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_elements, without
 from shardwright.wire.read_preference import ReadPreference
 
+_UNKNOWN_STAGE: Final = 40324
 _ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 
 
@@ -36,11 +39,26 @@ def check_is_missing(operation: Operation, error: CommandError) -> None:
     """Return if a read failed because the database of its collection does not exist.
 
     Raises:
-        CommandError: as `unless_missing`.
+        CommandError: as `unless_missing`; 40324, a pipeline has an unknown stage; NamespaceNotFound, it has ``$out``.
     """
     if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
         raise error
     Namespace(operation.request.db, operation.request.collection).check_readable()
+    if operation.request.name == "aggregate":
+        _check_stages(Pipeline.parse(operation.request), error)
+
+
+def _check_stages(pipeline: Pipeline, error: CommandError) -> None:
+    """Refuse what a mongos refuses before it looks for the database: of the stages, it has read the names.
+
+    Raises:
+        CommandError: 40324, one is unknown; the given error, since ``$out`` needs the database.
+    """
+    for name in pipeline.names:
+        if not is_known(name):
+            raise CommandError(_UNKNOWN_STAGE, f"Unrecognized pipeline stage name: '{name}'")
+    if "$out" in pipeline.names:
+        raise error
 
 
 async def check_query(operation: Operation) -> None:

@@ -24,7 +24,9 @@ PLACES: Final = {
     **dict.fromkeys(("$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"), Place.MAPS),
     "$match": Place.FILTERS,
     **dict.fromkeys(("$redact", "$unwind", INHIBIT_OPTIMIZATION, UNPACK_BUCKET, CONVERT_INDEX_STATS), Place.EACH_SHARD),
-    **dict.fromkeys(("$collStats", "$currentOp", "$indexStats", "$planCacheStats"), Place.DESCRIBES_SHARD),
+    **dict.fromkeys(
+        ("$collStats", "$currentOp", "$indexStats", "$listCatalog", "$planCacheStats"), Place.DESCRIBES_SHARD
+    ),
     **dict.fromkeys(
         ("$bucket", "$count", "$geoNear", "$group", "$limit", "$sample", "$skip", "$sort", "$sortByCount"),
         Place.DIVIDED,
@@ -42,9 +44,23 @@ PLACES: Final = {
 COLLECTIONLESS: Final = frozenset({"$documents", "$listCachedAndActiveUsers", "$listLocalSessions"})
 """Sources that mongod refuses on a collection, if they are the first stage of the whole pipeline."""
 
+_OTHERS: Final = frozenset(
+    {
+        *("$changeStream", "$listSessions", "$search", "$searchMeta", "$shardedDataDistribution"),
+        *("$_addReshardingResumeId", "$_unpackBucket", "$mergeCursors", "$operationMetrics", "$queue"),
+        "$setVariableFromSubPipeline",
+    }
+)
+"""Stages that are run in ways of their own, and those of servers."""
+
 WRITING: Final = frozenset({"$merge", "$out"})
 
 
 def place_of(stage: str) -> Place:
     """Where a stage runs, given its name."""
     return PLACES.get(stage, Place.MERGER)
+
+
+def is_known(stage: str) -> bool:
+    """Whether MongoDB 6.0 has a stage of this name, for clients or for servers."""
+    return stage in PLACES or stage in COLLECTIONLESS or stage in _OTHERS or stage.startswith("$_internal")

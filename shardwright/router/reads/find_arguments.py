@@ -45,6 +45,8 @@ _KNOWN_SORTS_MAX: Final = 1_024
 _KNOWN_BYTES_MAX: Final = 256
 """How many sorts are remembered, and up to which length."""
 
+_OF_MONGOD: Final = frozenset({b"ntoreturn", b"$_requestResumeToken"})
+
 # Fields that the router removes from the command for several shards; some are added again with other values.
 _REWRITTEN: Final = frozenset({b"skip", b"limit", b"singleBatch", b"projection"})
 
@@ -81,17 +83,10 @@ class FindArguments:
         """Check the arguments as MongoDB does.
 
         Raises:
-            CommandError: TypeMismatch, 51024 for a negative number, BadValue for a projection on ``$sortKey`` or a
-                resume token, Overflow when limit and skip have no int64 sum.
+            CommandError: TypeMismatch, 51024 for a negative number, Overflow when limit and skip have no int64 sum.
         """
         given = Arguments.of(request, FIND_STRUCT)
         projection = given.maybe_raw(b"projection")
-        if projection is not None and SORT_KEY in index(projection):
-            raise CommandError(
-                ErrorCode.BadValue, f"Projection contains illegal field '$sortKey': {document_text(projection)}"
-            )
-        if b"$_requestResumeToken" in request.fields or b"$_resumeAfter" in request.fields:
-            raise CommandError(ErrorCode.BadValue, "Queries on mongoS may not request or provide a resume token")
         order, field_order = _orders(request)
         if field_order is not None and not _has_its_fields(field_order, given, projection):
             field_order = None
@@ -182,6 +177,34 @@ def is_immortal(request: Request) -> bool:
         CommandError: TypeMismatch.
     """
     return Arguments.of(request).boolean(b"noCursorTimeout", strictness=Strictness.OPTIONAL_BOOL)
+
+
+def check_for_mongos(request: Request) -> None:
+    """Refuse what a mongod accepts and a mongos does not.
+
+    Raises:
+        CommandError: BadValue for a resume token, or a projection on ``$sortKey``; see also `refuse_ntoreturn`.
+    """
+    fields = request.fields
+    if not _OF_MONGOD.isdisjoint(fields):
+        refuse_ntoreturn(request)
+        if Arguments.of(request, FIND_STRUCT).boolean(b"$_requestResumeToken", strictness=Strictness.OPTIONAL_BOOL):
+            raise CommandError(ErrorCode.BadValue, "Queries on mongoS may not request or provide a resume token")
+    projection = request.raw_object(b"projection") if b"projection" in fields else None
+    if projection is not None and SORT_KEY in projection and SORT_KEY in index(projection):
+        raise CommandError(
+            ErrorCode.BadValue, f"Projection contains illegal field '$sortKey': {document_text(projection)}"
+        )
+
+
+def refuse_ntoreturn(request: Request) -> None:
+    """Refuse the argument of finds before MongoDB 3.2, also in an ``explain``.
+
+    Raises:
+        CommandError: 5746101, it is there.
+    """
+    if b"ntoreturn" in request.fields:
+        raise CommandError(5746101, "Cannot specify ntoreturn in a find command against mongos")
 
 
 def filter_of(request: Request) -> bytes:

@@ -58,7 +58,7 @@ _FIND_ONLY: Final = frozenset(
     {
         *_NO_AGGREGATION,
         *(b"find", b"filter", b"sort", b"projection", b"skip", b"limit", b"batchSize", b"singleBatch"),
-        *(b"awaitData", b"oplogReplay", b"options"),
+        *(b"awaitData", b"oplogReplay", b"options", b"$_requestResumeToken", b"$_resumeAfter"),
     }
 )
 _LIMIT_NOT_POSITIVE: Final = 15958

@@ -42,7 +42,6 @@ _OF_ALL_COMMANDS: Final = GENERIC_ARGUMENTS | {
     *(b"$readPreference", b"$replData", b"$topologyTime", b"clientOperationKey", b"stmtId", b"maxTimeMSOpOnly"),
 }
 _BOOLEANS: Final = (b"returnKey", b"showRecordId", b"tailable", b"noCursorTimeout", b"awaitData", b"readOnce")
-_NTORETURN: Final = 5746102
 
 
 def check_fields(request: Request) -> None:
@@ -61,14 +60,12 @@ def check_find(request: Request) -> None:
     """Check what the aggregation would not be refused for, or for something else.
 
     Raises:
-        CommandError: TypeMismatch, 5746102, FailedToParse, BadValue.
+        CommandError: TypeMismatch, FailedToParse, BadValue.
     """
     given = Arguments.of(request, FIND_STRUCT)
     booleans = {name: given.boolean(name, strictness=Strictness.OPTIONAL_BOOL) for name in _BOOLEANS}
     for name in (b"options", b"let"):
         given.maybe_raw(name)
-    if b"ntoreturn" in request.fields:
-        raise CommandError(_NTORETURN, "the ntoreturn find command parameter is not supported when FCV >= 5.1")
     if booleans[b"awaitData"] and not booleans[b"tailable"]:
         raise CommandError(ErrorCode.FailedToParse, "Cannot set 'awaitData' without also setting 'tailable'")
     hint = request.fields.get(b"hint")

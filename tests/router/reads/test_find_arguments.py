@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.reads.find_arguments import FindArguments, filter_of, is_immortal, is_near
+from shardwright.router.reads.find_arguments import FindArguments, check_for_mongos, filter_of, is_immortal, is_near
 from shardwright.router.reads.sort_order import NEAREST_FIRST, SortOrder
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
@@ -71,14 +71,34 @@ def test_what_several_shards_are_sent(sent: dict[str, Any], forwarded: dict[str,
             15,
             "sum of limit and skip cannot be represented as a 64-bit integer, limit: 9223372036854775807, skip: 1",
         ),
-        ({"projection": {"$sortKey": 1}}, 2, "Projection contains illegal field '$sortKey': { $sortKey: 1 }"),
-        ({"$_requestResumeToken": True}, 2, "Queries on mongoS may not request or provide a resume token"),
     ],
 )
 def test_a_wrong_argument_is_refused_in_mongodbs_words(arguments: dict[str, Any], code: int, message: str) -> None:
     with pytest.raises(CommandError) as refused:
         FindArguments.parse(request({"find": "c", **arguments}))
     assert (refused.value.code, refused.value.message) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ({"projection": {"$sortKey": 1}}, 2, "Projection contains illegal field '$sortKey': { $sortKey: 1 }"),
+        ({"$_requestResumeToken": True}, 2, "Queries on mongoS may not request or provide a resume token"),
+        ({"$_requestResumeToken": 1}, 14, "Field '$_requestResumeToken' should be a boolean value, but found: int"),
+        ({"ntoreturn": 3}, 5746101, "Cannot specify ntoreturn in a find command against mongos"),
+    ],
+)
+def test_what_only_a_mongod_accepts_is_refused(arguments: dict[str, Any], code: int, message: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        check_for_mongos(request({"find": "c", **arguments}))
+    assert (refused.value.code, refused.value.message) == (code, message)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"$_requestResumeToken": False}, {"$_resumeAfter": {}}, {"projection": {"a": "$sortKey"}}]
+)
+def test_what_both_accept_is_passed_on(arguments: dict[str, Any]) -> None:
+    check_for_mongos(request({"find": "c", **arguments}))
 
 
 def test_a_filter_that_is_no_document_is_refused() -> None:

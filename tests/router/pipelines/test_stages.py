@@ -1,0 +1,20 @@
+"""The stages of MongoDB."""
+
+import pytest
+
+from shardwright.router.access.stage_tables import FOR_CLUSTER_ALONE, SOURCES, WITHOUT_NAMES
+from shardwright.router.pipelines.stages import is_known
+
+
+def test_access_control_and_routing_know_the_same_stages() -> None:
+    assert [each for each in SOURCES | WITHOUT_NAMES | FOR_CLUSTER_ALONE if not is_known(each)] == []
+
+
+@pytest.mark.parametrize("stage", ["$lookup", "$merge", "$facet", "$_internalInhibitOptimization"])
+def test_a_stage_of_mongodb_is_known(stage: str) -> None:
+    assert is_known(stage)
+
+
+@pytest.mark.parametrize("stage", ["$unknown", "match", "", "$exchange", "$backupCursor"])
+def test_what_is_no_stage_is_not_known(stage: str) -> None:
+    assert not is_known(stage)
