@@ -61,6 +61,7 @@ def test_arguments_name_set_socket_and_test_commands() -> None:
     text = " ".join(arguments)
     assert text.startswith("/bin/mongod --replSet shard0 --bind_ip 127.0.0.1 --port 20001 --unixSocketPrefix /run/s ")
     assert "--setParameter enableTestCommands=1" in text
+    assert "--setParameter oplogNetworkTimeoutBufferSeconds=1" in text
     assert "diagnosticDataCollectionEnabled" not in text
     assert sockets / plan.socket_name == Path("/run/s/mongodb-20001.sock")
 
