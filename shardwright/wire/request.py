@@ -19,7 +19,7 @@ from shardwright.wire.rawbson import (
     STRING,
     InvalidBSONError,
     Span,
-    decode_document,
+    decode_exactly,
     decode_value,
     depth_exceeds,
     index,
@@ -116,7 +116,7 @@ class Request:
         if self._document is None:
             if depth_exceeds(self.body, NESTING_LEVELS_MAX):
                 raise CommandError(ErrorCode.Overflow, "BSONObj exceeds maximum nested object depth")
-            self._document = decode_document(self.body)
+            self._document = decode_exactly(self.body)
         return self._document
 
     def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything

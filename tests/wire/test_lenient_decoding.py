@@ -19,14 +19,18 @@ from shardwright.wire.rawbson import (
     CODE,
     CODE_WITH_SCOPE,
     EMPTY_DOCUMENT,
+    INT32,
     OBJECT,
     STRING,
     SYMBOL,
+    UNDEFINED,
     InvalidBSONError,
     VerbatimDocument,
     decode_document,
+    decode_exactly,
     decode_value,
     element,
+    encode_document,
     from_elements,
     index,
 )
@@ -47,6 +51,24 @@ def test_document_is_decoded_as_far_as_possible(kind: int, value: bytes) -> None
     text = "a\N{REPLACEMENT CHARACTER}b"
     expected = {BINARY: Binary(value[5:], 2), CODE: Code(text)}
     assert decoded["odd"] == expected.get(kind, text)
+
+
+def test_what_is_kept_exactly_is_as_small_as_possible() -> None:
+    number = pack("<i", 1)
+    twice = from_elements(element(b"a", INT32, number) + element(b"a", INT32, pack("<i", 2)))
+    once = from_elements(element(b"b", OBJECT, twice) + element(b"c", INT32, number))
+    array = from_elements(element(b"0", OBJECT, once) + element(b"1", OBJECT, twice))
+    outer = from_elements(element(b"l", ARRAY, array) + element(b"u", UNDEFINED, b""))
+    decoded = decode_exactly(outer)
+    inner, last = decoded["l"]
+    assert not isinstance(inner, VerbatimDocument)
+    assert inner["b"] == last == VerbatimDocument(twice)
+    assert inner["b"] != {"a": 2}
+    assert inner["b"] != VerbatimDocument(from_elements(element(b"a", INT32, pack("<i", 2))))
+    kept = {"l": decoded["l"]}
+    assert encode_document(kept) == from_elements(element(b"l", ARRAY, array))
+    whole = decode_exactly(from_elements(element(b"o", OBJECT, outer)))
+    assert encode_document(whole) == from_elements(element(b"o", OBJECT, outer))
 
 
 @pytest.mark.parametrize(("kind", "value"), ODD)

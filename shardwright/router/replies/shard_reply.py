@@ -24,7 +24,7 @@ from shardwright.wire.rawbson import (
     InvalidBSONError,
     Span,
     append,
-    decode_document,
+    decode_exactly,
     decode_value,
     index,
     without,
@@ -197,7 +197,7 @@ class ShardReply:
     @property
     def document(self) -> dict[str, Any]:
         """The whole reply, decoded."""
-        return decode_document(self.body)
+        return decode_exactly(self.body)
 
     def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
         """The decoded value of one top-level field."""

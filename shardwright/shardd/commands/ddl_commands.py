@@ -30,7 +30,6 @@ from shardwright.shardd.ddl.time_series import (
     granularity_of,
     sharded_time_series,
 )
-from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
@@ -135,8 +134,7 @@ async def reshard_collection(shard: ShardComponents, request: Request) -> dict[s
 @command("_shardsvrCollMod", is_ddl=True)
 async def modify_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change a collection's options on all shards that have it."""
-    change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
-    fields = with_verbatim(change, b"pipeline", request.body)
+    fields = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
     namespace = own_collection(request)
 
     async def meant() -> _Meant:

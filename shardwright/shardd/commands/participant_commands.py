@@ -9,7 +9,6 @@ from shardwright.shardd.ddl.database_sections import database_closed
 from shardwright.shardd.ddl.dropping import drop_database_here, drop_here
 from shardwright.shardd.ddl.participant_sessions import execute_once
 from shardwright.shardd.ddl.rename_participants import LocalRename
-from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.critical_sections import closed
@@ -19,7 +18,7 @@ from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import raw_document
+from shardwright.wire.rawbson import decode_exactly, raw_document
 from shardwright.wire.request import Request
 
 
@@ -31,9 +30,9 @@ async def create_collection_participant(shard: ShardComponents, request: Request
         CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the command comes late.
     """
     namespace = own_collection(request)
-    Arguments.of(request).raw(b"options")
+    given = decode_exactly(Arguments.of(request).raw(b"options"))
     uuid = Arguments.of(request).uuid(b"collectionUUID")
-    options = {name: value for name, value in request.get(b"options").items() if name != "uuid"}
+    options = {name: value for name, value in given.items() if name != "uuid"}
     id_index = raw_document(Arguments.of(request).raw(b"idIndex")) if b"idIndex" in request.fields else None
     indexes = [raw_document(each) for each in request.documents(b"indexes")] if b"indexes" in request.fields else []
 
@@ -102,7 +101,7 @@ async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict
         CommandError: TransactionTooOld, the command comes late; or an error of mongod.
     """
     namespace, arguments = own_collection(request), Arguments.of(request)
-    fields = with_verbatim(request.get(b"collModRequest"), b"pipeline", arguments.raw(b"collModRequest"))
+    fields = decode_exactly(arguments.raw(b"collModRequest"))
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:

@@ -65,6 +65,7 @@ from shardwright.wire.rawbson.values import (
     VALUE_CODEC,
     VerbatimDocument,
     decode_document,
+    decode_exactly,
     decode_value,
     is_string,
 )
@@ -105,6 +106,7 @@ __all__ = [
     "array_of_documents",
     "deciding_bytes",
     "decode_document",
+    "decode_exactly",
     "decode_value",
     "decode_whole",
     "depth_exceeds",

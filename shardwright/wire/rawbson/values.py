@@ -6,11 +6,11 @@ from typing import Any, Final, TypeGuard
 import bson
 from bson.binary import Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.errors import InvalidBSON
+from bson.errors import BSONError, InvalidBSON
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
-from shardwright.wire.rawbson.building import wrap_value
+from shardwright.wire.rawbson.building import encode_document, wrap_value
 from shardwright.wire.rawbson.spans import spans
 from shardwright.wire.rawbson.types import (
     ARRAY,
@@ -39,7 +39,7 @@ _LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="r
 
 
 class VerbatimDocument(dict[str, Any]):
-    """A nested document with values that Python cannot represent exactly; it is encoded as the same bytes again.
+    """A nested document that a dict cannot represent exactly; it is encoded as the same bytes again.
 
     Attributes:
         raw: the bytes, which pymongo's encoder copies instead of encoding the values, as for a `RawBSONDocument`.
@@ -56,6 +56,14 @@ class VerbatimDocument(dict[str, Any]):
         super().__init__(_decode_leniently(raw))
         self.raw = raw
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VerbatimDocument) and self.raw == other.raw
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # as for a dict
+
 
 def decode_document(document: bytes) -> dict[str, Any]:
     """Decode a document with pymongo and `VALUE_CODEC`, even if pymongo refuses it and a mongod would accept it.
@@ -71,6 +79,21 @@ def decode_document(document: bytes) -> dict[str, Any]:
         return bson.decode(document, codec_options=VALUE_CODEC)
     except InvalidBSON:
         return _decode_leniently(document)
+
+
+def decode_exactly(document: bytes) -> dict[str, Any]:
+    """As `decode_document`, but encoding any value of the result gives the same bytes again.
+
+    Nested documents that a dict cannot represent, such as those with two fields of one name, become
+    `VerbatimDocument`. This costs an encoding of the document, so it is for what is stored or passed on.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    decoded = decode_document(document)
+    if _represents(decoded, document):
+        return decoded
+    return {name.decode(errors="replace"): _decode_value_exactly(document, span) for name, span in spans(document)}
 
 
 def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
@@ -105,6 +128,24 @@ def is_string(value: object) -> TypeGuard[str]:
     ``isinstance(value, str)`` is also true of JavaScript, which MongoDB takes for no string, and which has no hash.
     """
     return type(value) is str
+
+
+def _decode_value_exactly(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    kind, _, value_start, value_end = span
+    value = document[value_start:value_end]
+    if kind == ARRAY:
+        return [_decode_value_exactly(value, each) for _, each in spans(value)]
+    if kind != OBJECT:
+        return decode_value(document, span)
+    decoded = decode_exactly(value)
+    return decoded if _represents(decoded, value) else VerbatimDocument(value)
+
+
+def _represents(decoded: dict[str, Any], document: bytes) -> bool:
+    try:
+        return encode_document(decoded) == document
+    except (BSONError, OverflowError, ValueError):
+        return False
 
 
 def _decode_leniently(document: bytes) -> dict[str, Any]:

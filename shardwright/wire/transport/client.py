@@ -20,7 +20,7 @@ from shardwright.wire.errors import (
 )
 from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request_id
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import decode_exactly
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.handshakes import dial_handshake
@@ -319,12 +319,12 @@ def response_body(frame: bytes) -> bytes:
 
 
 def decode_reply(frame: bytes) -> dict[str, Any]:
-    """The body of an OP_MSG frame as a dict.
+    """The body of an OP_MSG frame as a dict, in which whatever is stored or passed on keeps its bytes.
 
     Raises:
         RemoteProtocolError: it is not an OP_MSG frame.
     """
-    return decode_document(response_body(frame))
+    return decode_exactly(response_body(frame))
 
 
 async def _connect(address: str) -> socket.socket | TlsSocket:

@@ -33,12 +33,11 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
     raise_outage,
     reply_of,
 )
-from shardwright.shardd.ddl.verbatim_documents import with_verbatim
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document, encode_document, is_string, raw_document
+from shardwright.wire.rawbson import decode_exactly, encode_document, is_string, raw_document
 
 logger = get_logger("shardd.coordinators")
 
@@ -269,8 +268,7 @@ class CreateIndexes(IndexChange):
 
     @property
     def _command_as_given(self) -> dict[str, Any]:
-        raw = bytes(self.arguments[REQUEST])
-        return with_verbatim(decode_document(raw), b"indexes", raw)
+        return decode_exactly(bytes(self.arguments[REQUEST]))
 
     @property
     def _command(self) -> dict[str, Any]:
@@ -283,7 +281,7 @@ class CreateIndexes(IndexChange):
 
     @property
     def _requested(self) -> list[Index]:
-        indexes: list[Index] = decode_document(bytes(self.arguments[REQUEST]))["indexes"]
+        indexes: list[Index] = self._command_as_given["indexes"]
         return indexes
 
     @property

@@ -17,7 +17,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document, encode_document
+from shardwright.wire.rawbson import decode_exactly, encode_document
 
 logger = get_logger("shardd.migration.recipient")
 
@@ -49,7 +49,7 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
     request = link.request
     namespace = request.namespace
     listing = {"listCollections": 1, "filter": {"name": namespace.collection}}
-    found = [_decoded(each) for each in await link.cursor_documents(namespace.db, listing)]
+    found = [decode_exactly(each) for each in await link.cursor_documents(namespace.db, listing)]
     if not found or "uuid" not in found[0]["info"]:
         raise CommandError(ErrorCode.NamespaceNotFound, f"donor shard has no collection {namespace}")
     entry = found[0]
@@ -60,7 +60,8 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
             f"the collection {namespace} of the donor has the UUID {uuid}, not {request.collection_uuid}",
         )
     specifications = await link.cursor_documents(namespace.db, {"listIndexes": namespace.collection})
-    indexes = [each for each in map(_decoded, specifications) if each["name"] != "_id_" and not each.get("clustered")]
+    decoded = [decode_exactly(each) for each in specifications]
+    indexes = [each for each in decoded if each["name"] != "_id_" and not each.get("clustered")]
     return DonorCollection(uuid, entry["options"], entry.get("idIndex"), indexes)
 
 
@@ -116,8 +117,3 @@ async def _drop_foreign_indexes(
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two specifications describe the same index; the order of fields matters only in its key."""
     return dict(one) == dict(other) and encode_document(one["key"]) == encode_document(other["key"])
-
-
-def _decoded(document: bytes) -> dict[str, Any]:
-    decoded: dict[str, Any] = decode_document(document)
-    return decoded
