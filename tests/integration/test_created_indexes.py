@@ -9,7 +9,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
-from tests.integration.sharded import Document, Documents
+from tests.integration.sharded import LOWER, UPPER, Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
@@ -119,6 +119,37 @@ def test_a_part_of_what_is_being_built_cannot_be_dropped(
         point.turn_off()
         assert creation.result()["ok"] == 1
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"dropped", "kept"}
+
+
+def test_a_failing_creation_does_not_drop_what_the_next_primary_shard_creates(
+    placed: Documents, cluster: RunningCluster, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    """The database moves when what its primary shard has begun is over."""
+    database, admin = placed.database, placed.database.client.admin
+    placed.insert_many({"key": 600, "other": 1} for _ in range(2))
+    before = names(lower_mongod, placed)
+    unique = {"key": {"key": 1, "other": 1}, "name": "unique", "unique": True}
+    with cluster.direct("shard0.0.shardd") as daemon, ThreadPoolExecutor() as threads:
+
+        def is_delayed() -> bool:
+            lines = cluster.log("shard0.0.shardd").splitlines()
+            return any("Creations of indexes are delaying" in line and database.name in line for line in lines)
+
+        at = {"operationType": "createIndexes", "at": "dropBuiltIndexes"}
+        with fail_point(daemon, "hangInDDLCoordinator", **at) as failing:
+            failed = threads.submit(refused, placed, unique)
+            failing.wait_entered()
+            move = threads.submit(admin.command, "movePrimary", database.name, to=UPPER)
+            eventually(lambda: move.done() or is_delayed(), what="the database has moved, or its move waits")
+            placed.delete_one({"key": 600})
+            # An equal command would join the first one.
+            command = {"createIndexes": placed.name, "indexes": [unique], "comment": "another"}
+            created = threads.submit(database.command, command)
+            eventually(lambda: created.done() or is_delayed(), what="the index is there, or its creation waits")
+        assert failed.result()["code"] == ErrorCode.DuplicateKey
+        assert created.result()["ok"] == move.result()["ok"] == 1
+    assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"unique"}
+    admin.command("movePrimary", database.name, to=LOWER)
 
 
 @pytest.mark.parametrize("index", ["*", ["*"], ["slow_1", "other_1"], ["other_1", "slow_1"]], ids=str)

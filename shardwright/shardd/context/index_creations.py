@@ -1,13 +1,15 @@
-"""The creations of indexes under way on a shard's primary, as drops and renames of their collections meet them.
+"""The creations of indexes in progress on a shard's primary, and the changes that must not run beside them.
 
-They do not hold the lock of their collection, since a build may take hours, and a drop is to end it.
+They hold no lock of their collection or database, since a build may take hours, and a drop is to end it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 
 import trio
 
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.shardd.metadata.state_table import StateTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -35,9 +37,15 @@ class IndexCreation:
 
 
 class IndexCreations:
-    """All of them, by namespace."""
+    """All of them, by namespace.
 
-    def __init__(self) -> None:
+    Args:
+        databases: the states of databases; none begins in the critical section of its database, whose primary shard
+            changes.
+    """
+
+    def __init__(self, databases: StateTable[DatabaseState]) -> None:
+        self._databases = databases
         self._running: dict[str, list[IndexCreation]] = {}
         self._closed: dict[str, trio.Event] = {}
 
@@ -45,11 +53,22 @@ class IndexCreations:
         """Those that are under way for a collection."""
         return tuple(self._running.get(namespace, ()))
 
+    def is_any_of_database(self, db: str) -> bool:
+        """Whether one is in progress for a collection of a database."""
+        return any(namespace.partition(".")[0] == db for namespace in self._running)
+
+    async def wait_ended_of_database(self, db: str) -> None:
+        """Return when none is in progress for the collections of a database."""
+        while self.is_any_of_database(db):
+            for namespace in [each for each in self._running if each.partition(".")[0] == db]:
+                for creation in self.of(namespace):
+                    await creation.ended.wait()
+
     @asynccontextmanager
     async def entered(self, namespace: str) -> AsyncIterator[IndexCreation]:
         """One is under way in the block, which is entered when none is kept out."""
-        while namespace in self._closed:
-            await self._closed[namespace].wait()
+        while (wait_open := self._wait_open(namespace)) is not None:
+            await wait_open()
         creation, running = IndexCreation(), self._running.setdefault(namespace, [])
         running.append(creation)
         try:
@@ -60,6 +79,14 @@ class IndexCreations:
                 del self._running[namespace]
             creation.decided.set()
             creation.ended.set()
+
+    def _wait_open(self, namespace: str) -> Callable[[], Awaitable[None]] | None:
+        closed = self._closed.get(namespace)
+        if closed is not None:
+            return closed.wait
+        database = self._databases.find(namespace.partition(".")[0])
+        section = None if database is None else database.critical_section
+        return None if section is None else section.wait_released
 
     @asynccontextmanager
     async def kept_out(self, namespaces: Iterable[str], *, must_enter: bool) -> AsyncIterator[None]:

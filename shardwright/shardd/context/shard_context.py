@@ -118,7 +118,7 @@ class ShardContext:
         self.refresher = MetadataRefresher(self, self.store, self.writer, nursery, refreshes)
         self.views = Views(self.mongod, lambda: self.sidecar.is_primary)
         self.ddl_locks = DDLLocks()
-        self.index_creations = IndexCreations()
+        self.index_creations = IndexCreations(self.databases)
         self.shown_locks = ShownLocks(self._update_catalog)
         self.fail_points = FailPoints(FAIL_POINT_NAMES)
 

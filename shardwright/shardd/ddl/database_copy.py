@@ -91,8 +91,8 @@ class DatabaseCopy:
             await self._copy_missing(await self._source.listed())
             while not await self._recipient.is_steady():
                 pass
-            if deadline is None:
-                deadline = trio.current_time() + _BLOCK_SECONDS_MAX
+            delay = await self._wait_index_creations()
+            deadline = trio.current_time() + _BLOCK_SECONDS_MAX if deadline is None else deadline + delay
             await self._context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION)
             if await self._section.try_block_writes():
                 moved_at = await self._finish()
@@ -114,6 +114,20 @@ class DatabaseCopy:
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress, f"the collections of {self._db} do not cease to change"
         )
+
+    async def _wait_index_creations(self) -> float:
+        """Wait until no indexes of sharded collections are being created; returns how many seconds that has taken.
+
+        The present primary shard leads them, and undoes them if they fail. If it did so as a former one, it would drop
+        what the next one has created since.
+        """
+        creations = self._context.index_creations
+        if not creations.is_any_of_database(self._db):
+            return 0.0
+        logger.info("Creations of indexes are delaying a move of a database", db=self._db)
+        began = trio.current_time()
+        await creations.wait_ended_of_database(self._db)
+        return trio.current_time() - began
 
     async def _copy_missing(self, moved: MovingDatabase) -> None:
         """Have everything copied that has been created or altered since the last round."""

@@ -53,13 +53,17 @@ class MoveSection:
         return section is not None and section.reason == self._reason
 
     async def try_block_writes(self) -> bool:
-        """Block new writes and wait for those under way; False if they did not end in time, and writes go on.
+        """Block new writes and creations of indexes, and wait for those in progress.
+
+        Returns:
+            False if they did not end in time; then neither is blocked.
 
         Raises:
             CommandError: LockTimeout, transactions were open on the collections whenever this was tried.
         """
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             await self._enter()
+            await self._context.index_creations.wait_ended_of_database(self._db)
             for state in self._namespaces():
                 await state.wait_writers_gone()
             return True

@@ -8,7 +8,10 @@ import trio
 from bson.timestamp import Timestamp
 from trio.testing import MockClock
 
+from shardwright.shardd.context.index_creations import IndexCreations
 from shardwright.shardd.ddl.database_copy import DatabaseCopy
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.shardd.metadata.state_table import StateTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -26,14 +29,19 @@ class World:
         changes: how often collections have changed when writes are blocked.
         copy_seconds: how long the first copy takes.
         busy: how often writes under way keep the section from being entered.
+        build_seconds: for how long indexes of a sharded collection are created.
     """
 
-    def __init__(self, changes: float = 0, copy_seconds: float = 0.5, busy: float = 0) -> None:
+    def __init__(
+        self, changes: float = 0, copy_seconds: float = 0.5, busy: float = 0, build_seconds: float = 0
+    ) -> None:
+        self.creations = IndexCreations(StateTable(DatabaseState))
         self.attempts = 0
         self.is_on = False
         self._changes = changes
         self._copy_seconds = copy_seconds
         self._busy = busy
+        self._build_seconds = build_seconds
 
     @property
     def has_changed(self) -> bool:
@@ -78,9 +86,14 @@ class World:
         async def record(*_: object) -> None:
             pass
 
-        context = cast("ShardContext", SimpleNamespace(fail_points=self))
+        context = cast("ShardContext", SimpleNamespace(fail_points=self, index_creations=self.creations))
         both: Any = self
         return await DatabaseCopy(context, "db", both, both, both, record).run()
+
+    async def create_indexes(self, task_status: trio.TaskStatus[None]) -> None:
+        async with self.creations.entered("db.sharded"), self.creations.entered("other.sharded"):
+            task_status.started()
+            await trio.sleep(self._build_seconds)
 
 
 def copied(world: World) -> tuple[Timestamp | CommandError, float]:
@@ -89,10 +102,12 @@ def copied(world: World) -> tuple[Timestamp | CommandError, float]:
     async def main() -> tuple[Timestamp | CommandError, float]:
         result: Timestamp | CommandError
         with trio.fail_after(2000):
-            try:
-                result = await world.copy()
-            except CommandError as error:
-                result = error
+            async with trio.open_nursery() as nursery:
+                await nursery.start(world.create_indexes)
+                try:
+                    result = await world.copy()
+                except CommandError as error:
+                    result = error
         return result, trio.current_time()
 
     return trio.run(main, clock=MockClock(autojump_threshold=0))
@@ -128,3 +143,11 @@ def test_what_does_not_end_ends_the_copy(world: World, code: ErrorCode) -> None:
 def test_a_long_copy_may_still_be_delayed(world: World) -> None:
     """The time in which it has to come to its end begins when everything has been copied."""
     assert copied(world)[0] == LAST
+
+
+def test_a_long_creation_of_indexes_delays_the_copy_and_is_not_counted() -> None:
+    world = World(busy=2, build_seconds=1000)
+    result, seconds = copied(world)
+    assert result == LAST
+    assert seconds > 1000
+    assert world.attempts == 3
