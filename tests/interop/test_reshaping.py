@@ -1,13 +1,20 @@
-"""``refineCollectionShardKey`` and ``renameCollection`` through our routers, on a genuine cluster and on ours."""
+"""``refineCollectionShardKey``, ``renameCollection`` and ``reshardCollection`` through our routers.
 
+On a genuine cluster and on ours.
+"""
+
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from pymongo import IndexModel
+from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tests.genuine_cluster import SHARDS
+from shardwright.wire.error_codes import ErrorCode
+from tests.genuine_cluster import SHARDS, GenuineCluster
 from tests.integration.sharded import LOWER, UPPER
 from tests.local_cluster import Client, RunningCluster
 
@@ -207,3 +214,39 @@ def test_indexes_become_unique_alike(clusters: tuple[Cluster, Cluster]) -> None:
         assert own == genuine, index
     answers = [each.answer("shardCollection", "prepared", key={"a": 1}) for each in clusters]
     assert answers[0] == answers[1] != "ok"
+
+
+@pytest.mark.exhaustive
+def test_genuine_shards_may_not_reshard_while_unique_values_are_passed_on(
+    genuine: GenuineCluster, client: Client, database: Database[dict[str, object]]
+) -> None:
+    """They apply changes of different documents at once, and the index is unique then, too. Ours may fail as well."""
+    collection = database["unique"]
+    client.admin.command("shardCollection", collection.full_name, key={"a": 1})
+    collection.create_index([("a", 1), ("b", 1), ("value", 1)], unique=True)
+    owners = {0: "first", 1: "second"}
+    collection.insert_many(
+        {"_id": f"{owner}_{a}", "a": a, "b": 1, "value": value} for a in range(100) for value, owner in owners.items()
+    )
+    for address in (genuine.config, *genuine.shards.values()):
+        with genuine.direct(address) as server:
+            server.admin.command("setParameter", 1, reshardingMinimumOperationDurationMillis=0)
+    is_over = threading.Event()
+
+    def pass_on() -> None:
+        steps = [("first", 2), ("second", 0), ("first", 1), ("second", 3), ("first", 0), ("second", 1)]
+        while not is_over.is_set():
+            for a in range(100):
+                for owner, value in steps:
+                    query = {"_id": f"{owner}_{a}", "a": a, "b": 1}
+                    collection.update_one(query, {"$set": {"value": value}})
+
+    with ThreadPoolExecutor() as threads:
+        passing = threads.submit(pass_on)
+        try:
+            with pytest.raises(OperationFailure, match="reached an unrecoverable error") as failure:
+                client.admin.command("reshardCollection", collection.full_name, key={"a": 1, "b": 1})
+        finally:
+            is_over.set()
+        passing.result()
+    assert failure.value.code == ErrorCode.DuplicateKey
