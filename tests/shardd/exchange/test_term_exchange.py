@@ -1,7 +1,10 @@
 """What a client gets when an operation was executed in another term than the one in which it was admitted."""
 
+import socket
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
@@ -12,17 +15,21 @@ from bson import ObjectId
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty
+from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
 from shardwright.wire.errors import BackendError
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.request_loop import in_own_task
+from shardwright.wire.transport.stream import FrameStream
 from tests import both_ways
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from shardwright.daemon.sidecar.sidecar import Sidecar
-    from shardwright.daemon.sidecar.upstream import Upstream
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_running")
 
@@ -179,3 +186,49 @@ def test_the_term_is_not_requested_for_a_read() -> None:
 @pytest.mark.parametrize(("level", "expected"), [("linearizable", True), ("majority", False)])
 def test_reads_that_promise_the_newest_state(level: str, *, expected: bool) -> None:
     assert is_linearizable(request_of({**FIND, "readConcern": {"level": level}})) is expected
+
+
+CALLS_MAX = 12
+"""Python calls between the last reading of the clock and the sending, in which a pause is not noticed: about 1 µs."""
+
+
+def test_little_is_executed_between_the_last_check_and_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that is paused there through two elections sends its operation in a term that it does not know."""
+    mongod = FakeMongod()
+    calls: list[str] = []
+    counts: list[int] = []
+    is_in_doubt = RoleCertainty._is_in_doubt
+
+    def check(certainty: RoleCertainty) -> bool:
+        calls.clear()
+        return is_in_doubt(certainty)
+
+    class SendingSocket(socket.socket):
+        def send(self, data: "ReadableBuffer", flags: int = 0) -> int:
+            counts.append(len(calls))
+            return super().send(data, flags)
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    async def send() -> None:
+        upstream = Upstream.__new__(Upstream)
+        monkeypatch.setattr(upstream, "_connection", Connection("/mongod", FrameStream(ours)), raising=False)
+        exchange = TermExchange(
+            cast("Sidecar", mongod), upstream, OperationGeneration(), must_report_term=False, is_whole=True
+        )
+        unacknowledged = op_msg(bson.encode({**INSERT, "writeConcern": {"w": 0}}), request_id=1, flags=MORE_TO_COME)
+        sys.setprofile(note)
+        try:
+            await exchange.run(Request(OpMsg(unacknowledged)))
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(RoleCertainty, "_is_in_doubt", check)
+    near, far = socket.socketpair()
+    with far, SendingSocket(fileno=near.detach()) as ours:
+        ours.setblocking(False)
+        trio.run(send)
+    assert len(counts) == 1
+    assert 0 < counts[0] <= CALLS_MAX, calls
