@@ -31,12 +31,12 @@ from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS,
 from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
 from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
 from shardwright.shardd.orphans.bucket_statements import is_about_measurements
-from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of
+from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of, results_max_of
 from shardwright.shardd.orphans.error_texts import without_filter_in_errors
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.unowned import unowned_filter
-from shardwright.shardd.range_deleter.older_readers import close_cursor, is_cursor_open
+from shardwright.shardd.range_deleter.older_readers import close_cursor, has_more
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.moved_databases import check_not_moved_since
@@ -348,7 +348,7 @@ class VersionedOperations:
         if opening is Opening.FILTERED_IF_OPEN:
             exchange.is_whole = True
             reply = await self._run_admitted(exchange, state, placement, request)
-            if reply is None or not is_cursor_open(response_body(reply)):
+            if reply is None or not has_more(reply, lambda: results_max_of(request, table.key_pattern)):
                 return reply, placement
         unowned = state.unowned if state.table is table else unowned_filter(table, state.shard)
         if unowned is None or not may_match(request, unowned):

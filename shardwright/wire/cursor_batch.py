@@ -126,3 +126,9 @@ class RawBatch:
         if span is None or span[0] != kind:
             raise RemoteProtocolError(f"a cursor reply in which {name.decode()} is missing or of another type")
         return span
+
+
+def id_in_reply(frame: bytes) -> rawbson.Span | None:
+    """Where the id of the cursor is in the frame of a reply; None in an error."""
+    cursor = rawbson.find(frame, b"cursor", _BODY_AT)
+    return None if cursor is None or cursor[0] != rawbson.OBJECT else rawbson.find(frame, b"id", cursor[2])

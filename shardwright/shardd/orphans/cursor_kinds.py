@@ -8,6 +8,7 @@ this sense a document shows a field only if no stage of the pipeline may have ch
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Final
 
 import bson
@@ -23,9 +24,12 @@ READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$
 
 READ_NO_DOCUMENTS: Final = frozenset({"$changeStream", "$collStats", "$indexStats", "$mergeCursors", "$planCacheStats"})
 
-_ID: Final = ("_id",)
-_KEEPING_ALL: Final = frozenset({"$match", "$sort", "$skip", "$_internalInhibitOptimization"})
+KEEPING_ALL: Final = frozenset({"$match", "$sort", "$skip", "$_internalInhibitOptimization"})
 """Stages that change no documents. A cursor that has returned a document has skipped what ``$skip`` skips."""
+
+_ID: Final = ("_id",)
+_ADDING_DOCUMENTS: Final = frozenset({"$_internalUnpackBucket", "$densify", "$unionWith", "$unwind"})
+"""Stages that return more documents than they get."""
 
 _ADDED_BY: Final[Mapping[str, Sequence[str]]] = {
     "$lookup": ("as",),
@@ -45,14 +49,20 @@ class Shown(Enum):
     NEITHER = "neither"
 
 
-def may_return(command: Mapping[str, Any], hidden: OwnershipFilter, *, is_begun: bool = True) -> bool:
+def may_return(
+    command: Mapping[str, Any], hidden: OwnershipFilter, *, is_begun: bool = True, returned: int = 0
+) -> bool:
     """Whether a cursor might return documents that are written to some ranges from now on.
 
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
         hidden: the ranges.
         is_begun: it has returned documents, or its first batch was not empty by request.
+        returned: how many documents it has returned.
     """
+    most = results_max(command)
+    if most is not None and returned >= most:
+        return False  # mongod keeps some cursors open that have no more to return
     concern = command.get("readConcern", {}).get("level")
     if concern == "snapshot" or "autocommit" in command:
         return False  # a snapshot, and a transaction reads one whatever its read concern
@@ -87,6 +97,27 @@ def shown_by(command: Mapping[str, Any], pattern: ShardKeyPattern) -> Shown:
     return shown_by_stages([{"$project": _without_sort_keys(command.get("projection", {}))}], pattern)
 
 
+def results_max(command: Mapping[str, Any]) -> int | None:
+    """How many documents a ``find`` or an ``aggregate`` returns at most; None if it has no limit."""
+    if "find" in command:
+        return _count(command.get("limit")) or None
+    return results_max_of_stages(_stages(command))
+
+
+def results_max_of_stages(stages: Sequence[Mapping[str, Any]]) -> int | None:
+    """As `results_max`, for a pipeline."""
+    most: int | None = None
+    for stage in stages:
+        ((name, argument),) = stage.items() if len(stage) == 1 else (("", None),)
+        if name in ("$limit", "$sample"):
+            count = _count(argument.get("size") if isinstance(argument, Mapping) else argument)
+            if count is not None:
+                most = count if most is None else min(most, count)
+        elif name in _ADDING_DOCUMENTS:
+            most = None
+    return most
+
+
 @lru_cache(_KNOWN_PROJECTIONS_MAX)
 def shown_by_projection(projection: bytes, pattern: bytes) -> Shown:
     """As `shown_by`, for a ``find`` without limit.
@@ -115,7 +146,7 @@ def _keeps(stage: Mapping[str, Any], path: str) -> bool:
     if len(stage) != 1:
         return False
     ((name, argument),) = stage.items()
-    if name in _KEEPING_ALL:
+    if name in KEEPING_ALL:
         return True
     if name == "$project":
         return isinstance(argument, Mapping) and _projects(argument, path)
@@ -175,6 +206,11 @@ def _query(command: Mapping[str, Any], pipeline: Sequence[Mapping[str, Any]]) ->
         first = pipeline[0] if pipeline else {}
         query = first.get("$match") or first.get("$geoNear", {}).get("query") or {}
     return query if isinstance(query, Mapping) else {}
+
+
+def _count(value: object) -> int | None:
+    """A number of documents; None for what mongod refuses."""
+    return int(value) if isinstance(value, (int, float)) and isfinite(value) else None
 
 
 def _stages(command: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -1,19 +1,23 @@
 """Which reads open cursors that need a complete ownership filter from the beginning.
 
-Any range can be hidden from an open cursor whose documents show their shard key or ``_id``, or that has little left
-(`older_cursors`). A cursor with much left whose documents show neither has to be opened with a filter for everything
-that the shard does not own, as a genuine shard opens all cursors. The filter costs mongod about 0.7 µs per matching
-document, and 17 µs per range of keys once. So it is added only if the cursor outlives its first batch.
+Any range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`older_cursors`), unless a
+limit counts those that are left out. Any other cursor has to be opened with a filter for everything that the shard
+does not own, as a genuine shard opens all cursors: no migration can wait until what is left of it has been read, nor
+can that be kept, however large it is. The filter costs mongod about 0.7 µs per matching document, and 17 µs per range
+of keys once. So it is added only if the cursor outlives its first batch.
 """
 
-from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from functools import lru_cache
+from math import isfinite
+from typing import Final, NamedTuple
 
 from shardwright.shardd.orphans.cursor_kinds import (
+    KEEPING_ALL,
     READ_NO_DOCUMENTS,
     READ_TO_THE_END_FIRST,
     Shown,
+    results_max_of_stages,
     shown_by_projection,
     shown_by_stages,
 )
@@ -38,12 +42,18 @@ from shardwright.wire.rawbson import (
 )
 from shardwright.wire.request import Request
 
-LITTLE_DOCUMENTS: Final = 10_000
-"""What is left of a cursor with such a limit can be read when a range is received."""
+_FIRST_BATCH_DOCUMENTS: Final = 101
+"""How many documents mongod returns at first, unless the command says how many."""
 
 _INTEGERS: Final = (INT32, INT64, DOUBLE)
-_ORDERING: Final = frozenset({"$sort", "$setWindowFields", "$densify", "$fill", "$sample"})
+_ORDERING: Final = frozenset({b"$sort", b"$setWindowFields", b"$densify", b"$fill", b"$sample"})
 """Stages that may read everything before they return the first document, so that repeating them is expensive."""
+
+_KEEPING_ALL: Final = frozenset(each.encode() for each in KEEPING_ALL)
+_READ_NO_DOCUMENTS: Final = frozenset(each.encode() for each in READ_NO_DOCUMENTS)
+_READ_TO_THE_END_FIRST: Final = frozenset(each.encode() for each in READ_TO_THE_END_FIRST)
+_KNOWN_BYTES_MAX: Final = 2_048
+_KNOWN_PIPELINES_MAX: Final = 1_024
 
 
 class Opening(Enum):
@@ -79,11 +89,22 @@ def may_match(request: Request, unowned: OwnershipFilter) -> bool:
     return any(unowned.overlaps(low, high) for low, high in ranges.ranges)
 
 
+def results_max_of(request: Request, pattern: ShardKeyPattern) -> int | None:
+    """How many documents a ``find`` or an ``aggregate`` returns at most; None if it has no limit.
+
+    Args:
+        request: the command, of which `opening_of` has said that it may need the filter.
+        pattern: the shard key.
+    """
+    if request.name == "find":
+        return _integer(request.body, request.fields.get(b"limit")) or None
+    stages, _ = _deciding_stages(request.body, request.fields[b"pipeline"])
+    return _kind_of_stages(stages, pattern.document).results_max
+
+
 def _opening_of_find(request: Request, pattern: ShardKeyPattern) -> Opening:
     fields = request.fields
-    limit = _integer(request.body, fields.get(b"limit"))
-    if 0 < limit <= LITTLE_DOCUMENTS:
-        return Opening.UNFILTERED
+    limit = _integer(request.body, fields[b"limit"]) if b"limit" in fields else 0
     projection = fields.get(b"projection")
     if not limit and projection is None and b"returnKey" not in fields:
         return Opening.UNFILTERED
@@ -92,54 +113,80 @@ def _opening_of_find(request: Request, pattern: ShardKeyPattern) -> Opening:
     if not limit and not _is_true(request, b"returnKey"):
         if projection is None or projection[0] != OBJECT:
             return Opening.UNFILTERED
-        if shown_by_projection(request.raw(projection), pattern.document) is not Shown.NEITHER:
+        raw = request.raw(projection)
+        classify = shown_by_projection if len(raw) <= _KNOWN_BYTES_MAX else shown_by_projection.__wrapped__
+        if classify(raw, pattern.document) is not Shown.NEITHER:
             return Opening.UNFILTERED
-    is_deferred = _integer(request.body, fields.get(b"batchSize"), -1) == 0
-    return Opening.FILTERED if limit or is_deferred or b"sort" in fields else Opening.FILTERED_IF_OPEN
+    return _opening(request.body, fields.get(b"batchSize"), limit or None, is_ordering=b"sort" in fields)
 
 
 def _opening_of_aggregate(request: Request, pattern: ShardKeyPattern) -> Opening:
-    pipeline = request.fields.get(b"pipeline")
+    body, pipeline = request.body, request.fields.get(b"pipeline")
     if pipeline is None or pipeline[0] != ARRAY or b"explain" in request.fields:
         return Opening.UNFILTERED
-    stages = _stages(request.body, pipeline)
-    names = {name for stage in stages for name in stage}
-    if (stages and not READ_NO_DOCUMENTS.isdisjoint(stages[0])) or not READ_TO_THE_END_FIRST.isdisjoint(names):
+    stages, names = _deciding_stages(body, pipeline)
+    if not stages or names[0] in _READ_NO_DOCUMENTS or not _READ_TO_THE_END_FIRST.isdisjoint(names):
         return Opening.UNFILTERED
-    if shown_by_stages(stages, pattern) is not Shown.NEITHER or _has_little(stages):
+    shown, most = _kind_of_stages(stages, pattern.document)
+    if shown is not Shown.NEITHER:
         return Opening.UNFILTERED
     cursor = request.fields.get(b"cursor")
-    size = None if cursor is None or cursor[0] != OBJECT else find(request.body, b"batchSize", cursor[2])
-    is_deferred = _integer(request.body, size, -1) == 0
-    is_expensive = is_deferred or "$limit" in names or not _ORDERING.isdisjoint(names)
-    return Opening.FILTERED if is_expensive else Opening.FILTERED_IF_OPEN
+    size = None if cursor is None or cursor[0] != OBJECT else find(body, b"batchSize", cursor[2])
+    return _opening(body, size, most, is_ordering=b"$limit" in names or not _ORDERING.isdisjoint(names))
 
 
-def _has_little(stages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a stage limits the result, and none after it adds documents again."""
-    has_little = False
-    for stage in stages:
-        ((name, argument),) = stage.items() if len(stage) == 1 else (("", None),)
-        if name == "$limit" or name == "$sample":
-            count = argument.get("size") if isinstance(argument, Mapping) else argument
-            has_little = has_little or (isinstance(count, (int, float)) and count <= LITTLE_DOCUMENTS)
-        elif name in ("$unwind", "$densify", "$unionWith"):
-            has_little = False
-    return has_little
+def _opening(body: bytes, batch_size: Span | None, most: int | None, *, is_ordering: bool) -> Opening:
+    """When a read needs the filter whose documents show neither key nor ``_id``, or are counted by a limit.
+
+    Args:
+        body: the command.
+        batch_size: where it says how large the first batch is.
+        most: how many documents it returns at most.
+        is_ordering: whether to repeat it is expensive.
+    """
+    size = _integer(body, batch_size, _FIRST_BATCH_DOCUMENTS)
+    if most is None:
+        return Opening.FILTERED if is_ordering or not size else Opening.FILTERED_IF_OPEN
+    if not size and most <= _FIRST_BATCH_DOCUMENTS:
+        return Opening.UNFILTERED  # as it has not begun, it can be opened again; then its next batch is its last
+    return Opening.FILTERED_IF_OPEN if most <= size else Opening.FILTERED
 
 
-def _stages(body: bytes, pipeline: Span) -> list[dict[str, Any]]:
-    """The stages, without the queries of ``$match``, which do not matter and may be long."""
-    stages: list[dict[str, Any]] = []
-    for _, stage in spans(body, pipeline[2]):
-        fields = spans(body, stage[2]) if stage[0] == OBJECT else ()
-        stages.append(
-            {
-                name.decode(errors="replace"): None if name == b"$match" else decode_value(body, span)
-                for name, span in fields
-            }
-        )
-    return stages
+def _deciding_stages(body: bytes, pipeline: Span) -> tuple[tuple[bytes, ...], list[bytes]]:
+    """The raw stages that may change documents or their number, and the names of all stages."""
+    stages: list[bytes] = []
+    names: list[bytes] = []
+    for _, (kind, _, start, end) in spans(body, pipeline[2]):
+        at = start + 5
+        name = body[at : body.find(b"\0", at, end)] if kind == OBJECT and end > at else b""
+        names.append(name)
+        if name not in _KEEPING_ALL:
+            stages.append(body[start:end] if name else EMPTY_DOCUMENT)
+    return tuple(stages), names
+
+
+class _Kind(NamedTuple):
+    """What the documents show that stages return, and how many of them there are at most."""
+
+    shown: Shown
+    results_max: int | None
+
+
+def _kind_of_stages(stages: tuple[bytes, ...], pattern: bytes) -> _Kind:
+    """Classify stages; short ones are remembered.
+
+    Args:
+        stages: the raw stages.
+        pattern: the shard key, raw.
+    """
+    is_short = sum(map(len, stages)) <= _KNOWN_BYTES_MAX
+    return _known_kind(stages, pattern) if is_short else _known_kind.__wrapped__(stages, pattern)
+
+
+@lru_cache(_KNOWN_PIPELINES_MAX)
+def _known_kind(stages: tuple[bytes, ...], pattern: bytes) -> _Kind:
+    decoded = [decode_value(each, (OBJECT, 0, 0, len(each))) for each in stages]
+    return _Kind(shown_by_stages(decoded, ShardKeyPattern.from_bson(pattern)), results_max_of_stages(decoded))
 
 
 def _query(request: Request) -> bytes:
@@ -153,7 +200,10 @@ def _query(request: Request) -> bytes:
 
 
 def _integer(body: bytes, span: Span | None, default: int = 0) -> int:
-    return default if span is None or span[0] not in _INTEGERS else int(decode_value(body, span))
+    if span is None or span[0] not in _INTEGERS:
+        return default
+    value = decode_value(body, span)
+    return int(value) if isfinite(value) else default
 
 
 def _is_true(request: Request, name: bytes) -> bool:

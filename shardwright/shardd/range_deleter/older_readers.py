@@ -9,6 +9,7 @@ of the readers among them:
 - writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -21,6 +22,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire import rawbson
+from shardwright.wire.cursor_batch import RawBatch, id_in_reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -90,9 +92,20 @@ async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -
         await mongod.command(namespace.db, {"killCursors": namespace.collection, "cursors": [cursor_id]})
 
 
-def is_cursor_open(body: bytes) -> bool:
-    """Whether a reply leaves a cursor open."""
-    return bool(_cursor_id(body))
+def has_more(frame: bytes, results_max: Callable[[], int | None]) -> bool:
+    """Whether a first batch leaves a cursor open that may return more documents.
+
+    mongod keeps some cursors open that have returned as many as they may.
+
+    Args:
+        frame: the reply.
+        results_max: how many documents the cursor returns at most, None if it has no limit.
+    """
+    cursor_id = id_in_reply(frame)
+    if cursor_id is None or not any(frame[cursor_id[2] : cursor_id[3]]):
+        return False
+    most = results_max()
+    return most is None or len(RawBatch(frame).documents()) < most
 
 
 def _cursor_id(body: bytes) -> int:

@@ -9,6 +9,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
+from shardwright.shardd.orphans import cursor_openings
 from shardwright.shardd.orphans.cursor_kinds import Shown, shown_by
 from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
@@ -33,8 +34,15 @@ def request(command: Mapping[str, Any]) -> Request:
     [
         ({"find": "c"}, UNFILTERED),
         ({"find": "c", "limit": 1, "singleBatch": True}, UNFILTERED),
-        ({"find": "c", "limit": 10_000}, UNFILTERED),
-        ({"find": "c", "limit": 10_001}, FILTERED),
+        ({"find": "c", "limit": 101}, IF_OPEN),
+        ({"find": "c", "limit": 101, "sort": {"x": 1}}, IF_OPEN),
+        ({"find": "c", "limit": 102}, FILTERED),
+        ({"find": "c", "limit": 102.0}, FILTERED),
+        ({"find": "c", "limit": float("nan")}, UNFILTERED),
+        ({"find": "c", "limit": 5, "batchSize": 4}, FILTERED),
+        ({"find": "c", "limit": 500, "batchSize": 500}, IF_OPEN),
+        ({"find": "c", "limit": 101, "batchSize": 0}, UNFILTERED),
+        ({"find": "c", "limit": 102, "batchSize": 0}, FILTERED),
         ({"find": "c", "limit": 10_001, "singleBatch": True}, UNFILTERED),
         ({"find": "c", "projection": {"x": 1}}, UNFILTERED),
         ({"find": "c", "projection": {"x": 1, "_id": 0}}, IF_OPEN),
@@ -48,7 +56,13 @@ def request(command: Mapping[str, Any]) -> Request:
         ({"aggregate": "c", "pipeline": [{"$project": {"_id": 0, "x": 1}}], "cursor": {"batchSize": 0}}, FILTERED),
         ({"aggregate": "c", "pipeline": [{"$sort": {"x": 1}}, {"$unset": ["_id", "a"]}], "cursor": {}}, FILTERED),
         ({"aggregate": "c", "pipeline": [{"$group": {"_id": "$x"}}], "cursor": {"batchSize": 0}}, UNFILTERED),
-        ({"aggregate": "c", "pipeline": [{"$limit": 500}], "cursor": {}}, UNFILTERED),
+        ({"aggregate": "c", "pipeline": [{"$match": {}}, {"$sort": {"x": 1}}], "cursor": {}}, UNFILTERED),
+        ({"aggregate": "c", "pipeline": [{"$limit": 101}], "cursor": {}}, IF_OPEN),
+        ({"aggregate": "c", "pipeline": [{"$sort": {"x": 1}}, {"$limit": 101}], "cursor": {}}, IF_OPEN),
+        ({"aggregate": "c", "pipeline": [{"$sample": {"size": 101}}], "cursor": {}}, IF_OPEN),
+        ({"aggregate": "c", "pipeline": [{"$limit": 500}], "cursor": {}}, FILTERED),
+        ({"aggregate": "c", "pipeline": [{"$limit": 101}], "cursor": {"batchSize": 0}}, UNFILTERED),
+        ({"aggregate": "c", "pipeline": [{"$limit": 500}], "cursor": {"batchSize": 0}}, FILTERED),
         ({"aggregate": "c", "pipeline": [{"$limit": 500}, {"$unwind": "$x"}], "cursor": {}}, FILTERED),
         ({"aggregate": "c", "pipeline": [{"$limit": 50_000}], "cursor": {}}, FILTERED),
         ({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}, UNFILTERED),
@@ -60,6 +74,21 @@ def request(command: Mapping[str, Any]) -> Request:
 )
 def test_when_a_read_needs_a_complete_filter(command: dict[str, Any], expected: Opening) -> None:
     assert opening_of(request(command), PATTERN) is expected
+
+
+def test_nothing_is_decoded_of_pipelines_that_read_everything_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_openings, "decode_value", None)
+    pipeline = [{"$match": {"x": 1}}, {"$set": {"a": 1}}, {"$group": {"_id": "$x"}}]
+    command = {"aggregate": "c", "pipeline": pipeline, "cursor": {}}
+    assert opening_of(request(command), PATTERN) is UNFILTERED
+
+
+def test_the_kind_of_a_long_pipeline_is_not_remembered() -> None:
+    cursor_openings._known_kind.cache_clear()
+    for length, known in ((10, 1), (10_000, 1)):
+        stage = {"$replaceRoot": {"newRoot": {"text": "x" * length}}}
+        assert opening_of(request({"aggregate": "c", "pipeline": [stage], "cursor": {}}), PATTERN) is IF_OPEN
+        assert cursor_openings._known_kind.cache_info().currsize == known
 
 
 @pytest.mark.parametrize(
