@@ -48,6 +48,7 @@ class CursorBatches:
             while in_use.is_held or older.is_being_read(cursor_id):  # either may begin during the wait for the other
                 await in_use.wait_released()
                 await older.wait_read(cursor_id)
+            older.check_reader(cursor_id, request, upstream.user)
             if older.is_substituted(cursor_id):
                 return await self._next_of_substitute(upstream, request, cursor_id)
             reply = older.answer(cursor_id, request)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import bson
+
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
@@ -40,12 +42,14 @@ from shardwright.shardd.transactions.session_kills import KILLS, is_killed_by
 from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
 from shardwright.shardd.versioned_operations import VersionedOperations
+from shardwright.sharding import session_arguments
 from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.command_text import command_text
 from shardwright.sharding.commit_protocol import COORDINATOR
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.operation_session import AUTOCOMMIT
+from shardwright.sharding.session_cache import NO_USER
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -234,14 +238,22 @@ class ShardHandler(SidecarHandler):
                 is_killed = _kills(request)
                 self._shard.waiting.kill_sessions(is_killed)
                 self._shard.components.coordinators.kill_sessions(is_killed)
+                self._shard.older_cursors.forget_sessions(lambda each: is_killed(bson.encode(each.to_document())))
                 await self._shard.transactions.note_kill(request)
+            return reply
+        if request.name == "endSessions":
+            reply = await upstream.forward(request.message.frame, flags)
+            if reply is not None and not has_failed(reply):
+                owner = NO_USER if upstream.user is None else upstream.user.digest
+                self._shard.older_cursors.forget_sessions(session_arguments.sessions(request, owner).__contains__)
             return reply
         if request.name == _REFRESH_SESSIONS_NOW:
             await in_own_task()
             await self._shard.living_sessions.keep()
         if request.name == "killCursors":
             await in_own_task()
-            await self._shard.older_cursors.kill_of(request)
+            reply = await upstream.forward(request.message.frame, flags)
+            return await self._shard.older_cursors.after_kill(reply, upstream.user)
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)

@@ -149,6 +149,7 @@ class ShardServer:
         self._nursery.start_soon(self.context.sidecar.run, self._terms)
         self._nursery.start_soon(self._cache_watch.run)
         self._nursery.start_soon(self.former_cursors.end)
+        self._nursery.start_soon(self.older_cursors.run)
         self._nursery.start_soon(self.living_sessions.run)
 
     # Changes that a secondary finds in its oplog

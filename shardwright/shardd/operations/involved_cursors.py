@@ -41,12 +41,9 @@ class InvolvedCursors:
     def observe(self, reply: bytes | None, entries: Sequence[Entry]) -> None:
         """Remember the cursor that an operation has opened, if any."""
         cursor_id = _cursor_id(reply)
-        if not cursor_id:
-            return
-        if len(self._namespaces) >= _KEPT_MAX:
-            del self._namespaces[next(iter(self._namespaces))]
-        # The router's versions no longer matter: from now on they only have to be unsharded and on this shard.
-        self._namespaces[cursor_id] = tuple(replace(entry.involved, received=None, view=None) for entry in entries)
+        if cursor_id:
+            # The router's versions no longer matter: from now on they only have to be unsharded and on this shard.
+            self._keep(cursor_id, tuple(replace(entry.involved, received=None, view=None) for entry in entries))
 
     def find(self, request: Request) -> int:
         """The id of the cursor that a request reads, if it is one of these; else 0."""
@@ -60,7 +57,7 @@ class InvolvedCursors:
         """Remember the cursor that is read in place of another one, given by their raw ids."""
         known = self._namespaces.get(int.from_bytes(cursor_id, "little", signed=True))
         if known is not None:
-            self._namespaces[int.from_bytes(substitute, "little", signed=True)] = known
+            self._keep(int.from_bytes(substitute, "little", signed=True), known)
 
     @may_run_in_reactor
     async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
@@ -87,6 +84,11 @@ class InvolvedCursors:
         if not _cursor_id(reply):
             self._namespaces.pop(cursor_id, None)
         return reply
+
+    def _keep(self, cursor_id: int, namespaces: "tuple[InvolvedNamespace, ...]") -> None:
+        if len(self._namespaces) >= _KEPT_MAX and cursor_id not in self._namespaces:
+            del self._namespaces[next(iter(self._namespaces))]
+        self._namespaces[cursor_id] = namespaces
 
     async def _close(self, upstream: Upstream, request: Request, cursor_id: int) -> None:
         self._namespaces.pop(cursor_id, None)

@@ -7,17 +7,21 @@ since it was opened. Afterwards it depends on the cursor how the documents are l
 - if they show their ``_id``, it decides whether mongod finds the document outside of the range;
 - a cursor that has not begun (``batchSize: 0``) is opened again, with a filter, when its first batch is wanted. A
   batch that was being computed is discarded, as a read without a reply is;
-- what is left of any other cursor, such as one with a limit, is read at once, before the first document arrives, and
-  kept for its client. Cursors that may have much left are opened with a complete filter (`cursor_openings`), so that
-  they are not among these. One that has more left than may be kept is ended.
+- any other cursor, such as one with a limit, has a complete filter since it was opened (`cursor_openings`). Where that
+  was not possible, what is left of it is read at once, before the first document arrives, and kept for its client. A
+  cursor that has more left than may be kept is ended, and so is one that cannot be read soon: no migration waits for a
+  reader.
+
+A range that is received later is merged with those that are hidden already; cursors share the merged filters.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Set
+from enum import Enum
+from functools import partial
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import bson
 import trio
 from bson.int64 import Int64
 
@@ -25,14 +29,17 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by
 from shardwright.shardd.orphans.filtered_commands import without_orphans
-from shardwright.shardd.orphans.kept_documents import Kept, taken_from, without_batch
+from shardwright.shardd.orphans.kept_documents import POLL_SECONDS, Kept
+from shardwright.shardd.orphans.older_cursor import OlderCursor, is_well_formed
 from shardwright.shardd.orphans.open_cursors import OpenCursor, OpenCursors, now
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.visible_documents import visible_documents
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.wire import rawbson
-from shardwright.wire.cursor_batch import RawBatch
+from shardwright.wire.cursor_batch import RawBatch, id_in_reply
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg, op_msg, with_body
@@ -40,23 +47,30 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cursor import RawCursor
 
+if TYPE_CHECKING:
+    from shardwright.daemon.user_names import UserName
+
 logger = get_logger("shardd.orphans")
 
 KEPT_BYTES_MAX: Final = 64 << 20
 """How much of all cursors may be kept for their clients."""
 
 KEPT_SECONDS: Final = 1800.0
-"""How long an abandoned cursor is remembered: as long as a session."""
+"""How long a cursor of a session is remembered after its last use, if the session does not end before."""
 
-BATCH_SECONDS_MAX: Final = 5.0
-"""How long a migration waits for the batch of a cursor whose rest is going to be read."""
+IN_USE_SECONDS_MAX: Final = 0.2
+"""How long a migration waits for the batch of a cursor whose rest is going to be read: as long as for other reads."""
 
-_POLL_SECONDS: Final = 0.05
-_IDS_MAX: Final = 10_000
-_ID_BYTES_MAX: Final = 8 << 20
-"""How many are looked up at once."""
+REST_SECONDS_MAX: Final = 1.0
+"""How long a migration reads what is left of one cursor."""
+
+RESTS_SECONDS_MAX: Final = 3.0
+"""How long it does so for all cursors, of which there are few."""
+
+SWEEP_SECONDS: Final = 10.0
 
 _TOO_LONG: Final = "more was left of it than can be kept"
+_TOO_SLOW: Final = "what was left of it could not be read in time"
 _INTERRUPTED: Final = "what was left of it could not be read"
 _OF_SESSION: Final = ("lsid", "apiVersion", "apiStrict", "apiDeprecationErrors")
 """What a ``getMore`` has to have in common with the command that opened the cursor."""
@@ -68,37 +82,8 @@ _CONCERNS: Final[Mapping[bytes, bytes]] = {
 _INT64: Final = Struct("<q")
 
 
-@dataclass(slots=True)
-class _Older:
-    """What is to be done with the batches of a cursor.
-
-    Attributes:
-        namespace: the collection.
-        hidden: the ranges to leave out.
-        shown: what the cursor's documents show.
-        command: the command to open it again with, if it has not begun.
-        substitute: the raw id of the cursor that was opened in its place.
-        opened: when that was, on trio's clock.
-        reading: set when what is left of it has been read; None if that is not being done.
-        kept: what is left of it.
-        ended: why it was ended.
-        last_used: on trio's clock.
-    """
-
-    namespace: str
-    hidden: tuple[OwnershipFilter, ...] = ()
-    shown: Shown = Shown.NEITHER
-    command: bytes | None = None
-    substitute: bytes | None = None
-    opened: float | None = None
-    reading: trio.Event | None = None
-    kept: Kept | None = None
-    ended: str | None = None
-    last_used: float = field(default_factory=trio.current_time)
-
-
 class OlderCursors:
-    """The older cursors of one mongod, by the raw bytes of their ids.
+    """The older cursors of one mongod, by the raw bytes of their ids. `run` forgets those that have ended.
 
     Args:
         mongod: the mongod.
@@ -108,7 +93,8 @@ class OlderCursors:
     def __init__(self, mongod: LocalMongod, open_cursors: OpenCursors) -> None:
         self._mongod = mongod
         self._open_cursors = open_cursors
-        self._older: dict[bytes, _Older] = {}
+        self._older: dict[bytes, OlderCursor] = {}
+        self._are_any = trio.Event()
         self._hiding = trio.Lock()
 
     def __contains__(self, cursor_id: bytes) -> bool:
@@ -131,21 +117,63 @@ class OlderCursors:
             await self._hide(namespace, hidden)
 
     async def _hide(self, namespace: str, hidden: OwnershipFilter) -> None:
-        deadline = trio.current_time() + BATCH_SECONDS_MAX
+        until = trio.current_time() + IN_USE_SECONDS_MAX
+        rests_until = trio.current_time() + RESTS_SECONDS_MAX
+        merged: dict[OwnershipFilter, OwnershipFilter] = {}
         while True:
-            began, present = trio.current_time(), now()
+            listed, present = trio.current_time(), now()
             with self._open_cursors.in_use.noting_batches() as read:
                 cursors = await self._open_cursors.older(namespace, opened_until=present)
-                self._forget_closed(namespace, {_INT64.pack(each.id) for each in cursors})
-                commands = await self._commands_of_deferred(cursors)
-                busy = [each for each in cursors if not await self._hide_from(each, hidden, commands, read, began)]
-            if not busy:
+                hiding = _Hiding(hidden, merged, await self._commands_of_deferred(cursors), read, listed, rests_until)
+                results = [(each, await self._hide_from(each, hiding)) for each in cursors]
+            if trio.current_time() >= until:
+                for cursor in [each for each, result in results if result is _Result.IN_USE]:
+                    await self._end(cursor, _TOO_SLOW)
+                results = [each for each in results if each[1] is not _Result.IN_USE]
+            if all(result is _Result.HIDDEN for _, result in results):
                 return
-            if trio.current_time() >= deadline:
-                for each in busy:
-                    await self._end(each, "it has a limit, and a batch was taking long")
-                return
-            await trio.sleep(_POLL_SECONDS)
+            await trio.sleep(POLL_SECONDS)
+
+    async def run(self) -> None:
+        """Forget cursors that have ended, until cancelled: mongod does not tell when it ends one."""
+        while True:
+            await self._are_any.wait()
+            await trio.sleep(SWEEP_SECONDS)
+            try:
+                await self.forget_ended()
+            except (BackendError, CommandError) as error:
+                logger.debug("Could not look for cursors that have ended", error=str(error))
+
+    async def forget_ended(self) -> None:
+        """Forget the cursors that have ended on mongod, and those kept here that nobody has read for too long.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        sources = {each: older.substitute or each for each, older in self._older.items() if not older.is_held_here}
+        still_open = await self._open_cursors.still_open(sources.values()) if sources else set()
+        parameters = await self._mongod.command("admin", {"getParameter": 1, "cursorTimeoutMillis": 1})
+        idle_seconds_max, present = float(parameters["cursorTimeoutMillis"]) / 1000, trio.current_time()
+        for cursor_id, older in list(self._older.items()):
+            if older.is_held_here:
+                limit = idle_seconds_max if older.times_out else KEPT_SECONDS
+                has_ended = present - older.last_used > limit
+            else:
+                source = older.substitute or cursor_id  # else there is another one since
+                has_ended = older.reading is None and sources.get(cursor_id) == source and source not in still_open
+            if has_ended and self._older.get(cursor_id) is older:
+                del self._older[cursor_id]
+                if older.substitute is not None:
+                    await self._kill_on_mongod(older.namespace, cursor_id)
+        if not self._older:
+            self._are_any = trio.Event()
+
+    def forget_sessions(self, is_meant: Callable[[SessionId], bool]) -> None:
+        """Forget what is kept here for cursors of sessions that end; their other cursors end on mongod."""
+        for cursor_id, older in list(self._older.items()):
+            if older.is_held_here and older.session is not None and is_meant(older.session):
+                del self._older[cursor_id]
 
     # Batches
 
@@ -159,6 +187,21 @@ class OlderCursors:
         older = self._older.get(cursor_id)
         if older is not None and older.reading is not None:
             await older.reading.wait()
+
+    def check_reader(self, cursor_id: bytes, request: Request, user: "UserName | None") -> None:
+        """Refuse a ``getMore`` that mongod would refuse.
+
+        Args:
+            cursor_id: the cursor.
+            request: the ``getMore``.
+            user: who has logged in on its connection.
+
+        Raises:
+            CommandError: as `OlderCursor.check_reader`.
+        """
+        older = self._older.get(cursor_id)
+        if older is not None:
+            older.check_reader(request, user)
 
     def is_substituted(self, cursor_id: bytes) -> bool:
         """Whether another cursor is read in place of this one."""
@@ -185,19 +228,19 @@ class OlderCursors:
             for name, concern in _CONCERNS.items():
                 if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):
                     request = request.with_body(rawbson.append(request.body, concern))
-            namespace, count = Namespace.parse(older.namespace), 0
+            namespace = Namespace.parse(older.namespace)
             while older.substitute is None:
-                for each in older.hidden[count:]:
-                    request = await without_orphans(request, self._mongod, namespace, each)
-                count = len(older.hidden)
-                frame = await upstream.forward(request.message.frame, 0)
+                hidden = older.hidden
+                assert hidden is not None
+                filtered = await without_orphans(request, self._mongod, namespace, hidden)
+                frame = await upstream.forward(filtered.message.frame, 0)
                 assert frame is not None
                 opened = _INT64.pack(RawBatch(frame).cursor_id)
                 if self._older.get(cursor_id) is not older:  # the client has killed it
                     await self._kill_on_mongod(older.namespace, opened)
                     (number,) = _INT64.unpack(cursor_id)
                     raise CommandError(ErrorCode.CursorNotFound, f"cursor id {number} not found")
-                if older.substitute is None and count == len(older.hidden):
+                if older.substitute is None and older.hidden is hidden:
                     older.substitute, older.opened = opened, trio.current_time()
                 else:  # another range is going to be received, or another `getMore` has opened it
                     await self._kill_on_mongod(older.namespace, opened)
@@ -207,7 +250,7 @@ class OlderCursors:
     async def with_own_id(self, cursor_id: bytes, frame: bytes) -> bytes:
         """The reply of a substitute, with the id that the client knows; forgets the substitute if it has ended."""
         older = self._older.get(cursor_id)
-        span = _id_of(frame)
+        span = id_in_reply(frame)
         if older is None:
             return frame  # it has been killed
         if span is not None and any(frame[span[2] : span[3]]):
@@ -224,30 +267,16 @@ class OlderCursors:
             CommandError: QueryPlanKilled, the cursor was ended.
         """
         older = self._older.get(cursor_id)
-        if older is None:
+        if older is None or not is_well_formed(request):
             return None
         older.last_used = trio.current_time()
-        if older.ended is not None:
-            raise CommandError(
-                ErrorCode.QueryPlanKilled,
-                f"a range of the collection was received after the cursor was opened, and {older.ended}",
-            )
+        _check_not_ended(older)
         if older.kept is None:
             return None
-        batch = taken_from(older.kept, request.get(b"batchSize") or 0)
+        reply = older.kept.answer(cursor_id, request)
         if not older.kept.documents:
             del self._older[cursor_id]
-        body = older.kept.reply
-        cursor = rawbson.find(body, b"cursor")
-        assert cursor is not None
-        value = body[cursor[2] : cursor[3]]
-        fields = rawbson.index(value)
-        if older.kept.documents:
-            at = fields[b"id"][2]
-            value = b"".join((value[:at], cursor_id, value[at + len(cursor_id) :]))
-        value = rawbson.with_value(value, fields[b"nextBatch"], rawbson.array_of_documents(batch))
-        body = rawbson.with_value(body, cursor, value)
-        return op_msg(body, request_id=next_request_id(), response_to=request.message.request_id)
+        return reply
 
     async def without_hidden(self, cursor_id: bytes, frame: bytes) -> tuple[bytes, bool]:
         """The reply to a ``getMore`` of such a cursor, without hidden documents.
@@ -256,79 +285,66 @@ class OlderCursors:
             The frame of the reply, and whether it is empty so that another batch has to be fetched.
 
         Raises:
-            CommandError: mongod does not say which documents are hidden.
+            CommandError: mongod does not say which documents are hidden; QueryPlanKilled, the cursor was ended.
             BackendError: mongod does not answer.
         """
         older = self._older.get(cursor_id)
         if older is None:
             return frame, False  # it has been killed
+        _check_not_ended(older)
         body = response_body(frame)
         cursor = rawbson.find(body, b"cursor")
-        if cursor is None:  # an error: mongod has closed the cursor, or the client tries again
+        if cursor is None or older.hidden is None:  # an error: mongod has closed the cursor, or the client tries again
             return frame, False
         value = body[cursor[2] : cursor[3]]
         fields = rawbson.index(value)
         batch = fields[b"nextBatch"]
         documents = rawbson.array_documents(value, batch)
-        if older.shown is Shown.KEY:
-            kept = [document for document in documents if not any(each.covers(document) for each in older.hidden)]
-        else:
-            kept = await self._still_owned(older, documents)
+        visible = await self._visible(older, documents)
         is_over = not any(value[fields[b"id"][2] : fields[b"id"][3]])
         if is_over:
             self._older.pop(cursor_id, None)
-        if len(kept) == len(documents):
+        if len(visible) == len(documents):
             return frame, False
-        value = rawbson.with_value(value, batch, rawbson.array_of_documents(kept))
-        return with_body(frame, rawbson.with_value(body, cursor, value)), not kept and not is_over
+        value = rawbson.with_value(value, batch, rawbson.array_of_documents(visible))
+        return with_body(frame, rawbson.with_value(body, cursor, value)), not visible and not is_over
 
-    async def _still_owned(self, older: _Older, documents: list[bytes]) -> list[bytes]:
-        """Those documents that mongod has outside of the hidden ranges.
-
-        One that is not found has been deleted. It may have been hidden before that, so it is not returned.
-        """
-        ids = [_id_in(each) for each in documents]
-        wanted = sorted({each for each in ids if each is not None})
-        found: set[bytes] = set()
-        namespace = Namespace.parse(older.namespace)
-        for some in _in_groups(wanted):
-            found |= await self._owned_ids(namespace, older.hidden, some)
-        return [document for document, each in zip(documents, ids, strict=True) if each in found]
-
-    async def _owned_ids(
-        self, namespace: Namespace, hidden: Collection[OwnershipFilter], ids: list[bytes]
-    ) -> set[bytes]:
-        """Look up which ids, each as type and value, belong to documents outside of the hidden ranges.
-
-        mongod compares as the collection does, so that it can use the index; here, the bytes have to be the same.
-        """
-        elements = [rawbson.element(b"%d" % at, each[0], each[1:]) for at, each in enumerate(ids)]
-        among = rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(elements)), b"$in")
-        query = rawbson.element(b"_id", rawbson.OBJECT, among)
-        query += b"".join([each.element(each.default_collation) for each in hidden])
-        search: dict[str, Any] = {
-            "find": namespace.collection,
-            "filter": rawbson.raw_document(rawbson.from_elements(query)),
-            "projection": {"_id": 1},
-            "batchSize": len(ids) + 1,
-            "$readPreference": {"mode": "nearest"},
-        }
-        cursor = RawCursor(self._mongod.pool.exchange, namespace.db, search)
-        return {found for document in await cursor.all_documents() if (found := _id_in(document)) is not None}
+    async def _visible(self, older: OlderCursor, documents: list[bytes]) -> list[bytes]:
+        if older.hidden is None:
+            return documents
+        return await visible_documents(self._mongod, older.namespace, older.hidden, older.shown, documents)
 
     # Ends
 
-    async def kill_of(self, request: Request) -> None:
-        """Forget the cursors that a client kills.
+    async def after_kill(self, reply: bytes | None, user: "UserName | None") -> bytes | None:
+        """Forget the cursors that ``killCursors`` has ended, and end those that are kept here.
+
+        Args:
+            reply: mongod's reply.
+            user: who has sent the command.
+
+        Returns:
+            The reply, in which those kept here are killed, too.
 
         Raises:
             BackendError: mongod does not answer.
         """
-        cursors = request.fields.get(b"cursors")
-        if not self._older or cursors is None or cursors[0] != rawbson.ARRAY:
-            return
-        for _, span in list(rawbson.spans(request.body, cursors[2])):
-            await self.kill(request.raw(span))
+        if reply is None or not self._older:
+            return reply
+        body: dict[str, Any] = bson.decode(response_body(reply))
+        for number in body.get("cursorsKilled", ()):
+            await self.kill(_INT64.pack(number))
+        unknown, own = body.get("cursorsNotFound", ()), []
+        for number in unknown:
+            older = self._older.get(_INT64.pack(number))
+            if older is not None and older.reading is None and older.may_be_killed_by(user):
+                await self.kill(_INT64.pack(number))
+                own.append(number)
+        if not own:
+            return reply
+        body["cursorsKilled"] += own
+        body["cursorsNotFound"] = [each for each in unknown if each not in own]
+        return with_body(reply, bson.encode(body))
 
     async def kill(self, cursor_id: bytes) -> None:
         """Forget a cursor, and end the one that was opened in its place."""
@@ -339,8 +355,7 @@ class OlderCursors:
     async def _end(self, cursor: OpenCursor, reason: str) -> None:
         namespace = cursor.namespace
         logger.warning("Killed a cursor opened before a range was received", namespace=namespace, error=reason)
-        older = self._older.setdefault(_INT64.pack(cursor.id), _Older(namespace))
-        older.ended = reason
+        self._note(cursor).ended = reason
         await self._kill_on_mongod(namespace, _INT64.pack(cursor.id))
 
     async def _kill_on_mongod(self, namespace: str, cursor_id: bytes) -> None:
@@ -348,136 +363,138 @@ class OlderCursors:
         (number,) = _INT64.unpack(cursor_id)
         await self._mongod.command(db, {"killCursors": collection, "cursors": [Int64(number)]})
 
-    def _forget_closed(self, namespace: str, still_open: Collection[bytes]) -> None:
-        abandoned = trio.current_time() - KEPT_SECONDS
-        for cursor_id, older in list(self._older.items()):
-            is_closed = older.namespace == namespace and cursor_id not in still_open
-            if older.kept is not None or older.ended is not None or older.substitute is not None:
-                is_closed = older.last_used < abandoned  # mongod does not know any more whether it is open
-            if is_closed:
-                del self._older[cursor_id]
-
     # Hiding
+
+    def _note(self, cursor: OpenCursor) -> OlderCursor:
+        """The entry of a cursor, which may be new."""
+        cursor_id = _INT64.pack(cursor.id)
+        older = self._older.get(cursor_id)
+        if older is None:
+            lsid = cursor.session
+            session = None if lsid is None else SessionId(bytes(lsid["id"]), bytes(lsid.get("uid", NO_USER)))
+            older = self._older[cursor_id] = OlderCursor(cursor.namespace, session, cursor.times_out)
+            self._are_any.set()
+        return older
 
     async def _commands_of_deferred(self, cursors: Collection[OpenCursor]) -> Mapping[int, bytes]:
         """The raw commands of the cursors that have not begun, by their ids: one listing for all of them."""
         wanted = [each.id for each in cursors if not each.is_begun and _INT64.pack(each.id) not in self._older]
         return await self._open_cursors.raw_commands(wanted) if wanted else {}
 
-    async def _hide_from(
-        self,
-        cursor: OpenCursor,
-        hidden: OwnershipFilter,
-        commands: Mapping[int, bytes],
-        read: Set[bytes],
-        listed: float,
-    ) -> bool:
-        """Hide ranges from a cursor; False if its next batch is being read, so that it has to be tried again.
-
-        Args:
-            cursor: the cursor.
-            hidden: the ranges.
-            commands: the commands of those that have not begun.
-            read: the cursors that have returned a batch since they were listed.
-            listed: when the listing began, on trio's clock.
-        """
-        cursor_id = _INT64.pack(cursor.id)
+    async def _hide_from(self, cursor: OpenCursor, hiding: "_Hiding") -> "_Result":
+        """Hide ranges from a cursor."""
+        cursor_id, hidden = _INT64.pack(cursor.id), hiding.hidden
         older = self._older.get(cursor_id)
-        if older is not None and older.command is not None:
-            if older.opened is not None:
-                return older.opened <= listed  # else the substitute has not been listed
-            if hidden not in older.hidden:
-                older.hidden = (*older.hidden, hidden)
-            return True
         if older is not None and older.ended is not None:
             await self._kill_on_mongod(cursor.namespace, cursor_id)
-            return True
-        if not may_return(cursor.command, hidden, is_begun=cursor.is_begun):
-            return True
+            return _Result.HIDDEN
+        if older is not None and older.command is not None:
+            if older.opened is not None:  # the substitute is hidden from if it has been listed, too
+                return _Result.HIDDEN if older.opened <= hiding.listed else _Result.NOT_LISTED
+            older.hidden = hiding.merged_with(older.hidden)
+            return _Result.HIDDEN
+        if not may_return(cursor.command, hidden, is_begun=cursor.is_begun, returned=cursor.returned):
+            return _Result.HIDDEN
         if not cursor.is_begun:
-            command = commands.get(cursor.id)
+            command = hiding.commands.get(cursor.id)
             if command is None:
-                return True  # it has been closed
-            if cursor_id not in read:
-                self._older[cursor_id] = _Older(cursor.namespace, (hidden,), command=command)
-                return True
+                return _Result.HIDDEN  # it has been closed
+            if cursor_id not in hiding.read:
+                older = self._note(cursor)
+                older.hidden, older.command = hiding.merged_with(older.hidden), command
+                return _Result.HIDDEN
             if not may_return(cursor.command, hidden):
-                return True
+                return _Result.HIDDEN
+        # The shard key may have been refined since another range was hidden.
         shown = shown_by(cursor.command, hidden.pattern)
         if shown is Shown.NEITHER:
-            return await self._try_keep(cursor)
-        older = self._older.get(cursor_id)
-        if older is None:
-            older = self._older[cursor_id] = _Older(cursor.namespace, shown=shown)
-        if hidden not in older.hidden:
-            older.hidden = (*older.hidden, hidden)
-        return True
+            return await self._try_keep(cursor, hiding.rests_until)
+        older = self._note(cursor)
+        older.hidden, older.shown = hiding.merged_with(older.hidden), shown
+        return _Result.HIDDEN
 
-    async def _try_keep(self, cursor: OpenCursor) -> bool:
-        """Read what is left of a cursor; False if its next batch is being read."""
+    async def _try_keep(self, cursor: OpenCursor, until: float) -> "_Result":
+        """Read what is left of a cursor, unless its next batch is being read."""
         cursor_id = _INT64.pack(cursor.id)
         if cursor_id in self._open_cursors.in_use:
-            return False
-        older = self._older[cursor_id] = _Older(cursor.namespace, reading=trio.Event())
-        is_untouched = False
+            return _Result.IN_USE
+        is_new = cursor_id not in self._older
+        older = self._note(cursor)
+        older.reading = trio.Event()
+        kept, is_untouched = Kept(), False
         try:
-            await self._keep(cursor, older)
+            with trio.move_on_at(min(until, trio.current_time() + REST_SECONDS_MAX)) as patience:
+                if await self._read_rest(cursor, older, kept):
+                    older.kept = kept
+                    logger.info("Read the rest of a cursor", namespace=cursor.namespace, documents=len(kept.documents))
+                else:
+                    await self._end(cursor, _TOO_LONG)
+            if patience.cancelled_caught and older.ended is None:
+                await self._end(cursor, _TOO_SLOW)
         except CommandError as error:
+            # Only before anything has been read.
             is_untouched = error.code in (ErrorCode.CursorInUse, ErrorCode.CursorNotFound)
             if error.code == ErrorCode.CursorInUse:
-                return False
+                return _Result.IN_USE
             logger.info("Could not read the rest of a cursor", namespace=cursor.namespace, error=str(error))
         finally:
-            assert older.reading is not None
             older.reading.set()
             older.reading = None
             if is_untouched:
-                self._older.pop(cursor_id, None)
-            elif older.kept is None and older.ended is None:
+                if is_new:
+                    self._older.pop(cursor_id, None)
+            elif not older.is_held_here:
                 # Some of it may have been read; a client that read on from mongod would miss that.
                 older.ended = _INTERRUPTED
-        return True
+        return _Result.HIDDEN
 
-    async def _keep(self, cursor: OpenCursor, older: _Older) -> None:
+    async def _read_rest(self, cursor: OpenCursor, older: OlderCursor, kept: Kept) -> bool:
         room = KEPT_BYTES_MAX - sum(each.kept.size for each in self._older.values() if each.kept is not None)
         db, _, collection = cursor.namespace.partition(".")
         same = {name: cursor.command[name] for name in _OF_SESSION if name in cursor.command}
         reading = RawCursor(self._mongod.pool.exchange, db, {}, options=same).resume(cursor.id, collection)
-        documents: deque[bytes] = deque()
-        size, frame = 0, b""
-        async for batch in reading:
-            found, frame = batch.documents(), batch.frame
-            documents += found
-            size += sum(map(len, found))
-            if size > room and not reading.is_exhausted:
-                await self._end(cursor, _TOO_LONG)
-                return
-        older.kept = Kept(without_batch(response_body(frame)), documents, size)
-        logger.info("Read the rest of a cursor", namespace=cursor.namespace, documents=len(documents))
+        return await kept.read_all(reading, partial(self._visible, older), room)
 
 
-def _in_groups(ids: list[bytes]) -> Iterator[list[bytes]]:
-    """The ids in groups that fit into one command each."""
-    group: list[bytes] = []
-    size = 0
-    for each in ids:
-        if group and (len(group) == _IDS_MAX or size + len(each) > _ID_BYTES_MAX):
-            yield group
-            group, size = [], 0
-        group.append(each)
-        size += len(each)
-    if group:
-        yield group
+class _Result(Enum):
+    """The outcome of an attempt to hide ranges from a cursor."""
+
+    HIDDEN = "it does not return their documents"
+    IN_USE = "a batch is being read from it"
+    NOT_LISTED = "another one has just been opened in its place"
 
 
-def _id_in(document: bytes) -> bytes | None:
-    """The type and value of a document's ``_id``."""
-    span = rawbson.find(document, b"_id")
-    return None if span is None else bytes((span[0],)) + document[span[2] : span[3]]
+class _Hiding(NamedTuple):
+    """One attempt to hide ranges from all cursors on a collection.
+
+    Attributes:
+        hidden: the ranges.
+        merged: filters with these ranges, by the filters without them.
+        commands: the commands of the cursors that have not begun.
+        read: the cursors that have returned a batch since they were listed.
+        listed: when the listing began, on trio's clock.
+        rests_until: until when what is left of cursors is read.
+    """
+
+    hidden: OwnershipFilter
+    merged: dict[OwnershipFilter, OwnershipFilter]
+    commands: Mapping[int, bytes]
+    read: Set[bytes]
+    listed: float
+    rests_until: float
+
+    def merged_with(self, known: OwnershipFilter | None) -> OwnershipFilter:
+        """The filter of a cursor from which some ranges were hidden before; cursors with the same one share it."""
+        if known is None:
+            return self.hidden
+        if known not in self.merged:
+            self.merged[known] = known.merged_with(self.hidden)
+        return self.merged[known]
 
 
-def _id_of(frame: bytes) -> rawbson.Span | None:
-    """Where the cursor's id is in the frame of a reply; None in an error."""
-    at = len(frame) - len(response_body(frame))
-    cursor = rawbson.find(frame, b"cursor", at)
-    return None if cursor is None or cursor[0] != rawbson.OBJECT else rawbson.index(frame, cursor[2]).get(b"id")
+def _check_not_ended(older: OlderCursor) -> None:
+    if older.ended is not None:
+        raise CommandError(
+            ErrorCode.QueryPlanKilled,
+            f"a range of the collection was received after the cursor was opened, and {older.ended}",
+        )

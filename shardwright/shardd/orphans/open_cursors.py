@@ -34,6 +34,9 @@ class OpenCursor(NamedTuple):
         is_begun: its pipeline has been executed in part at least: with ``batchSize: 0`` that begins with the first
             ``getMore``.
         transaction: the ``lsid`` and number of the transaction that it belongs to, if any.
+        returned: how many documents it has returned.
+        session: the ``lsid`` in which it was opened, with its owner.
+        times_out: whether mongod ends it after some minutes without a reader; the end of its session ends it anyway.
     """
 
     id: int
@@ -42,6 +45,9 @@ class OpenCursor(NamedTuple):
     command: Mapping[str, Any]
     is_begun: bool = True
     transaction: tuple[Mapping[str, Any], int] | None = None
+    returned: int = 0
+    session: Mapping[str, Any] | None = None
+    times_out: bool = False
 
 
 class Moment:
@@ -156,6 +162,22 @@ class OpenCursors:
             commands[decode_value(each, fields[b"id"])] = each[command[2] : command[3]]
         return commands
 
+    async def still_open(self, cursor_ids: Collection[bytes]) -> set[bytes]:
+        """Those of some cursors that are open, by their raw ids; all from which a batch is being read are.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        wanted = [Int64(int.from_bytes(each, "little", signed=True)) for each in cursor_ids]
+        stages = [_ALL_CURSORS, {"$match": {"cursor.cursorId": {"$in": wanted}}}, {"$project": {"cursor.cursorId": 1}}]
+        listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
+        with self.in_use.noting_batches() as read:
+            found = await DecodedCursor(self._mongod.command, "admin", listing).all_documents()
+        listed = {int(each["cursor"]["cursorId"]).to_bytes(8, "little", signed=True) for each in found}
+        # One that begins to be read during the listing may be missing in it.
+        return listed | {each for each in cursor_ids if each in self.in_use or each in read}
+
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
         """End cursors of transactions that have ended: nobody can read them, but mongod keeps them."""
         useless = [
@@ -214,22 +236,33 @@ async def _listed(command: RunCommand, is_wanted: Mapping[str, Any], *, also: Co
         {"$match": {"$or": [{"isOlder": True}, {"cursor.cursorId": {"$in": list(also)}}]}},
         {
             "$project": {
-                **{"ns": 1, "isOlder": 1, "cursor.cursorId": 1, "cursor.originatingCommand": 1},
-                "cursor.nDocsReturned": 1,
+                **{"ns": 1, "lsid": 1, "isOlder": 1, "cursor.cursorId": 1, "cursor.originatingCommand": 1},
+                **{"cursor.nDocsReturned": 1, "cursor.noCursorTimeout": 1},
             }
         },
     ]
     listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
     found = await DecodedCursor(command, "admin", listing).all_documents()
-    return [_open_cursor(each["ns"], each["isOlder"], each["cursor"]) for each in found]
+    return [_open_cursor(each, each["cursor"]) for each in found]
 
 
-def _open_cursor(namespace: str, is_older: bool, cursor: Mapping[str, Any]) -> OpenCursor:
+def _open_cursor(operation: Mapping[str, Any], cursor: Mapping[str, Any]) -> OpenCursor:
     command = cursor.get("originatingCommand", {})
     options = command if "find" in command else command.get("cursor", {})
     is_deferred = isinstance(options, Mapping) and options.get("batchSize") == 0
-    is_begun = not is_deferred or bool(cursor.get("nDocsReturned"))
-    return OpenCursor(cursor["cursorId"], namespace, is_older, command, is_begun, _transaction_of(command))
+    returned = int(cursor.get("nDocsReturned", 0))
+    session = operation.get("lsid")
+    return OpenCursor(
+        cursor["cursorId"],
+        operation["ns"],
+        operation["isOlder"],
+        command,
+        not is_deferred or returned > 0,
+        _transaction_of(command),
+        returned,
+        session,
+        session is None and not cursor.get("noCursorTimeout"),
+    )
 
 
 def _transaction_of(command: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | None:

@@ -24,7 +24,12 @@ def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
         task: the range deletion. If the shard key was refined since, its bounds lack the added fields.
         pattern: the collection's present shard key.
     """
-    low, high = extend_bound(task.range.min, pattern), extend_bound(task.range.max, pattern)
+    return extended(task.range.min, task.range.max, pattern)
+
+
+def extended(low: bytes, high: bytes, pattern: ShardKeyPattern) -> ChunkRange:
+    """The range between two bounds of the shard key, or of a key that it refines."""
+    low, high = extend_bound(low, pattern), extend_bound(high, pattern)
     return ChunkRange(low, high, encode_key(low), encode_key(high))
 
 

@@ -1,11 +1,12 @@
 """The filter that hides documents in orphan ranges from operations."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 from shardwright.shardd.orphans.key_expressions import Expression, has_strings, is_below, shard_key
+from shardwright.shardd.orphans.orphan_ranges import extended, merged
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import is_simple
@@ -40,8 +41,6 @@ class OwnershipFilter:
         self.pattern = pattern
         self.ranges = tuple(ranges)
         self.default_collation = default_collation
-        self.depends_on_collation = any(has_strings(each.min) or has_strings(each.max) for each in ranges)
-        """Whether `element` differs between the simple collation and others."""
         self._min_keys = [each.min_key for each in ranges]
         self.is_complete = is_complete
         self._variable = COMPLETE_KEY_VARIABLE if is_complete else KEY_VARIABLE
@@ -57,7 +56,21 @@ class OwnershipFilter:
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
         """Whether a key between two bounds, which may be any byte strings, can be that of an orphan."""
-        return any(low < each.max_key and each.min_key < high for each in self.ranges)
+        # The ranges are disjoint, so the last one that begins below `high` also ends last.
+        position = bisect_left(self._min_keys, high) - 1
+        return position >= 0 and low < self.ranges[position].max_key
+
+    def merged_with(self, later: "OwnershipFilter") -> "OwnershipFilter":
+        """A filter for the ranges of both, as few as possible; this one if it has all of them already.
+
+        Args:
+            later: another filter of the same collection. Its shard key may refine the one of this filter.
+        """
+        own = self.ranges
+        if later.pattern.document != self.pattern.document:
+            own = tuple(extended(each.min, each.max, later.pattern) for each in own)
+        ranges = merged((*own, *later.ranges))
+        return self if ranges == self.ranges else OwnershipFilter(later.pattern, ranges, later.default_collation)
 
     def element(self, collation: Mapping[str, Any] | None) -> bytes:
         """The ``$expr`` element to add to a query, so that it does not match orphans.
@@ -72,6 +85,11 @@ class OwnershipFilter:
     def query(self, collation: Mapping[str, Any] | None) -> bytes:
         """A query that matches all documents except orphans."""
         return from_elements(self.element(collation))
+
+    @cached_property
+    def depends_on_collation(self) -> bool:
+        """Whether `element` differs between the simple collation and others."""
+        return any(has_strings(each.min) or has_strings(each.max) for each in self.ranges)
 
     @cached_property
     def _element(self) -> bytes:

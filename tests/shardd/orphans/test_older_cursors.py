@@ -1,24 +1,28 @@
 """Cursors of a real mongod that are older than an incoming range: what is read of them, kept, looked up or ended."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import count
 from typing import Any, Final
 
 import bson
 import pytest
 import trio
+from bson.binary import Binary
 from bson.int64 import Int64
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.orphans import older_cursors
+from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.shardd.orphans import older_cursors, visible_documents
+from shardwright.shardd.orphans.older_cursor import is_well_formed
 from shardwright.shardd.orphans.older_cursors import OlderCursors
 from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
@@ -72,6 +76,15 @@ def get_more(collection: Documents, cursor_id: int, **options: int) -> Request:
     return Request(OpMsg(op_msg(encode_document(command), request_id=next_request_id())))
 
 
+async def opened(mongod: LocalMongod, documents: Documents, command: dict[str, Any]) -> int:
+    """The id of a new cursor."""
+    body = encode_document({**command, "$db": documents.database.name})
+    reply = decode_reply(await mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
+    await trio.sleep(CLOCK_SECONDS)
+    cursor_id: int = reply["cursor"]["id"]
+    return cursor_id
+
+
 async def rest_of(mongod: LocalMongod, older: OlderCursors, documents: Documents, cursor_id: int) -> list[Any]:
     """The ``n`` or ``_id`` of what is left of a cursor."""
     found: list[dict[str, Any]] = []
@@ -97,10 +110,8 @@ def run(lone: LoneMongod, documents: Documents, command: dict[str, Any], test: T
     """Run a test with an open cursor."""
 
     async def main(mongod: LocalMongod) -> None:
-        body = encode_document({**command, "$db": documents.database.name})
-        reply = decode_reply(await mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
-        await trio.sleep(CLOCK_SECONDS)
-        await test(mongod, OlderCursors(mongod, OpenCursors(mongod)), reply["cursor"]["id"])
+        cursor_id = await opened(mongod, documents, command)
+        await test(mongod, OlderCursors(mongod, OpenCursors(mongod)), cursor_id)
 
     lone.run(main)
 
@@ -148,7 +159,7 @@ def test_a_document_that_has_been_deleted_is_left_out(lone: LoneMongod, document
 
 
 def test_ids_are_looked_up_in_groups(lone: LoneMongod, documents: Documents, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(older_cursors, "_ID_BYTES_MAX", 30)
+    monkeypatch.setattr(visible_documents, "_ID_BYTES_MAX", 30)
     command: dict[str, Any] = {"find": "c", "projection": {"n": 1}, "batchSize": 3}
 
     async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
@@ -199,11 +210,15 @@ def test_the_error_of_an_ended_cursor_is_remembered(
 def test_a_killed_cursor_is_forgotten(lone: LoneMongod, documents: Documents) -> None:
     command: dict[str, Any] = {"find": "c", "limit": 1000, "batchSize": 3}
 
-    async def test(_mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
         await older.hide(documents.full_name, hidden())
         assert raw(cursor_id) in older
-        killing = {"killCursors": "c", "cursors": [Int64(cursor_id)], "$db": documents.database.name}
-        await older.kill_of(Request(OpMsg(op_msg(bson.encode(killing), request_id=1))))
+        killing = {"killCursors": "c", "cursors": [Int64(cursor_id), Int64(5)], "$db": documents.database.name}
+        reply = await mongod.pool.exchange(op_msg(bson.encode(killing), request_id=1))
+        answered = await older.after_kill(reply, None)
+        assert answered is not None
+        said = decode_reply(answered)
+        assert (said["cursorsKilled"], said["cursorsNotFound"]) == ([cursor_id], [5])
         assert raw(cursor_id) not in older
 
     run(lone, documents, command, test)
@@ -259,6 +274,241 @@ def test_no_document_is_missed_if_what_is_left_cannot_be_read(
                 older.answer(raw(cursor_id), get_more(documents, cursor_id))
             assert caught.value.code == QUERY_PLAN_KILLED
             await older.hide(documents.full_name, hidden())
+
+    run(lone, documents, command, test)
+
+
+def test_a_cursor_in_use_after_its_rest_was_read_in_part_loses_nothing(
+    lone: LoneMongod, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents.insert_many({"n": n, "key": 50, "text": "x" * 1_000_000} for n in range(20, 60))
+    command: dict[str, Any] = {"find": "c", "limit": 1000, "batchSize": 3}
+    next_batch = RawCursor.next_batch
+    asked: list[int] = []
+
+    async def in_use_at_second(cursor: RawCursor, **arguments: object) -> Any:  # noqa: ANN401
+        if "getMore" in cursor._next:
+            asked.append(cursor.id)
+            if len(asked) == 2:
+                raise CommandError(ErrorCode.CursorInUse, "cursor is in use")
+        return await next_batch(cursor, **arguments)
+
+    monkeypatch.setattr(RawCursor, "next_batch", in_use_at_second)
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        await older.hide(documents.full_name, hidden())
+        assert len(asked) > 2
+        documents.insert_many(documents_of(ARRIVING))
+        assert await rest_of(mongod, older, documents, cursor_id) == list(range(3, 60))
+
+    run(lone, documents, command, test)
+
+
+@pytest.mark.parametrize("is_in_use", [True, False], ids=["slow batch", "slow rest"])
+def test_no_receipt_waits_for_a_slow_cursor(lone: LoneMongod, documents: Documents, is_in_use: bool) -> None:
+    slow = {"$where": "sleep(300) || true"}
+    command: dict[str, Any] = {"find": "c", "filter": slow, "limit": 1000, "batchSize": 1}
+
+    async def test(mongod: LocalMongod, _: OlderCursors, cursor_id: int) -> None:
+        cursors = OpenCursors(mongod)
+        older = OlderCursors(mongod, cursors)
+        if is_in_use:
+            cursors.in_use.enter(raw(cursor_id))
+        began = trio.current_time()
+        await older.hide(documents.full_name, hidden())
+        assert trio.current_time() - began < 4
+        with pytest.raises(CommandError, match="could not be read in time"):
+            older.answer(raw(cursor_id), get_more(documents, cursor_id))
+        # A batch that was being read may contain what it must not.
+        with pytest.raises(CommandError, match="could not be read in time"):
+            await older.without_hidden(raw(cursor_id), b"")
+
+    run(lone, documents, command, test)
+
+
+def test_many_receipts_cost_a_cursor_as_much_as_one(
+    lone: LoneMongod, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adjacent ranges become one, and cursors share their filters."""
+    calls = {"covers": 0, "merged_with": 0}
+
+    def count_calls(name: str) -> None:
+        original = getattr(OwnershipFilter, name)
+
+        def counted(ownership: OwnershipFilter, other: Any) -> Any:  # noqa: ANN401
+            calls[name] += 1
+            return original(ownership, other)
+
+        monkeypatch.setattr(OwnershipFilter, name, counted)
+
+    for name in calls:
+        count_calls(name)
+    command: dict[str, Any] = {"find": "c", "batchSize": 3}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        others = [await opened(mongod, documents, command) for _ in range(3)]
+        for key in range(100, 120):
+            await older.hide(documents.full_name, hidden(key, key + 1))
+            await older.hide(documents.full_name, hidden(key, key + 1))
+        assert calls["merged_with"] == 39
+        documents.insert_many(documents_of(ARRIVING))
+        for each in (cursor_id, *others):
+            assert await rest_of(mongod, older, documents, each) == OWNED[3:]
+        assert calls["covers"] == 4 * len([*OWNED[3:], *ARRIVING])
+
+    run(lone, documents, command, test)
+
+
+def test_a_shard_key_is_refined_between_two_receipts(lone: LoneMongod, documents: Documents) -> None:
+    command: dict[str, Any] = {"find": "c", "projection": {"key": 1}, "batchSize": 3}
+    refined = ShardKeyPattern.from_mapping({"key": 1, "n": 1})
+    bounds = (encode_document({"key": 110, "n": 110}), encode_document({"key": 112, "n": 112}))
+    later = OwnershipFilter(refined, [ChunkRange.of(refined, *bounds)], None)
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        await older.hide(documents.full_name, hidden(100, 110))
+        await older.hide(documents.full_name, later)
+        documents.insert_many(documents_of(list(range(100, 120))))
+        documents.insert_one({"_id": "id 110, owned", "key": 110, "n": 1})
+        found = await rest_of(mongod, older, documents, cursor_id)
+        owned = [*OWNED[3:], *range(112, 120)]
+        assert found == [*(f"id {key}" for key in owned), "id 110, owned"]
+
+    run(lone, documents, command, test)
+
+
+def test_what_is_left_is_read_without_what_was_hidden_before(lone: LoneMongod, documents: Documents) -> None:
+    """A refined key may leave a cursor that shows neither key nor ``_id``."""
+    command: dict[str, Any] = {"find": "c", "projection": {"_id": 0, "key": 1}, "batchSize": 3}
+    refined = ShardKeyPattern.from_mapping({"key": 1, "n": 1})
+    bounds = (encode_document({"key": 110, "n": 0}), encode_document({"key": 120, "n": 0}))
+    later = OwnershipFilter(refined, [ChunkRange.of(refined, *bounds)], None)
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        await older.hide(documents.full_name, hidden(100, 110))
+        documents.insert_many(documents_of(list(range(100, 110))))
+        await older.hide(documents.full_name, later)
+        documents.insert_many(documents_of(list(range(110, 120))))
+        reply = older.answer(raw(cursor_id), get_more(documents, cursor_id))
+        assert reply is not None
+        assert [each["key"] for each in decode_reply(reply)["cursor"]["nextBatch"]] == OWNED[3:]
+
+    run(lone, documents, command, test)
+
+
+SESSION: Final = {"id": Binary(b"1" * 16, 4)}
+OTHER_SESSION: Final = {"id": Binary(b"2" * 16, 4)}
+
+
+@pytest.mark.parametrize("collection", ["c", "other"])
+@pytest.mark.parametrize("opener", [{}, {"lsid": SESSION}], ids=["without session", "in session"])
+@pytest.mark.parametrize(
+    "reader",
+    [{}, {"lsid": SESSION}, {"lsid": OTHER_SESSION}, {"maxTimeMS": 5}, {"batchSize": -1}, {"lsid": 5}],
+    ids=str,
+)
+@pytest.mark.parametrize("limit", [0, 1000])
+def test_readers_are_refused_as_by_a_mongod(
+    lone: LoneMongod,
+    documents: Documents,
+    opener: dict[str, Any],
+    reader: dict[str, Any],
+    collection: str,
+    limit: int,
+) -> None:
+    command = {"find": "c", "batchSize": 3, "limit": limit, **opener}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        asked = {"getMore": Int64(cursor_id), "collection": collection, **reader, "$db": documents.database.name}
+        request = Request(OpMsg(op_msg(encode_document(asked), request_id=next_request_id())))
+        expected = decode_reply(await mongod.pool.exchange(request.message.frame))
+        left = OWNED[3:]
+        if expected["ok"]:  # mongod has returned the rest of the cursor
+            return
+        await older.hide(documents.full_name, hidden())
+        if is_well_formed(request):
+            with pytest.raises(CommandError) as caught:
+                older.check_reader(raw(cursor_id), request, None)
+            assert (caught.value.code, caught.value.message) == (expected["code"], expected["errmsg"])
+        else:
+            older.check_reader(raw(cursor_id), request, None)
+            assert older.answer(raw(cursor_id), request) is None, "mongod is asked"
+        if not opener:
+            assert await rest_of(mongod, older, documents, cursor_id) == left
+
+    run(lone, documents, command, test)
+
+
+@pytest.mark.parametrize(
+    ("user", "message"),
+    [
+        (None, None),
+        (SYSTEM, None),
+        (UserName("a", "admin"), "was not created by the authenticated user"),
+    ],
+    ids=str,
+)
+def test_kept_documents_of_a_cursor_without_session_are_given_to_no_user(
+    lone: LoneMongod, documents: Documents, user: UserName | None, message: str | None
+) -> None:
+    """Only mongod knows whose the cursor was."""
+    command = {"find": "c", "batchSize": 3, "limit": 1000}
+
+    async def test(_mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        await older.hide(documents.full_name, hidden())
+        with nullcontext() if message is None else pytest.raises(CommandError, match=message):
+            older.check_reader(raw(cursor_id), get_more(documents, cursor_id), user)
+
+    run(lone, documents, command, test)
+
+
+def test_the_session_of_another_user_is_refused_as_by_a_mongod(lone: LoneMongod, documents: Documents) -> None:
+    user = UserName("a", "admin")
+    owned = {"id": SESSION["id"], "uid": Binary(user.digest)}
+    command = {"find": "c", "batchSize": 3, "limit": 1000, "lsid": owned}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        await older.hide(documents.full_name, hidden())
+        asked = {"getMore": Int64(cursor_id), "collection": "c", "lsid": SESSION, "$db": documents.database.name}
+        request = Request(OpMsg(op_msg(encode_document(asked), request_id=next_request_id())))
+        with pytest.raises(CommandError, match="is not the same as the operation context's session id") as caught:
+            older.check_reader(raw(cursor_id), request, UserName("b", "admin"))
+        assert caught.value.code == ErrorCode.Unauthorized
+        older.check_reader(raw(cursor_id), request, user)
+        reply = _kill_reply(cursor_id)
+        assert await older.after_kill(reply, UserName("b", "admin")) is reply
+        killed = await older.after_kill(reply, user)
+        assert killed is not None
+        assert decode_reply(killed)["cursorsKilled"] == [cursor_id]
+
+    run(lone, documents, command, test)
+
+
+def _kill_reply(cursor_id: int) -> bytes:
+    """mongod's reply to ``killCursors`` for a cursor that it does not know."""
+    body = {"cursorsKilled": [], "cursorsNotFound": [Int64(cursor_id)], "cursorsAlive": [], "ok": 1.0}
+    return op_msg(encode_document(body), request_id=next_request_id())
+
+
+@pytest.mark.parametrize("limit", [0, 1000], ids=["on mongod", "kept"])
+def test_cursors_that_time_out_are_forgotten(lone: LoneMongod, documents: Documents, limit: int) -> None:
+    command = {"find": "c", "batchSize": 3, "limit": limit}
+    timeless = {**command, "noCursorTimeout": True}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        other = await opened(mongod, documents, timeless)
+        await older.hide(documents.full_name, hidden())
+        await older.forget_ended()
+        assert raw(cursor_id) in older
+        await mongod.command("admin", {"setParameter": 1, "cursorTimeoutMillis": 1})
+        try:
+            with trio.fail_after(20):  # mongod looks every four seconds
+                while raw(cursor_id) in older:
+                    await trio.sleep(0.2)
+                    await older.forget_ended()
+        finally:
+            await mongod.command("admin", {"setParameter": 1, "cursorTimeoutMillis": 600_000})
+        assert raw(other) in older
 
     run(lone, documents, command, test)
 
