@@ -18,6 +18,8 @@ from tests.shardd.router_stand_in import ShardedNamespace
 OWNED: Final = [*range(-50, 0), *range(10, 60)]
 ARRIVING: Final = list(range(10))
 CURSOR_NOT_FOUND: Final = 43
+UNAUTHORIZED: Final = 13
+IN_OTHER_SESSION: Final = 50738
 
 Cursor = dict[str, Any]
 
@@ -80,6 +82,26 @@ def test_what_is_kept_is_freed(db: Database[dict[str, Any]], ranged: ShardedName
     assert caught.value.code == CURSOR_NOT_FOUND
 
 
+@pytest.mark.parametrize("batch_size", [3, 0], ids=["kept", "opened again"])
+def test_other_readers_are_refused_as_by_a_mongod(
+    db: Database[dict[str, Any]], ranged: ShardedNamespace, batch_size: int
+) -> None:
+    with db.client.start_session() as session, db.client.start_session() as other:
+        if batch_size:
+            cursor, _ = kept(db, ranged, session)
+        else:
+            cursor = opened(db, ranged, session, limit=90, batchSize=0)
+            ranged.move({"a": 0}, {"a": 10}, "sh0")
+        more = {"getMore": Int64(cursor["id"]), "collection": "c"}
+        with pytest.raises(OperationFailure, match="but cursor belongs to a different namespace") as caught:
+            db.command({**more, "collection": "other"}, session=session)
+        assert caught.value.code == UNAUTHORIZED
+        with pytest.raises(OperationFailure, match=r"which was created in session .*, in session") as caught:
+            db.command(more, session=other)
+        assert caught.value.code == IN_OTHER_SESSION
+        assert rest_of(db, session, cursor)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"batchSize": 3}, {"limit": 101}, {"limit": 101, "projection": {"_id": 0, "n": 1, "text": 1}}],
@@ -89,7 +111,7 @@ def test_a_limited_cursor_of_large_documents_returns_all(
     db: Database[dict[str, Any]], ranged: ShardedNamespace, options: dict[str, Any]
 ) -> None:
     """More is left of it than could be kept."""
-    for number in OWNED[:40]:
+    for number in OWNED[:55]:
         updated = {"q": {"a": number}, "u": {"$set": {"text": "x" * 2_000_000}}}
         assert ranged.versioned({"update": "c", "updates": [updated]})["ok"]
     with db.client.start_session() as session:
