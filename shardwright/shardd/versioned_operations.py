@@ -209,8 +209,13 @@ class VersionedOperations:
                 if reply is not None:
                     return reply
         table, opening = placement.table, Opening.UNFILTERED
-        if table is not None and request.name in _OPENING_CURSORS and not _reads_snapshot(request):
-            opening = opening_of(request, table.key_pattern)
+        if (
+            table is not None
+            and request.name in _OPENING_CURSORS
+            and AUTOCOMMIT not in request.fields  # nothing can arrive in a snapshot
+            and (READ_CONCERN not in request.fields or not is_snapshot_read(request))
+        ):
+            opening = opening_of(request, table.collection.key_pattern)
         if opening is Opening.UNFILTERED:
             reply = await self._run_admitted(exchange, state, placement, request)
         else:
@@ -404,8 +409,3 @@ class VersionedOperations:
                 await exchange.confirm()
                 return reply
         return await exchange.run(request)
-
-
-def _reads_snapshot(request: Request) -> bool:
-    """Whether nothing can arrive in what a read sees."""
-    return AUTOCOMMIT in request.fields or (READ_CONCERN in request.fields and is_snapshot_read(request))

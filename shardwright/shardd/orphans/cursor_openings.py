@@ -74,7 +74,12 @@ def opening_of(request: Request, pattern: ShardKeyPattern) -> Opening:
     Raises:
         InvalidBSONError: it is not well-formed.
     """
-    return _opening_of_find(request, pattern) if request.name == "find" else _opening_of_aggregate(request, pattern)
+    if request.name != "find":
+        return _opening_of_aggregate(request, pattern)
+    fields = request.fields
+    if b"limit" not in fields and b"projection" not in fields and b"returnKey" not in fields:
+        return Opening.UNFILTERED
+    return _opening_of_find(request, pattern)
 
 
 def may_match(request: Request, unowned: OwnershipFilter) -> bool:
@@ -106,11 +111,9 @@ def _opening_of_find(request: Request, pattern: ShardKeyPattern) -> Opening:
     fields = request.fields
     limit = _integer(request.body, fields[b"limit"]) if b"limit" in fields else 0
     projection = fields.get(b"projection")
-    if not limit and projection is None and b"returnKey" not in fields:
+    if (b"singleBatch" in fields and _is_true(request, b"singleBatch")) or is_positional(request):
         return Opening.UNFILTERED
-    if _is_true(request, b"singleBatch") or is_positional(request):
-        return Opening.UNFILTERED
-    if not limit and not _is_true(request, b"returnKey"):
+    if not limit and not (b"returnKey" in fields and _is_true(request, b"returnKey")):
         if projection is None or projection[0] != OBJECT:
             return Opening.UNFILTERED
         raw = request.raw(projection)

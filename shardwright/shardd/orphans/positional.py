@@ -25,6 +25,7 @@ _QUERY_AND_PROJECTION: Final = {
     "findandmodify": (b"query", b"fields"),
 }
 _KEPT: Final = frozenset({b"collation", b"let", b"readConcern", b"maxTimeMS", b"$readPreference", b"hint"})
+_ENDS_NAME: Final = b".$\0"
 _ONLY_ID: Final = {"projection": {"_id": 1}}
 
 
@@ -33,10 +34,12 @@ def is_positional(request: Request) -> bool:
     names = _QUERY_AND_PROJECTION.get(request.name)
     if names is None:
         return False
-    query, projection = (request.fields.get(name) for name in names)
+    query, projection = request.fields.get(names[0]), request.fields.get(names[1])
     if query is None or query[0] != OBJECT or projection is None or projection[0] != OBJECT:
         return False
-    return any(name.endswith(b".$") for name, _ in rawbson.spans(request.body, projection[2]))
+    return request.body.find(_ENDS_NAME, projection[2], projection[3]) >= 0 and any(
+        name.endswith(b".$") for name, _ in rawbson.spans(request.body, projection[2])
+    )
 
 
 async def with_owned_ids(
