@@ -374,11 +374,11 @@ class VersionedOperations:
                 await in_own_task()
                 orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
             if orphans is not None:
-                await in_own_task()
                 run = partial(self._run_without_orphans, exchange, state, placement, orphans, request)
                 return await without_filter_in_errors(self._context.mongod, request, run)
         return await self._run_filtered(exchange, state, placement, request)
 
+    @may_run_in_reactor
     async def _run_without_orphans(
         self,
         exchange: TermExchange,
@@ -391,6 +391,7 @@ class VersionedOperations:
         time_series = None if placement.table is None else placement.table.collection.time_series
         filtered = await without_orphans(request, self._context.mongod, namespace, orphans, time_series)
         if time_series is not None and filtered is not request and is_about_measurements(request):
+            await in_own_task()
             return await CountedMeasurements(exchange, namespace, filtered, time_series).run()
         return await self._run_filtered(exchange, state, placement, filtered)
 

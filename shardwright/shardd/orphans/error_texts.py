@@ -28,6 +28,7 @@ from shardwright.wire.rawbson import (
 )
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _SHOWS_QUERY: Final = "error processing query: "
 _AFTER_QUERY: Final = " planner returned error :: caused by :: "
@@ -41,6 +42,7 @@ _NOT_EXPLAINED: Final = frozenset(
 )
 
 
+@may_run_in_reactor
 async def without_filter_in_errors(
     mongod: LocalMongod, request: Request, run: Callable[[], Awaitable[bytes | None]]
 ) -> bytes | None:
@@ -59,6 +61,7 @@ async def without_filter_in_errors(
         frame = await run()
     except CommandError as error:
         if _AFTER_QUERY in error.message:
+            await in_own_task()
             error.message = await _text(mongod, request, None, error.message)
         raise
     if frame is None or _AFTER_QUERY.encode() not in frame:
@@ -67,6 +70,7 @@ async def without_filter_in_errors(
     ok = find(reply, b"ok")
     if ok is not None and decode_value(reply, ok) and find(reply, b"writeErrors") is None:
         return frame  # not an error: a document contains that text
+    await in_own_task()
     document: dict[str, Any] = bson.decode(reply, codec_options=VALUE_CODEC)
     if "errmsg" in document:
         document["errmsg"] = await _text(mongod, request, None, document["errmsg"])

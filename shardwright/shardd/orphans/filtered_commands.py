@@ -32,12 +32,14 @@ from shardwright.wire.rawbson import (
 )
 from shardwright.wire.request import Request
 from shardwright.wire.sections import encode_sequence
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 Filtering = Callable[[bytes, OwnershipFilter], bytes]
 
 _STATEMENTS: Final = {"update": b"updates", "delete": b"deletes"}
 
 
+@may_run_in_reactor
 async def without_orphans(
     request: Request,
     mongod: LocalMongod,
@@ -62,6 +64,7 @@ async def without_orphans(
         on_buckets = None if time_series is None else as_bucket_statements(request, time_series)
         return request if on_buckets is None else with_ownership(on_buckets, ownership)
     if is_positional(request) and not _reads_available(request.body):
+        await in_own_task()
         return _with_body(request, await with_owned_ids(request, mongod, namespace, ownership), b"")
     return with_ownership(request, ownership)
 
