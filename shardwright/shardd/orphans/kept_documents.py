@@ -100,7 +100,7 @@ class Kept:
 
 
 async def _next_when_unused(cursor: RawCursor) -> RawBatch:
-    """The next batch, after any that somebody else reads past this daemon."""
+    """The next batch, after any that another client reads past this daemon."""
     while True:
         try:
             return await cursor.next_batch()

@@ -3,8 +3,10 @@
 Where this daemon answers in place of mongod, it refuses what mongod refuses.
 """
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -146,3 +148,39 @@ def is_well_formed(request: Request) -> bool:
     except CommandError:
         return False
     return size is None or (size[0] in _WHOLE_NUMBERS and decode_value(request.body, size) >= 0)
+
+
+class HidingResult(Enum):
+    """The outcome of an attempt to hide ranges from a cursor."""
+
+    HIDDEN = "it does not return their documents"
+    IN_USE = "a batch is being read from it"
+    NOT_LISTED = "another one has just been opened in its place"
+
+
+class Hiding(NamedTuple):
+    """One attempt to hide ranges from all cursors on a collection.
+
+    Attributes:
+        hidden: the ranges.
+        merged: filters with these ranges, by the filters without them.
+        commands: the commands of the cursors that have not begun.
+        read: the cursors that have returned a batch since they were listed.
+        listed: when the listing began, on trio's clock.
+        rests_until: until when what is left of cursors is read.
+    """
+
+    hidden: OwnershipFilter
+    merged: dict[OwnershipFilter, OwnershipFilter]
+    commands: Mapping[int, bytes]
+    read: Set[bytes]
+    listed: float
+    rests_until: float
+
+    def merged_with(self, known: OwnershipFilter | None) -> OwnershipFilter:
+        """The filter of a cursor from which some ranges were hidden before; cursors with the same one share it."""
+        if known is None:
+            return self.hidden
+        if known not in self.merged:
+            self.merged[known] = known.merged_with(self.hidden)
+        return self.merged[known]

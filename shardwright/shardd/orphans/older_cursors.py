@@ -15,11 +15,10 @@ since it was opened. Afterwards it depends on the cursor how the documents are l
 A range that is received later is merged with those that are hidden already; cursors share the merged filters.
 """
 
-from collections.abc import Callable, Collection, Mapping, Set
-from enum import Enum
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import bson
 import trio
@@ -30,7 +29,7 @@ from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.kept_documents import POLL_SECONDS, Kept
-from shardwright.shardd.orphans.older_cursor import OlderCursor, is_well_formed
+from shardwright.shardd.orphans.older_cursor import Hiding, HidingResult, OlderCursor, is_well_formed
 from shardwright.shardd.orphans.open_cursors import OpenCursor, OpenCursors, now
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.visible_documents import visible_documents
@@ -124,13 +123,13 @@ class OlderCursors:
             listed, present = trio.current_time(), now()
             with self._open_cursors.in_use.noting_batches() as read:
                 cursors = await self._open_cursors.older(namespace, opened_until=present)
-                hiding = _Hiding(hidden, merged, await self._commands_of_deferred(cursors), read, listed, rests_until)
+                hiding = Hiding(hidden, merged, await self._commands_of_deferred(cursors), read, listed, rests_until)
                 results = [(each, await self._hide_from(each, hiding)) for each in cursors]
             if trio.current_time() >= until:
-                for cursor in [each for each, result in results if result is _Result.IN_USE]:
+                for cursor in [each for each, result in results if result is HidingResult.IN_USE]:
                     await self._end(cursor, _TOO_SLOW)
-                results = [each for each in results if each[1] is not _Result.IN_USE]
-            if all(result is _Result.HIDDEN for _, result in results):
+                results = [each for each in results if each[1] is not HidingResult.IN_USE]
+            if all(result is HidingResult.HIDDEN for _, result in results):
                 return
             await trio.sleep(POLL_SECONDS)
 
@@ -145,7 +144,7 @@ class OlderCursors:
                 logger.debug("Could not look for cursors that have ended", error=str(error))
 
     async def forget_ended(self) -> None:
-        """Forget the cursors that have ended on mongod, and those kept here that nobody has read for too long.
+        """Forget the cursors that have ended on mongod, and those kept here that have had no reader for too long.
 
         Raises:
             CommandError: mongod refuses.
@@ -381,43 +380,43 @@ class OlderCursors:
         wanted = [each.id for each in cursors if not each.is_begun and _INT64.pack(each.id) not in self._older]
         return await self._open_cursors.raw_commands(wanted) if wanted else {}
 
-    async def _hide_from(self, cursor: OpenCursor, hiding: "_Hiding") -> "_Result":
+    async def _hide_from(self, cursor: OpenCursor, hiding: Hiding) -> HidingResult:
         """Hide ranges from a cursor."""
         cursor_id, hidden = _INT64.pack(cursor.id), hiding.hidden
         older = self._older.get(cursor_id)
         if older is not None and older.ended is not None:
             await self._kill_on_mongod(cursor.namespace, cursor_id)
-            return _Result.HIDDEN
+            return HidingResult.HIDDEN
         if older is not None and older.command is not None:
             if older.opened is not None:  # the substitute is hidden from if it has been listed, too
-                return _Result.HIDDEN if older.opened <= hiding.listed else _Result.NOT_LISTED
+                return HidingResult.HIDDEN if older.opened <= hiding.listed else HidingResult.NOT_LISTED
             older.hidden = hiding.merged_with(older.hidden)
-            return _Result.HIDDEN
+            return HidingResult.HIDDEN
         if not may_return(cursor.command, hidden, is_begun=cursor.is_begun, returned=cursor.returned):
-            return _Result.HIDDEN
+            return HidingResult.HIDDEN
         if not cursor.is_begun:
             command = hiding.commands.get(cursor.id)
             if command is None:
-                return _Result.HIDDEN  # it has been closed
+                return HidingResult.HIDDEN  # it has been closed
             if cursor_id not in hiding.read:
                 older = self._note(cursor)
                 older.hidden, older.command = hiding.merged_with(older.hidden), command
-                return _Result.HIDDEN
+                return HidingResult.HIDDEN
             if not may_return(cursor.command, hidden):
-                return _Result.HIDDEN
+                return HidingResult.HIDDEN
         # The shard key may have been refined since another range was hidden.
         shown = shown_by(cursor.command, hidden.pattern)
         if shown is Shown.NEITHER:
             return await self._try_keep(cursor, hiding.rests_until)
         older = self._note(cursor)
         older.hidden, older.shown = hiding.merged_with(older.hidden), shown
-        return _Result.HIDDEN
+        return HidingResult.HIDDEN
 
-    async def _try_keep(self, cursor: OpenCursor, until: float) -> "_Result":
+    async def _try_keep(self, cursor: OpenCursor, until: float) -> HidingResult:
         """Read what is left of a cursor, unless its next batch is being read."""
         cursor_id = _INT64.pack(cursor.id)
         if cursor_id in self._open_cursors.in_use:
-            return _Result.IN_USE
+            return HidingResult.IN_USE
         is_new = cursor_id not in self._older
         older = self._note(cursor)
         older.reading = trio.Event()
@@ -435,7 +434,7 @@ class OlderCursors:
             # Only before anything has been read.
             is_untouched = error.code in (ErrorCode.CursorInUse, ErrorCode.CursorNotFound)
             if error.code == ErrorCode.CursorInUse:
-                return _Result.IN_USE
+                return HidingResult.IN_USE
             logger.info("Could not read the rest of a cursor", namespace=cursor.namespace, error=str(error))
         finally:
             older.reading.set()
@@ -446,7 +445,7 @@ class OlderCursors:
             elif not older.is_held_here:
                 # Some of it may have been read; a client that read on from mongod would miss that.
                 older.ended = _INTERRUPTED
-        return _Result.HIDDEN
+        return HidingResult.HIDDEN
 
     async def _read_rest(self, cursor: OpenCursor, older: OlderCursor, kept: Kept) -> bool:
         room = KEPT_BYTES_MAX - sum(each.kept.size for each in self._older.values() if each.kept is not None)
@@ -454,42 +453,6 @@ class OlderCursors:
         same = {name: cursor.command[name] for name in _OF_SESSION if name in cursor.command}
         reading = RawCursor(self._mongod.pool.exchange, db, {}, options=same).resume(cursor.id, collection)
         return await kept.read_all(reading, partial(self._visible, older), room)
-
-
-class _Result(Enum):
-    """The outcome of an attempt to hide ranges from a cursor."""
-
-    HIDDEN = "it does not return their documents"
-    IN_USE = "a batch is being read from it"
-    NOT_LISTED = "another one has just been opened in its place"
-
-
-class _Hiding(NamedTuple):
-    """One attempt to hide ranges from all cursors on a collection.
-
-    Attributes:
-        hidden: the ranges.
-        merged: filters with these ranges, by the filters without them.
-        commands: the commands of the cursors that have not begun.
-        read: the cursors that have returned a batch since they were listed.
-        listed: when the listing began, on trio's clock.
-        rests_until: until when what is left of cursors is read.
-    """
-
-    hidden: OwnershipFilter
-    merged: dict[OwnershipFilter, OwnershipFilter]
-    commands: Mapping[int, bytes]
-    read: Set[bytes]
-    listed: float
-    rests_until: float
-
-    def merged_with(self, known: OwnershipFilter | None) -> OwnershipFilter:
-        """The filter of a cursor from which some ranges were hidden before; cursors with the same one share it."""
-        if known is None:
-            return self.hidden
-        if known not in self.merged:
-            self.merged[known] = known.merged_with(self.hidden)
-        return self.merged[known]
 
 
 def _check_not_ended(older: OlderCursor) -> None:
