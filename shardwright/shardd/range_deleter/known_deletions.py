@@ -23,11 +23,13 @@ class KnownDeletion:
     Attributes:
         task: the task as it was last persisted or replicated.
         is_running: whether the deletion has been started in this term.
+        is_hidden: whether the range has been hidden from the operations that are older than its registration.
     """
 
     def __init__(self, task: RangeDeletionTask) -> None:
         self.task = task
         self.is_running = False
+        self.is_hidden = False
         self._ended = trio.Event()
         self._error: CommandError | None = None
 
@@ -68,9 +70,6 @@ class KnownDeletions:
 
     def __iter__(self) -> Iterator[KnownDeletion]:
         return iter(list(self._all.values()))
-
-    def __contains__(self, migration_id: UUID) -> bool:
-        return migration_id in self._all
 
     def find(self, migration_id: UUID) -> KnownDeletion | None:
         """The range deletion of a migration, None if it is not known."""

@@ -34,8 +34,8 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.orphans")
 
 _DELAYS_FOR_CURSORS: Final = 8
-"""How many times ``orphanCleanupDelaySecs`` a range deletion waits for the cursors on other members: two hours by
-default, while idle cursors end after ten minutes."""
+"""How many times ``orphanCleanupDelaySecs``, after that delay, a range deletion waits for the cursors on other members:
+two hours by default, while idle cursors end after ten minutes."""
 
 _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 
@@ -82,10 +82,11 @@ class RangeDeleter:
             CommandError: IllegalOperation, this shard owns part of it.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
+        ready_at = ready_seconds(deletion.task, time.time())
         while True:
             task = deletion.task
             try:
-                await self._wait_allowed(task)
+                await self._wait_allowed(task, ready_at)
                 await self._delete_documents(task)
                 await self._store.delete(task.id)
             except OwnedRangeError:
@@ -112,7 +113,7 @@ class RangeDeleter:
         await self._context.namespace(namespace).wait_earlier_operations()
         await self._context.open_cursors.wait_closed(namespace, opened_until=now())
 
-    async def _wait_allowed(self, task: RangeDeletionTask) -> None:
+    async def _wait_allowed(self, task: RangeDeletionTask, ready_at: float) -> None:
         await self.wait_older_operations(task.namespace)
         if Namespace.parse(task.namespace).is_logical_sessions:
             await self._keep_sessions()
@@ -120,8 +121,9 @@ class RangeDeleter:
         if task.when != CLEAN_NOW and not await self._is_empty(task):
             # For reads on secondaries, which may not know yet that the range was given away.
             delay = (await RangeDeleterParameters.read(self._context.mongod)).cleanup_delay_seconds
-            await trio.sleep(remaining_delay(task, delay, time.time()))
-            await self._wait_other_members(task.namespace, delay * _DELAYS_FOR_CURSORS)
+            await trio.sleep(remaining_seconds(ready_at, delay, time.time()))
+            until_cursors_end = delay + delay * _DELAYS_FOR_CURSORS
+            await self._wait_other_members(task.namespace, remaining_seconds(ready_at, until_cursors_end, time.time()))
 
     async def _wait_other_members(self, namespace: str, seconds_max: float) -> None:
         """Return when all cursors on a collection that are open on other members are closed, or the time is over."""
@@ -233,16 +235,27 @@ class RangeDeleter:
         return int(reply["n"])
 
 
-def remaining_delay(task: RangeDeletionTask, delay: float, now: float) -> float:
-    """Seconds until a range may be deleted; after a restart, less than the whole delay.
+def ready_seconds(task: RangeDeletionTask, now: float) -> float:
+    """Since when a range may be deleted, in seconds since the epoch: all waits are counted from then.
+
+    It is persisted with the task, so the waits do not begin again in the next term.
 
     Args:
         task: the task, whose timestamp is the time at which it became ready.
-        delay: how many seconds after that the deletion may begin.
-        now: seconds since the epoch, by a clock that may differ from that of the timestamp.
+        now: the present, which counts if the task has no timestamp.
     """
-    since = now if task.timestamp is None else task.timestamp.time
-    return min(max(since + delay - now, 0), delay)
+    return now if task.timestamp is None else task.timestamp.time
+
+
+def remaining_seconds(ready_at: float, seconds: float, now: float) -> float:
+    """How much of a wait remains: less than all of it after a restart or a failed attempt.
+
+    Args:
+        ready_at: when the range became ready (`ready_seconds`).
+        seconds: the length of the wait.
+        now: seconds since the epoch, by a clock that may differ from that of ``ready_at``.
+    """
+    return min(max(ready_at + seconds - now, 0), seconds)
 
 
 class OwnedRangeError(CommandError):

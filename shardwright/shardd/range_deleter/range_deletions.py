@@ -90,10 +90,10 @@ class RangeDeletions:
     # Changes
 
     async def register(self, task: RangeDeletionTask) -> None:
-        """Persist on a majority that a range may hold orphans; if it is registered already, do nothing.
+        """Persist on a majority that a range may hold orphans; if it is registered and hidden already, do nothing.
 
-        On the recipient, no operation that is under way sees what is written to the range afterwards
-        (`hide_from_older_readers`).
+        On the recipient, no operation in progress sees what is written to the range afterwards
+        (`hide_from_older_readers`). If that has failed for a range, the next registration repeats it.
 
         Raises:
             CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary; LockTimeout,
@@ -101,17 +101,14 @@ class RangeDeletions:
             BackendError: mongod does not answer.
         """
         self._require_term()
-        if task.id in self.known:
-            return
-        await self._store.insert(task)
-        self.known.adopt(task)
-        logger_of(task).info("Registered a range deletion")
-        state = self._context.namespace(task.namespace)
-        table = state.table if state.is_known else await self._deleter.authoritative_table(task)
-        ranges = orphan_ranges([task], table, self._context.require_identity().shard_name) if table else ()
-        if table is not None and ranges:
-            hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
-            await hide_from_older_readers(state, self._older_cursors, hidden)
+        deletion = self.known.find(task.id)
+        if deletion is None:
+            await self._store.insert(task)
+            deletion = self.known.adopt(task)
+            logger_of(task).info("Registered a range deletion")
+        if not deletion.is_hidden:
+            await self._hide(task)
+            deletion.is_hidden = True
 
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
         """Persist on a majority that a range may be deleted, and start the deletion.
@@ -220,6 +217,17 @@ class RangeDeletions:
             self.known.forget(entry["o"]["_id"].as_uuid())
 
     # Internals
+
+    async def _hide(self, task: RangeDeletionTask) -> None:
+        shard = self._context.require_identity().shard_name
+        if task.donor == shard:
+            return  # it owns the range, which all operations may see
+        state = self._context.namespace(task.namespace)
+        table = state.table if state.is_known else await self._deleter.authoritative_table(task)
+        ranges = orphan_ranges([task], table, shard) if table else ()
+        if table is not None and ranges:
+            hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
+            await hide_from_older_readers(state, self._older_cursors, hidden)
 
     async def _hide_on_secondary(self, task: RangeDeletionTask) -> None:
         state = self._context.namespaces.find(task.namespace)

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, KeyRange, RangeDeletionTask
-from shardwright.shardd.range_deleter.range_deleter import remaining_delay
+from shardwright.shardd.range_deleter.range_deleter import ready_seconds, remaining_seconds
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -121,11 +121,13 @@ def test_earlier_operations_are_waited_for_and_later_ones_are_not() -> None:
     [(1000, 1000.0, 900.0), (1000, 1300.0, 600.0), (1000, 1900.0, 0.0), (1000, 5000.0, 0.0), (1000, 10.0, 900.0)],
 )
 def test_after_a_restart_only_the_rest_of_the_delay_is_waited_for(timestamp: int, now: float, expected: float) -> None:
-    assert remaining_delay(deletion(0, 10, timestamp=timestamp), 900, now) == expected
+    ready_at = ready_seconds(deletion(0, 10, timestamp=timestamp), now)
+    assert remaining_seconds(ready_at, 900, now) == expected
 
 
 def test_a_range_deletion_without_a_time_waits_for_the_whole_delay() -> None:
-    assert remaining_delay(deletion(0, 10), 900, 1234.5) == 900
+    ready_at = ready_seconds(deletion(0, 10), 1234.5)
+    assert remaining_seconds(ready_at, 900, 1234.5) == 900
 
 
 def test_the_range_of_a_deletion_has_encoded_keys() -> None:
