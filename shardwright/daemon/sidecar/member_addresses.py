@@ -116,10 +116,22 @@ class ShownMembers:
 
 Rewriting = Callable[[bytes, ShownMembers], bytes]
 
-_MEMBER_FIELDS: Final = frozenset(
-    {"host", "name", "prevSyncTarget", "syncFromRequested", "syncSource", "syncSourceHost"}
+_Path = tuple[str, ...]
+"""The names of nested fields, from the outermost; arrays between them are passed through."""
+
+_CONFIGURATION: Final = frozenset[_Path]({("members", "host")})
+_STATUS: Final = frozenset[_Path](
+    {
+        ("initialSyncStatus", "initialSyncAttempts", "syncSource"),
+        ("members", "name"),
+        ("members", "syncSourceHost"),
+        ("syncSourceHost",),
+    }
 )
-"""Fields whose value is the address of a member, at any depth of what a mongod says of its set."""
+_SYNC_SOURCES: Final = frozenset[_Path]({("prevSyncTarget",), ("syncFromRequested",)})
+_REPLICATION: Final = frozenset[_Path]({("replicationProgress", "host")})
+"""Where the addresses of members are in what a mongod says of its set. Fields of these names also occur elsewhere: tags
+and write concern modes have the names that users give them."""
 
 _HOST_STAGES: Final = (b"$indexStats\0", b"$collStats\0", b"$planCacheStats\0", b"$currentOp\0")
 """First stages of pipelines whose documents name the server in ``host``."""
@@ -178,17 +190,19 @@ def _server_status(reply: bytes, shown: ShownMembers) -> bytes:
 
 def _replication(section: bytes, shown: ShownMembers) -> bytes:
     """A hello; if a client asks for details (``repl: 1``), also a list of all members."""
-    return encode_document(_renamed(rewrite_hello(decode_document(section), shown.daemons), shown.daemons))
+    shown_section = rewrite_hello(decode_document(section), shown.daemons)
+    return encode_document(_renamed(shown_section, shown.daemons, _REPLICATION))
 
 
-def _members(document: bytes, shown: ShownMembers) -> bytes:
-    return encode_document(_renamed(decode_document(document), shown.daemons))
+def _members_at(paths: frozenset[_Path]) -> Rewriting:
+    """The rewriting of a document that has addresses of members in the given fields."""
+    return lambda document, shown: encode_document(_renamed(decode_document(document), shown.daemons, paths))
 
 
 def _diagnostic_data(reply: bytes, shown: ShownMembers) -> bytes:
     def sections(data: bytes, shown: ShownMembers) -> bytes:
         return _with_part(
-            _with_part(data, b"serverStatus", _server_status, shown), b"replSetGetStatus", _members, shown
+            _with_part(data, b"serverStatus", _server_status, shown), b"replSetGetStatus", _members_at(_STATUS), shown
         )
 
     return _with_part(reply, b"data", sections, shown)
@@ -224,14 +238,21 @@ def _current_op(reply: bytes, shown: ShownMembers) -> bytes:
     return with_value(reply, span, array_of_documents(operations))
 
 
-def _renamed(value: Any, addresses: Mapping[str, str]) -> Any:  # noqa: ANN401 - any value of BSON
-    """A value with the addresses of members replaced."""
-    if isinstance(value, Mapping):
-        return {
-            name: addresses.get(each, each) if name in _MEMBER_FIELDS and is_string(each) else _renamed(each, addresses)
-            for name, each in value.items()
-        }
-    return [_renamed(each, addresses) for each in value] if isinstance(value, list) else value
+def _renamed(value: Any, addresses: Mapping[str, str], paths: frozenset[_Path]) -> Any:  # noqa: ANN401 - any BSON value
+    """A value with the addresses replaced that are in the given fields."""
+    if isinstance(value, list):
+        return [_renamed(each, addresses, paths) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    renamed = dict(value)
+    for name in {path[0] for path in paths} & value.keys():
+        each = value[name]
+        if is_string(each):
+            renamed[name] = addresses.get(each, each) if (name,) in paths else each
+        else:
+            inner = frozenset(path[1:] for path in paths if path[0] == name and len(path) > 1)
+            renamed[name] = _renamed(each, addresses, inner)
+    return renamed
 
 
 def _by_daemon(shown: ShownMembers) -> dict[str, str]:
@@ -244,7 +265,10 @@ def _configuration(name: bytes) -> Rewriting:
     def rewriting(command: bytes, shown: ShownMembers) -> bytes:
         mongods = _by_daemon(shown)
         return _with_part(
-            command, name, lambda given, _: encode_document(_renamed(decode_document(given), mongods)), shown
+            command,
+            name,
+            lambda given, _: encode_document(_renamed(decode_document(given), mongods, _CONFIGURATION)),
+            shown,
         )
 
     return rewriting
@@ -265,9 +289,9 @@ _REPLIES: Final[Mapping[str, Rewriting]] = {
     "getCmdLineOpts": _command_line,
     "getDiagnosticData": _diagnostic_data,
     "hostInfo": _host_info,
-    "replSetGetConfig": _members,
-    "replSetGetStatus": _members,
-    "replSetSyncFrom": _members,
+    "replSetGetConfig": lambda reply, shown: _with_part(reply, b"config", _members_at(_CONFIGURATION), shown),
+    "replSetGetStatus": _members_at(_STATUS),
+    "replSetSyncFrom": _members_at(_SYNC_SOURCES),
     "serverStatus": _server_status,
 }
 

@@ -81,6 +81,39 @@ def test_the_status_of_a_set_names_daemons_at_any_depth() -> None:
     }
 
 
+def test_only_fields_with_addresses_are_translated() -> None:
+    """Tags and write concern modes have the names that users give them, and may have any text."""
+    tags = {name: "m0:1" for name in ("host", "name", "prevSyncTarget", "syncFromRequested", "syncSource")}
+    settings = {"getLastErrorModes": {"host": {"name": 1}}}
+    config = {"members": [{"host": "m0:1", "tags": tags}], "settings": settings}
+    assert seen({"replSetGetConfig": 1}, {"config": config, "ok": 1.0}) == {
+        "config": {"members": [{"host": "[::1]:27018", "tags": tags}], "settings": settings},
+        "ok": 1.0,
+    }
+    shown = {name: "[::1]:27018" for name in tags}
+    given = {"members": [{"host": "[::1]:27018", "tags": shown}], "settings": settings}
+    sent = with_mongods(request({"replSetReconfig": given}), SHOWN).document["replSetReconfig"]
+    assert sent == {"members": [{"host": "m0:1", "tags": shown}], "settings": settings}
+    status = {"members": [{"name": "m0:1", "infoMessage": "m0:1", "host": "m0:1"}], "name": "m0:1"}
+    assert seen({"replSetGetStatus": 1}, status) == {
+        "members": [{"name": "[::1]:27018", "infoMessage": "m0:1", "host": "m0:1"}],
+        "name": "m0:1",
+    }
+    requested = {"syncFromRequested": "m1:1", "prevSyncTarget": "m0:1", "ok": 1.0}
+    assert seen({"replSetSyncFrom": "m1:1"}, requested) == {
+        "syncFromRequested": "d1:1",
+        "prevSyncTarget": "[::1]:27018",
+        "ok": 1.0,
+    }
+
+
+def test_the_progress_of_replication_names_daemons() -> None:
+    def repl(address: str) -> dict[str, Any]:
+        return {"repl": {"tags": {"host": "m1:1"}, "replicationProgress": [{"host": address, "memberId": 1}]}}
+
+    assert seen({"serverStatus": 1, "repl": 1}, repl("m1:1")) == repl("d1:1")
+
+
 def test_a_server_names_itself_as_its_daemon() -> None:
     progress, shown_progress = [{"host": "m1:1"}, {"host": "m2:1"}], [{"host": "d1:1"}, {"host": "m2:1"}]
     repl = {"me": "m0:1", "hosts": ["m0:1", "m2:1"], "replicationProgress": progress}
