@@ -12,46 +12,16 @@ from typing import Any, Final
 
 from bson.decimal128 import Decimal128
 
-from shardwright.wire.error_codes import ErrorCode, code_name
+from shardwright.daemon.error_extra_info import extra_info
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import is_string
+from shardwright.wire.rawbson import encode_elements, from_elements, is_string, spans
 from shardwright.wire.type_names import type_name_of
 
 FAIL_COMMAND: Final = "failCommand"
 
 _INT32_RANGE: Final = 2**32
 _NOT_AN_OBJECT: Final = 10065
-
-_EXTRA_INFO_IS_MISSING: Final = 40671
-
-_HAVE_EXTRA_INFO: Final = frozenset[int](
-    {
-        ErrorCode.CannotConvertIndexToUnique,
-        ErrorCode.CannotImplicitlyCreateCollection,
-        ErrorCode.ChangeStreamInvalidated,
-        ErrorCode.ChangeStreamStartAfterInvalidate,
-        ErrorCode.ChangeStreamTopologyChange,
-        ErrorCode.CollectionUUIDMismatch,
-        ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
-        ErrorCode.DocumentValidationFailure,
-        ErrorCode.DuplicateKey,
-        ErrorCode.ForTestingErrorExtraInfo,
-        ErrorCode.ForTestingErrorExtraInfoWithExtraInfoInNamespace,
-        ErrorCode.JSInterpreterFailureWithStack,
-        ErrorCode.MultipleErrorsOccurred,
-        ErrorCode.NonRetryableTenantMigrationConflict,
-        ErrorCode.ShardCannotRefreshDueToLocksHeld,
-        ErrorCode.ShardInvalidatedForTargeting,
-        ErrorCode.StaleConfig,
-        ErrorCode.StaleDbVersion,
-        ErrorCode.TenantMigrationConflict,
-        ErrorCode.TxnRetryCounterTooOld,
-        ErrorCode.WouldChangeOwningShard,
-    }
-)
-"""Codes of errors that must have extra information; read off a mongod 6.0.5."""
-
-_MAY_HAVE_EXTRA_INFO: Final = frozenset[int]({ErrorCode.ShutdownInProgress, ErrorCode.StaleEpoch})
 
 _NEVER_FAILS: Final = "configureFailPoint"
 """Otherwise a fail point might be impossible to turn off."""
@@ -122,28 +92,21 @@ def raise_failure(data: Mapping[str, Any]) -> None:
     Raises:
         FailCommandCloseError: the client's connection is to be closed.
         FailCommandError: the command fails.
-        CommandError: TypeMismatch, ``errorExtraInfo`` is not a document; 40671, the code must have some.
+        CommandError: TypeMismatch, ``errorExtraInfo`` is not a document; or as `extra_info`.
     """
     if data.get("closeConnection") is True:
         raise FailCommandCloseError("the fail point failCommand closes the connection")
     code = _error_code(data)
     if not code:
         return
-    extra = _extra_info(data, code)
+    extra = extra_info(code, _given_info(data))
     error = FailCommandError(code, "Failing command via 'failCommand' failpoint", labels=_labels(data), extra=extra)
     error.has_given_labels = isinstance(data.get("errorLabels"), list)
     raise error
 
 
-def _extra_info(data: Mapping[str, Any], code: int) -> Mapping[str, Any] | None:
-    """The fields that the error has beside its code; a code that has none loses them.
-
-    Raises:
-        CommandError: as `raise_failure`.
-    """
+def _given_info(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if "errorExtraInfo" not in data:
-        if code in _HAVE_EXTRA_INFO:
-            raise CommandError(_EXTRA_INFO_IS_MISSING, f"Missing required extra info for error code {code_name(code)}")
         return None
     extra = data["errorExtraInfo"]
     if not isinstance(extra, Mapping):
@@ -151,22 +114,28 @@ def _extra_info(data: Mapping[str, Any], code: int) -> Mapping[str, Any] | None:
             ErrorCode.TypeMismatch,
             f'"errorExtraInfo" had the wrong type. Expected object, found {type_name_of(extra)}',
         )
-    return extra if code in _HAVE_EXTRA_INFO or code in _MAY_HAVE_EXTRA_INFO else None
+    return extra
 
 
-def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are added to the reply of a command that has run.
+def reply_with_error(data: Mapping[str, Any], reply: bytes) -> bytes:
+    """The raw reply of a command that has run, with the write concern error before ``ok`` and the labels behind.
 
     Raises:
-        CommandError: 10065, ``writeConcernError`` is not a document.
+        CommandError: 10065, ``writeConcernError`` is neither a document nor an array.
     """
     labels, error = _labels(data), data["writeConcernError"]
-    if not isinstance(error, Mapping):
+    if not isinstance(error, Mapping | list):
         raise CommandError(_NOT_AN_OBJECT, "invalid parameter: expected an object (writeConcernError)")
-    return {
-        "writeConcernError": error,
-        **({"errorLabels": list(labels)} if labels else {}),
-    }
+    added = encode_elements({"writeConcernError": error})
+    elements = []
+    for name, (_, start, _, end) in spans(reply):
+        if name == b"ok":
+            elements.append(added)
+        if name != b"writeConcernError":
+            elements.append(reply[start:end])
+    if labels:
+        elements.append(encode_elements({"errorLabels": list(labels)}))
+    return from_elements(b"".join(elements))
 
 
 def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:

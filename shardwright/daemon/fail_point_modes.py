@@ -1,7 +1,9 @@
 """The modes of ``configureFailPoint``: which of the calls that reach a fail point it affects."""
 
+import math
 import random
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from bson.decimal128 import Decimal128
@@ -15,6 +17,7 @@ Count = Callable[[], int]
 """Returns 0 when it is called first, then 1, and so on."""
 
 _INT32_MAX: Final = 2**31 - 1
+_INT64_RANGE: Final = 2.0**63
 
 
 def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Callable[[], bool] | None:
@@ -48,21 +51,28 @@ def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Call
 
 
 def _whole_number(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a client sent
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number: Any = value.to_decimal() if isinstance(value, Decimal128) else value
+    if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
         raise CommandError(
             ErrorCode.TypeMismatch, f'Expected field "{name}" to have numeric type, but found {type_name_of(value)}'
         )
-    if value % 1:
+    if not math.isfinite(number) or number % 1 or abs(float(number)) > _INT64_RANGE:
         raise CommandError(
             ErrorCode.BadValue,
             f'Expected field "{name}" to have a value exactly representable as a 64-bit integer, '
-            f"but found {name}: {value}",
+            f"but found {name}: {_text(value)}",
         )
-    if value < 0:
+    if number < 0:
         raise CommandError(ErrorCode.BadValue, f"'{name}' option to 'mode' must be positive")
-    if value > _INT32_MAX:
+    if number > _INT32_MAX:
         raise CommandError(ErrorCode.BadValue, f"'{name}' option to 'mode' is too large")
-    return int(value)
+    return int(number)
+
+
+def _text(number: float | Decimal128) -> str:
+    """A number as a mongod shows it in messages."""
+    text = str(number) if isinstance(number, Decimal128) else f"{number:.16g}"
+    return text if "." in text or isinstance(number, Decimal128) else f"{text}.0"  # "1e+20.0" and "nan.0" as well
 
 
 def _first(times: int, turn_off: Callable[[], None], count: Count) -> Callable[[], bool]:
@@ -87,7 +97,6 @@ def _sometimes(probability: Any) -> Callable[[], bool]:  # noqa: ANN401 - whatev
             ErrorCode.TypeMismatch, "the 'activationProbability' option to 'mode' must be a double between 0 and 1"
         )
     if probability < 0 or probability > 1:  # NaN is accepted, and never fires
-        raise CommandError(
-            ErrorCode.BadValue, f"activationProbability must be between 0.0 and 1.0; found {probability:g}"
-        )
+        shown = str(float(probability)).removesuffix(".0")
+        raise CommandError(ErrorCode.BadValue, f"activationProbability must be between 0.0 and 1.0; found {shown}")
     return lambda: random.random() < probability

@@ -1,12 +1,15 @@
 """The fail point ``failCommand`` around the commands of a router."""
 
-from shardwright.daemon.fail_command import FAIL_COMMAND, fails_after, reply_fields
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.daemon.fail_command import FAIL_COMMAND, fails_after, reply_with_error
 from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.message import OpMsg, reply
-from shardwright.wire.rawbson import append, encode_elements
+from shardwright.wire.rawbson import decode_document, encode_document
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
@@ -27,13 +30,15 @@ def under_fail_command(entry: Command, handler: CommandHandler) -> CommandHandle
         if not entry.supports_write_concern:
             return result
         data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_after(data, call))
-        return result if data is None else _with_fields(operation, result, reply_fields(data))
+        return result if data is None else _failed(operation, result, data)
 
     return handle
 
 
-def _with_fields(operation: Operation, result: Reply, fields: dict[str, object]) -> Reply:
-    """A reply with these fields added."""
+def _failed(operation: Operation, result: Reply, data: Mapping[str, Any]) -> Reply:
+    """A reply with the write concern error of the fail point."""
+    if result is None:
+        return None
     if isinstance(result, dict):
-        return {**result, **fields}
-    return None if result is None else reply(operation.response_to, append(OpMsg(result).body, encode_elements(fields)))
+        return decode_document(reply_with_error(data, encode_document({"ok": 1.0, **result})))
+    return reply(operation.response_to, reply_with_error(data, OpMsg(result).body))

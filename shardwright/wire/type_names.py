@@ -53,4 +53,9 @@ def type_name(kind: int) -> str:
 
 def type_name_of(value: Any) -> str:  # noqa: ANN401 - a BSON value can be anything
     """MongoDB's name of the type of a decoded value."""
-    return type_name(bson.encode({"": value})[4])
+    return type_name(type_of(value))
+
+
+def type_of(value: Any) -> int:  # noqa: ANN401 - as above
+    """The type byte of a decoded value."""
+    return bson.encode({"": value})[4]

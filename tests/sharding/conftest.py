@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -16,11 +17,18 @@ from pymongo.errors import PyMongoError
 
 @pytest.fixture(scope="session")
 def mongod(mongod_binary: str) -> Iterator[MongoClient[dict[str, Any]]]:
-    """A client of a throw-away mongod that listens only on a UNIX socket, so it needs no port."""
+    """A client of a throw-away mongod."""
+    with throw_away_mongod(mongod_binary) as client:
+        yield client
+
+
+@contextmanager
+def throw_away_mongod(binary: str, *options: str) -> Iterator[MongoClient[dict[str, Any]]]:
+    """Run a mongod that listens only on a UNIX socket, so it needs no port; yields a client of it."""
     directory = tempfile.mkdtemp(prefix="shardwright-")
     socket = f"{directory}/mongod.sock"
     log_path = Path(directory) / "mongod.log"
-    arguments = [mongod_binary, "--dbpath", directory, "--bind_ip", socket, "--wiredTigerCacheSizeGB", "0.25"]
+    arguments = [binary, *options, "--dbpath", directory, "--bind_ip", socket, "--wiredTigerCacheSizeGB", "0.25"]
     arguments += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
     with log_path.open("wb") as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=log)
