@@ -2,8 +2,8 @@
 
 A description is used for `seconds_max`, so that changes made elsewhere take effect within that time. A task reads those
 in use again before that; others, and all after a change made here, are read again by the next operation of the user. If
-the config servers cannot be read, the old description stays: users must not be locked out, nor kept waiting, because a
-config server is away.
+the config servers cannot be read, the old description stays, without a time limit: users must not be locked out, nor
+kept waiting, because a config server is away. A mongos does the same for users who are logged in, but lets none log in.
 """
 
 from collections.abc import Awaitable, Callable

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from shardwright.router.pipelines.match_paths import Condition, conditions, match_stage
-from shardwright.router.pipelines.passing import before, sort_before
+from shardwright.router.pipelines.passing import before, is_valid_sort, sort_before
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET
 from shardwright.wire.limits import NESTING_LEVELS_MAX
@@ -99,6 +99,8 @@ def _with_match(union: Stage, match: Stage) -> Stage:
 def _add_sort(stages: list[Stage], sort: Stage) -> int:
     """Add a ``$sort`` in front of the joins that it follows and does not depend on, and of what unpacks its buckets.
 
+    It replaces a ``$sort`` that it would directly follow, whose order it would undo, as in MongoDB.
+
     Returns:
         Where the ``$skip`` and ``$limit`` behind it belong; 0 if it did not move.
     """
@@ -106,6 +108,9 @@ def _add_sort(stages: list[Stage], sort: Stage) -> int:
     while at and (moved := sort_before(stages[at - 1], sort)) is not None:
         sort, at = moved, at - 1
     is_moved = at < len(stages)
+    if at and stages[at - 1].name == "$sort" and is_valid_sort(stages[at - 1]):
+        at -= 1
+        del stages[at]
     stages.insert(at, sort)
     if not is_moved:
         return 0

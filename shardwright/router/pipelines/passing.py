@@ -4,6 +4,7 @@ A condition passes a stage if it holds for a result exactly when it holds for th
 from, whatever the document is like. Fields that a stage just renames are renamed in the condition.
 """
 
+import math
 from collections.abc import Callable, Mapping, Set
 from typing import Final
 
@@ -21,9 +22,12 @@ from shardwright.router.pipelines.projection_fields import (
 from shardwright.router.reads.pipeline import Stage
 from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
 from shardwright.sharding.targeting.bucket_filters import meta_filter
+from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, element, from_elements, index, spans
 
 _ID: Final = b"_id"
+
+_SORT_COMPONENTS_MAX: Final = 32
 
 
 def before(stage: Stage, condition: Condition) -> Condition | None:
@@ -42,6 +46,27 @@ def sort_before(stage: Stage, sort: Stage) -> Stage | None:
         return _sort_of_buckets(stage, sort)
     joined = _modified_by_join(stage)
     return None if joined is None or overlap(by, {joined}) else sort
+
+
+def is_valid_sort(sort: Stage) -> bool:
+    """Whether mongod certainly accepts a ``$sort``, so that one that has no effect may be dropped."""
+    components = sort.specification
+    return (
+        isinstance(components, dict)
+        and 0 < len(components) <= _SORT_COMPONENTS_MAX
+        and all(_is_plain_path(name) and _is_direction(way) for name, way in components.items())
+    )
+
+
+def _is_plain_path(path: str) -> bool:
+    names = path.split(".")
+    return len(names) <= NESTING_LEVELS_MAX and all(name and not name.startswith("$") for name in names)
+
+
+def _is_direction(way: object) -> bool:
+    if isinstance(way, dict):
+        return way in ({"$meta": "randVal"}, {"$meta": "textScore"})
+    return not isinstance(way, bool) and isinstance(way, int | float) and math.isfinite(way) and int(way) in (1, -1)
 
 
 def _sort_of_buckets(unpacking: Stage, sort: Stage) -> Stage | None:

@@ -83,6 +83,17 @@ MOVED: list[tuple[Stages, Stages]] = [
     ([united(SORT), A], [A, united(SORT, A)]),
     ([JOIN, {"$unionWith": "o"}, {"$match": {"r": 1}}], [JOIN, {"$match": {"r": 1}}, united({"$match": {"r": 1}})]),
     ([JOIN, SORT, LIMIT], [SORT, LIMIT, JOIN]),
+    ([{"$sort": {"b": -1}}, SORT], [SORT]),
+    ([{"$sort": {"b": {"$meta": "textScore"}}}, {"$sort": {"c": 1}}, SORT, LIMIT], [SORT, LIMIT]),
+    ([{"$sort": {"b": 1}}, A, SORT], [A, SORT]),
+    ([{"$sort": {"b": 1}}, LIMIT, SORT], [{"$sort": {"b": 1}}, LIMIT, SORT]),
+    ([JOIN, {"$sort": {"b": 1}}, SORT, LIMIT], [SORT, LIMIT, JOIN]),
+    ([UNPACK, {"$sort": {"t": 1}}, {"$sort": {"v": 1}}], [UNPACK, {"$sort": {"v": 1}}]),
+    ([UNPACK, {"$sort": {"m": 1}}, {"$sort": {"m.a": 1}}], [{"$sort": {"meta.a": 1}}, UNPACK]),
+    *(
+        ([{"$sort": refused}, SORT], [{"$sort": refused}, SORT])
+        for refused in (3, {}, {"": 1}, {"a.": 1}, {"$a": 1}, {"a": 2}, {"a": True}, {"a": {"$meta": "x"}})
+    ),
     ([JOIN, GRAPH, SORT, {"$skip": 1}, LIMIT, A], [SORT, {"$skip": 1}, LIMIT, A, JOIN, GRAPH]),
 ]
 
