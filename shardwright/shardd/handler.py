@@ -44,6 +44,7 @@ from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
 from shardwright.shardd.versioned_operations import VersionedOperations
 from shardwright.sharding import session_arguments
 from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
+from shardwright.sharding.client_session import CLIENT_SESSION
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.command_text import command_text
 from shardwright.sharding.commit_protocol import COORDINATOR
@@ -56,7 +57,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
-from shardwright.wire.rawbson import OBJECT
+from shardwright.wire.rawbson import OBJECT, without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -211,8 +212,7 @@ class ShardHandler(SidecarHandler):
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
             if is_for_all_shards(request):
                 await in_own_task()
-                run = partial(self._versioned.run, client, upstream, request, transaction, is_whole=True)
-                return await run_with_topology_time(self._context, request, run)
+                return await self._run_for_all_shards(client, upstream, request, transaction)
             if shows_queries(request):
                 return without_filters(await self._versioned.run(client, upstream, request, is_whole=True))
             return await self._versioned.run(client, upstream, request, transaction)
@@ -236,7 +236,10 @@ class ShardHandler(SidecarHandler):
             if reply is not None and not has_failed(reply):
                 await in_own_task()
                 is_killed = _kills(request)
-                self._shard.waiting.kill_sessions(is_killed)
+                sessions = self._shard.router_sessions
+                self._shard.waiting.kill_sessions(partial(sessions.is_killed, is_killed=is_killed))
+                if patterns := sessions.killed_with(is_killed):
+                    await self._context.mongod.command("admin", {"killAllSessionsByPattern": patterns})
                 self._shard.components.coordinators.kill_sessions(is_killed)
                 self._shard.older_cursors.forget_sessions(lambda each: is_killed(bson.encode(each.to_document())))
                 await self._shard.transactions.note_kill(request)
@@ -259,13 +262,26 @@ class ShardHandler(SidecarHandler):
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
             return with_sharding_statistics(reply, request, self._shard.resharding.statistics.to_section())
         if shows_queries(request):
-            frame = with_daemon_operations(request, self._shard.components.operations, upstream.user)
+            operations, shown_as = self._shard.components.operations, self._shard.router_sessions.stages()
+            frame = with_daemon_operations(request, operations, upstream.user, shown_as)
             return without_filters(await upstream.forward(frame, flags))
         try:
             return await upstream.pass_on(request.message.frame, flags)
         finally:
             if request.name in CHANGES_OF_VIEWS:
                 self._context.views.forget()
+
+    async def _run_for_all_shards(
+        self, client: ClientConnection, upstream: Upstream, request: Request, transaction: OpenTransaction | None
+    ) -> bytes | None:
+        """Run a request that its router has sent to all shards, without what it says of its client's session."""
+        session, own = request.raw_object(CLIENT_SESSION), request.raw_object(b"lsid")
+        if session is None or own is None:
+            run = partial(self._versioned.run, client, upstream, request, transaction, is_whole=True)
+            return await run_with_topology_time(self._context, request, run)
+        with self._shard.router_sessions.used(own, session):
+            plain = request.with_body(without(request.body, {CLIENT_SESSION}))
+            return await self._run_for_all_shards(client, upstream, plain, transaction)
 
 
 def _kills(request: Request) -> Callable[[bytes], bool]:

@@ -30,6 +30,7 @@ from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.splitting.auto_splitter import AutoSplitter
 from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
+from shardwright.shardd.transactions.session_kills import RouterSessions
 from shardwright.shardd.transactions.transactions import Transactions
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.wire.transport.client import Connection
@@ -59,6 +60,7 @@ class ShardServer:
         renames: this shard's part in renames of sharded collections.
         transaction_coordinators: commits of transactions on several shards.
         waiting: operations that wait to be admitted.
+        router_sessions: writes that routers have sent in sessions of their own.
         living_sessions: sessions that live, though the mongod has not heard of them for long.
         components: those components that have commands of their own.
     """
@@ -93,6 +95,7 @@ class ShardServer:
         self.renames = RenameParticipants(context, self.migrations, self.range_deletions)
         self.blocked = BlockedCollections(context)
         self.waiting = WaitingOperations()
+        self.router_sessions = RouterSessions()
         self.components = ShardComponents(
             context,
             ServerParameters(self.migrations.parameters, self.auto_splitter.parameters),

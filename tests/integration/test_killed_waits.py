@@ -1,12 +1,15 @@
 """Killed sessions whose operations wait in a shard daemon for a critical section, where no mongod knows them."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Final
 from uuid import uuid4
 
 import pytest
 from bson import Int64
 from bson.binary import Binary
+from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
@@ -79,3 +82,63 @@ def test_an_operation_is_killed_while_it_waits(cluster: RunningCluster, placed: 
             moving.result()
     assert (reply["ok"], reply["code"]) == (0, ErrorCode.Interrupted)
     assert placed.count_documents({}) == 0
+
+
+BY_ID: Final[dict[str, Document]] = {
+    "update": {"updates": [{"q": {"_id": "held"}, "u": {"$set": {"changed": True}}}]},
+    "delete": {"deletes": [{"q": {"_id": "held"}, "limit": 1}]},
+}
+
+
+@contextmanager
+def write_by_id(
+    cluster: RunningCluster, placed: Documents, kind: str, lsid: Document
+) -> Iterator[tuple[MongoClient[Document], Future[Document]]]:
+    """A write of a document that a transaction holds; yields a client of the mongod where it waits, and its reply."""
+    placed.insert_one({"_id": "held", "key": SPLIT_AT + 1})
+    command = {kind: placed.name, **BY_ID[kind], "lsid": lsid}
+    with (
+        placed.database.client.start_session() as session,
+        session.start_transaction(),
+        ThreadPoolExecutor() as pool,
+        raw_client(cluster.address("router.0")) as raw,
+        cluster.direct(f"{UPPER}.0.mongod") as mongod,
+    ):
+        placed.update_one({"_id": "held", "key": SPLIT_AT + 1}, {"$set": {"by": "transaction"}}, session=session)
+        writing = pool.submit(raw.command, command, db=placed.database.name)
+        waiting: list[Document] = [{"$currentOp": {}}, {"$match": {"op": kind.replace("delete", "remove")}}]
+        try:
+            eventually(lambda: list(mongod.admin.aggregate(waiting)), within=20, what="the mongod executes it")
+            yield mongod, writing
+        finally:
+            session.abort_transaction()
+
+
+@pytest.mark.parametrize("killer", ["router.0", "router.1"])
+@pytest.mark.parametrize("command", ["killSessions", "killAllSessionsByPattern"])
+@pytest.mark.parametrize("kind", BY_ID)
+def test_a_killed_session_ends_a_write_by_id_alone(
+    cluster: RunningCluster, placed: Documents, kind: str, command: str, killer: str
+) -> None:
+    """The router has sent it in a session of its own, which no client can name; any router may be asked."""
+    lsid = {"id": Binary.from_uuid(uuid4())}
+    with write_by_id(cluster, placed, kind, lsid) as (_, writing), cluster.direct(killer) as router:
+        shown = list(router.admin.aggregate([{"$currentOp": {}}, {"$match": {"lsid.id": lsid["id"], "type": "op"}}]))
+        assert {each["shard"] for each in shown} == {UPPER}
+        named = [{"lsid": shown[0]["lsid"]}] if command == "killAllSessionsByPattern" else [lsid]
+        router.admin.command(command, named)
+        reply = writing.result(timeout=20)
+    assert [error["code"] for error in reply["writeErrors"]] == [ErrorCode.Interrupted]
+    assert reply["n"] == 0
+    assert placed.count_documents({"_id": "held", "changed": None}) == 1
+
+
+def test_another_session_does_not_end_a_write_by_id_alone(cluster: RunningCluster, placed: Documents) -> None:
+    lsid, other = ({"id": Binary.from_uuid(uuid4())} for _ in range(2))
+    with write_by_id(cluster, placed, "update", lsid) as (_, writing), cluster.direct("router.0") as router:
+        router.admin.command("killSessions", [other])
+        assert not writing.done()
+        (operation,) = router.admin.aggregate([{"$currentOp": {"localOps": True}}, {"$match": {"op": "update"}}])
+        router.admin.command("killOp", op=operation["opid"])
+        reply = writing.result(timeout=20)
+    assert (reply["ok"], reply["code"]) == (0, ErrorCode.Interrupted)

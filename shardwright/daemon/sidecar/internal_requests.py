@@ -54,7 +54,7 @@ FIELDS: Final = frozenset(
     {
         *(b"shardVersion", b"databaseVersion", b"involvedNamespaces", b"$configTime", b"$topologyTime", b"$replData"),
         *(b"coordinator", b"$coordinator", b"mayChangeOwner", b"fromMongos", b"needsMerge", b"exchange"),
-        *(b"runtimeConstants", b"fromMigrate", b"mayBypassWriteBlocking", b"$audit"),
+        *(b"clientSession", b"runtimeConstants", b"fromMigrate", b"mayBypassWriteBlocking", b"$audit"),
     }
 )
 """Fields with which routers and shards tell each other what users must not tell them."""

@@ -52,7 +52,10 @@ def asks_for_users_own(request: Request, user: UserName | None) -> bool:
 
 
 def with_daemon_operations(
-    request: Request, own: Callable[[], Sequence[dict[str, Any]]], user: UserName | None
+    request: Request,
+    own: Callable[[], Sequence[dict[str, Any]]],
+    user: UserName | None,
+    shown_as: Sequence[dict[str, Any]] = (),
 ) -> bytes:
     """The frame to forward for a request: its own, or one that adds the daemon's operations to ``$currentOp``.
 
@@ -62,19 +65,23 @@ def with_daemon_operations(
         request: any request.
         own: returns the daemon's operations that mongod does not know, such as migrations.
         user: who has logged in; None without access control.
+        shown_as: stages that change how all operations are shown.
     """
     frame = request.message.frame
     if request.name != "aggregate" or request.db != _ADMIN or b"pipeline" not in request.fields:
         return frame
     operations = own()
-    if not operations:
+    if not operations and not shown_as:
         return frame
     pipeline = request.documents(b"pipeline")
     if not pipeline or next(iter(index(pipeline[0])), b"") != b"$currentOp":
         return frame
     if user is not None and not _is_about_all_users(pipeline[0]):
+        operations = ()
+    added = [*([union_with(operations)] if operations else []), *shown_as]
+    if not added:
         return frame
-    stages = [pipeline[0], encode_document(union_with(operations)), *pipeline[1:]]
+    stages = [pipeline[0], *map(encode_document, added), *pipeline[1:]]
     body = with_stages(request.body, stages)
     message = request.message
     return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)

@@ -29,6 +29,7 @@ _INTERNAL: Final = frozenset(
             b"term",
         ),
         *(b"shardVersion", b"databaseVersion", b"involvedNamespaces", b"coordinator", b"mayChangeOwner"),
+        b"clientSession",
         *(b"fromMigrate", b"runtimeConstants"),
     }
 )

@@ -24,6 +24,7 @@ from shardwright.router.pipelines.internal_stages import check_update_stages
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+from shardwright.router.transactions.child_session import own_session
 from shardwright.router.writes.batch import WriteBatch
 from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.messages import broadcast_elements, message_with_versions, shard_message
@@ -32,14 +33,18 @@ from shardwright.router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
 from shardwright.router.writes.run import WriteRun, is_routing_refusal
 from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.router.writes.targeting import Destinations, target_batch
+from shardwright.sharding.client_session import CLIENT_SESSION, client_session_element
 from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import InvalidBSONError, decode_document
+from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
+
+_CLIENT_SESSION: Final = CLIENT_SESSION.decode()
 
 HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
 """Fields that are removed from a shard's reply to a write before it is forwarded."""
@@ -88,6 +93,7 @@ class _Execution:
         self._refusal: CommandError | None = None
         self._may_change_owner = False
         self._operation_time = 0
+        self._client_session = b""
         self._borrowed: ExitStack
 
     @may_run_in_reactor
@@ -189,11 +195,15 @@ class _Execution:
         batch = self._batch
         if not batch.own_session and self._operation.transaction is None and batch.may_be_remembered:
             batch.own_session = self._borrowed.enter_context(self._operation.context.write_sessions.borrowed())
+            lsid = self._operation.request.raw_object(b"lsid")
+            self._client_session = b"" if lsid is None else client_session_element(own_session(lsid))
 
     def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
         """The version elements for a shard's statements, or the elements of broadcasts in their place."""
         if part.is_broadcast and self._operation.transaction is None:
-            return broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
+            elements = broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
+            is_told = self._client_session and self._shards.is_understood(part.shard, _CLIENT_SESSION, PRIMARY)
+            return elements + self._client_session if is_told else elements
         return self._versions(part.shard, routing)
 
     def _versions(self, shard: str, routing: CollectionRouting) -> bytes:

@@ -32,6 +32,7 @@ from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
+from shardwright.sharding.client_session import CLIENT_SESSION
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
@@ -44,6 +45,8 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 logger = get_logger("shardd.context")
+
+_EXTENSIONS: Final = (INVOLVED_NAMESPACES, MAY_CHANGE_OWNER, ACKNOWLEDGED_TIME, CLIENT_SESSION)
 
 _UNINITIALIZED: Final = (
     "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document"
@@ -101,7 +104,7 @@ class ShardContext:
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
             cluster_role="shardsvr",
-            extensions=tuple(map(bytes.decode, (INVOLVED_NAMESPACES, MAY_CHANGE_OWNER, ACKNOWLEDGED_TIME))),
+            extensions=tuple(map(bytes.decode, _EXTENSIONS)),
         )
         self.mongod = self.sidecar.mongod
         self.open_cursors = OpenCursors(self.mongod)
