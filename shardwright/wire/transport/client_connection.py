@@ -50,6 +50,7 @@ class ClientConnection:
             without compression or checksum, so that the handler may also write it to the stream itself.
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
+        unsent: the rest of a reply that the next step of the loop sends.
         interruption: the error with which the running operation was interrupted.
         deadline: when the running operation has to end, on trio's clock (`wire.transport.deadlines`).
         log_ins: follows its log-ins; None without access control.
@@ -83,6 +84,7 @@ class ClientConnection:
         "stream",
         "tls_version",
         "unanswered",
+        "unsent",
     )
 
     def __init__(self, stream: FrameStream, peer: str) -> None:
@@ -102,6 +104,7 @@ class ClientConnection:
         self.is_disconnected = False
         self.is_finished = False
         self.unanswered: Request | None = None
+        self.unsent: memoryview | None = None
         self.interruption: CommandError | None = None
         self.deadline = math.inf
         self.loop: RequestLoop | None = None

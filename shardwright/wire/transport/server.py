@@ -271,21 +271,34 @@ class Server:
     async def _serve_request(self, client: ClientConnection) -> bool:
         """Wait for a request and serve it; returns whether another one may follow."""
         stream = client.stream
+        if client.unsent is not None:
+            rest, client.unsent = client.unsent, None
+            await UNREAD_REPLIES.send(stream, rest, client)
+            return self._may_continue(client)
         frame = await stream.receive()
         if frame is None:
             return False
         client.is_busy = True
         reply = await self.answers.to_frame(client, frame)
-        client.unanswered = client.interruption = None  # an interruption may have come too late
+        client.unanswered = None
         if reply is not None:
             is_last = self.is_draining or client.is_finished
             rest = stream.send_now(reply) if is_last else stream.post(reply)
         else:
             rest, stream.backlog = stream.backlog, None
         if rest is not None:
+            if client.interruption is not None:
+                # It came too late, but this step would be cancelled here, and the client get part of the reply.
+                client.interruption, client.unsent = None, rest
+                return True
             await UNREAD_REPLIES.send(stream, rest, client)
         elif client.reserved_bytes:
             UNREAD_REPLIES.reservations.release(client)
+        client.interruption = None
+        return self._may_continue(client)
+
+    def _may_continue(self, client: ClientConnection) -> bool:
+        """Note that a request has been served; returns whether another one may follow."""
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 
@@ -293,11 +306,11 @@ class Server:
         """Answer a client whose operation was interrupted; returns whether another request may follow."""
         request, error = client.unanswered, client.interruption
         client.unanswered = client.interruption = None
-        if request is None or error is None:
-            return False  # it had been answered, perhaps in part; or nobody waits for an answer
-        await client.send(self.answers.frame_error(request.message.request_id, error))
-        client.is_busy = client.is_interruptible = False
-        return not (self.is_draining or client.is_finished)
+        if error is None:
+            return False  # it had been answered, perhaps in part
+        if request is not None:  # else the client does not wait for an answer
+            await client.send(self.answers.frame_error(request.message.request_id, error))
+        return self._may_continue(client)
 
 
 def _close_all(listeners: Sequence[socket.socket]) -> None:

@@ -10,10 +10,11 @@ import pytest
 import trio
 
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.message import op_msg
+from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.deadlines import Deadlines
+from shardwright.wire.transport.request_loop import in_own_task
 from shardwright.wire.transport.stream import FrameStream
 from tests.wire.transport.serving import Serving, serving
 
@@ -25,7 +26,8 @@ LONG_SECONDS = 3600.0
 class LimitedOperations:
     """Answers requests that wait for each other, each within the seconds that it names.
 
-    ``{wait: NAME}`` waits until somebody sends ``{wake: NAME}``.
+    ``{wait: NAME}`` waits until somebody sends ``{wake: NAME}``. ``{late: SIZE}`` is interrupted, but ends without
+    noticing it, with a reply of this size.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,12 @@ class LimitedOperations:
         try:
             if request.name == "wake":
                 self._event(request.document["wake"]).set()
+            elif request.name == "late":
+                await in_own_task()
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.1)
+                assert client.interruption is not None
+                return {"ok": 1.0, "late": bytes(request.document["late"])}
             else:
                 await self._event(request.document["wait"]).wait()
             return {"ok": 1.0}
@@ -114,6 +122,33 @@ def test_an_operation_that_has_ended_does_not_end_the_next_one() -> None:
         assert (await other.ask(wait="never", seconds=0.03))["code"] == ErrorCode.MaxTimeMSExpired
         assert (await other.ask(wake="later"))["ok"] == 1.0
         assert (await client.receive())["ok"] == 1.0
+
+    trio.run(with_operations, test)
+
+
+@pytest.mark.parametrize("size", [10, 16_000_000])
+def test_a_deadline_after_the_end_of_an_operation_does_not_cut_its_reply_off(size: int) -> None:
+    """The larger one does not fit into the socket: its rest is sent while the operation counts as interrupted."""
+
+    async def test(served: Serving) -> None:
+        client = await Asker(served).connect()
+        for _ in range(3):
+            await client.send(late=size, seconds=0.01)
+            await trio.sleep(0.1)  # the socket fills up
+            assert len((await client.receive())["late"]) == size
+        assert (await client.ask(wait="never", seconds=0.01))["code"] == ErrorCode.MaxTimeMSExpired
+        assert (await client.ask(wake="never"))["ok"] == 1.0
+
+    trio.run(with_operations, test)
+
+
+def test_a_deadline_of_a_request_without_a_reply_leaves_the_connection_open() -> None:
+    async def test(served: Serving) -> None:
+        client = await served.connect()
+        command = bson.encode({"wait": "never", "seconds": 0.01, "$db": "admin"})
+        await client.send(op_msg(command, request_id=1, flags=MORE_TO_COME))
+        await client.send(op_msg(bson.encode({"wake": "never", "$db": "admin"}), request_id=2))
+        assert (await client.receive_document())["ok"] == 1.0
 
     trio.run(with_operations, test)
 
