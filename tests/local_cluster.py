@@ -160,7 +160,7 @@ class RunningCluster:
         return status
 
     def kill(self, name: str, signal: str = "KILL") -> None:
-        """Send a signal to a process; returns when it has ended, if the signal ends it."""
+        """Send a signal to a process; returns when it has ended or is paused, if the signal does that."""
         self.local.kill(name, Signals[f"SIG{signal}"])
 
     def restart(self, name: str) -> None:

@@ -84,7 +84,7 @@ class LocalCluster:
             self._stop(state, self._supervisor(state))
 
     def kill(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to one process, and wait until it has ended if the signal is one that ends it.
+        """Send a signal to one process, and wait until it has ended, or is paused, if the signal is one that does that.
 
         Raises:
             DeployError: there is no such process, or it is not running.

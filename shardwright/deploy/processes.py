@@ -7,11 +7,14 @@ only (``/proc``, pidfds).
 import os
 import select
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_PAUSE_POLL_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,19 @@ class ProcessIdentity:
             return found is None or found.started != self.started or bool(_wait_readable([descriptor], timeout))
         finally:
             os.close(descriptor)
+
+    def wait_paused(self, timeout: float) -> bool:
+        """Wait until SIGSTOP has stopped all its threads; returns False if some still run after ``timeout`` seconds.
+
+        The signal is sent before it takes effect: while its threads wait for a busy processor, a process can still
+        answer. The kernel announces the stop to the parent only, so this polls.
+        """
+        deadline = time.monotonic() + timeout
+        while self.is_running() and not _is_paused(self.pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE_POLL_SECONDS)
+        return True
 
     @contextmanager
     def _pidfd(self) -> Iterator[int | None]:
@@ -160,6 +176,14 @@ class _Found(NamedTuple):
 
     state: str
     started: str
+
+
+def _is_paused(pid: int) -> bool:
+    try:
+        threads = [task / "stat" for task in Path(f"/proc/{pid}/task").iterdir()]
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended
 
 
 def _look_up(pid: int) -> _Found | None:

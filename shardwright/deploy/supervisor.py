@@ -116,7 +116,7 @@ class Supervisor:
             self._check_still_starting(plan, deadline)
 
     def signal(self, plan: ProcessPlan, number: signal.Signals) -> None:
-        """Send a signal, and wait until the process has ended if the signal is one that ends it.
+        """Send a signal, and wait until the process has ended, or is paused, if the signal is one that does that.
 
         Raises:
             DeployError: it is not running, or survived the signal.
@@ -125,6 +125,8 @@ class Supervisor:
         if identity is None or not identity.send(number):
             raise DeployError(f"{plan.name} is not running")
         if _ends(plan, number, has_tls=self._state.has_tls) and not identity.wait_ended(STOP_TIMEOUT):
+            raise DeployError(f"{plan.name} is still running {STOP_TIMEOUT:.0f} s after {number.name}")
+        if number is signal.SIGSTOP and not identity.wait_paused(STOP_TIMEOUT):
             raise DeployError(f"{plan.name} is still running {STOP_TIMEOUT:.0f} s after {number.name}")
 
     def stop(self, plans: Iterable[ProcessPlan]) -> list[str]:

@@ -97,3 +97,24 @@ def test_ignored_signals_are_not_inherited(tmp_path: Path, start: Start) -> None
         signal.signal(signal.SIGTERM, previous)
     assert identity.send(signal.SIGTERM)
     assert identity.wait_ended(10)
+
+
+def test_a_pause_is_waited_for_on_a_busy_machine(start: Start) -> None:
+    """The signal is sent before it takes effect, and until then the process can still answer."""
+    identity = start("import threading\nfor _ in range(8): threading.Thread(target=lambda: any(iter(int, 1))).start()")
+    for _ in range(20):
+        assert identity.send(signal.SIGSTOP)
+        assert identity.wait_paused(10)
+        assert {thread.read_text().rpartition(")")[2].split()[0] for thread in threads(identity)} == {"T"}
+        assert identity.send(signal.SIGCONT)
+    identity.send(signal.SIGKILL)
+    assert identity.wait_ended(10)
+    assert identity.wait_paused(0), "it has ended"
+
+
+def test_a_process_that_runs_is_not_paused(start: Start) -> None:
+    assert not start(SLEEPER).wait_paused(0.01)
+
+
+def threads(identity: ProcessIdentity) -> list[Path]:
+    return [task / "stat" for task in Path(f"/proc/{identity.pid}/task").iterdir()]

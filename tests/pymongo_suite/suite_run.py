@@ -15,7 +15,7 @@ from tests.source_distributions import source_distribution
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent.parent
 _PLUGINS: Final = {
-    "pymongo": ("time_limit", "host_name", "run_on_requirements"),
+    "pymongo": ("time_limit", "host_name", "run_on_requirements", "tolerance"),
     "motor": ("time_limit", "host_name", "patience"),
 }
 """The modules of this package that are loaded into the pytest that runs a suite."""

@@ -4,6 +4,7 @@ import fnmatch
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import TestCase
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.pymongo_suite.files import AUTHENTICATION, MOTOR, MOTOR_TLS, PYMONGO,
 from tests.pymongo_suite.results import Outcome, read_results
 from tests.pymongo_suite.skip_reasons import OF_TOPOLOGY
 from tests.pymongo_suite.table import table
+from tests.pymongo_suite.tolerance import LIMITS, with_tolerance
 from tests.source_distributions import source_distribution
 
 RUN = (*PYMONGO, *MOTOR, *AUTHENTICATION, TLS, *MOTOR_TLS)
@@ -158,3 +160,21 @@ def test_the_table_names_what_is_lost() -> None:
         "excepted: test_cursor.py::b",
         "NO EXCEPTION ANY MORE: test_cursor.py::c",
     ]
+
+
+def test_durations_may_differ_more_on_a_busy_machine_only_where_it_is_listed() -> None:
+    limit, allowed = LIMITS["test_4_retry_backoff_is_enforced"]
+    tolerant = with_tolerance(TestCase().assertLess, limit, allowed)
+    tolerant(0.52, limit)
+    with pytest.raises(AssertionError):
+        tolerant(2.3, limit)
+    with pytest.raises(AssertionError):
+        tolerant(0.3, 0.2)
+
+
+@pytest.mark.parametrize("test", LIMITS)
+def test_tests_with_a_tolerance_are_those_of_the_suite(test: str) -> None:
+    """With the limit that is replaced: otherwise the suite has changed."""
+    source = (source_distribution("pymongo") / "test" / "test_transactions.py").read_text()
+    body = source.partition(f"def {test}(")[2].partition("\nclass ")[0]
+    assert f"), {LIMITS[test][0]}" in body
