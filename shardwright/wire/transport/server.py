@@ -272,8 +272,8 @@ class Server:
         """Wait for a request and serve it; returns whether another one may follow."""
         stream = client.stream
         if client.unsent is not None:
-            rest, client.unsent = client.unsent, None
-            await UNREAD_REPLIES.send(stream, rest, client)
+            unsent, client.unsent = client.unsent, None
+            await UNREAD_REPLIES.send(stream, unsent, client)
             return self._may_continue(client)
         frame = await stream.receive()
         if frame is None:
