@@ -132,7 +132,7 @@ def test_hello_is_mongods_with_the_address_of_the_daemon(member: Member, name: s
     with member.client() as client, member.mongod_client() as mongod:
         seen, wanted = client.admin.command(name), mongod.admin.command(name)
     assert (seen["me"], seen["primary"], seen["hosts"]) == (member.address, member.address, [member.address])
-    assert seen.pop("extensions") == ["involvedNamespaces", "mayChangeOwner", "acknowledgedTime"]
+    assert seen.pop("extensions") == ["involvedNamespaces", "mayChangeOwner", "acknowledgedTime", "clientSession"]
     assert list(seen) == list(wanted)
     varying = {"me", "primary", "hosts", "topologyVersion", "localTime", "lastWrite", "connectionId"}
     varying |= {"$clusterTime", "operationTime"}
