@@ -199,7 +199,7 @@ _REFUSED: list[tuple[int, dict[str, Any]]] = [
     (13388, {"ns": "d.c", "shardId": "s", "vReceived": {"t": Timestamp(1, 1)}}),
     (13388, {"ns": "d.c", "shardId": "s", "vReceived": {"t": 1}}),
 ]
-_VERSION = {"t": Timestamp(1, 1), "e": ObjectId(), "v": Timestamp(1, 0)}
+_VERSION = {"t": Timestamp(1, 1), "e": ObjectId(b"o" * 12), "v": Timestamp(1, 0)}
 _ACCEPTED: list[tuple[int, dict[str, Any]]] = [
     (91, {}),
     (91, {"remainingQuiesceTimeMillis": 5.7}),
