@@ -11,6 +11,7 @@ read again later.
 Batches are numbered like those of the documents: repeating the last number gives the same batch again.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -35,8 +36,8 @@ logger = get_logger("shardd.session_history")
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 STATEMENTS_PER_BATCH: Final = 5_000
-"""A batch ends when it reaches one of these limits; its last statements, which are read together, may exceed the size
-by 16 MB. It is made and read without a pause, so it must not keep donor or recipient from other work for long."""
+"""A batch ends when it reaches one of these limits; its last document may exceed the size by 16 MB. It is made and read
+without a pause, so it must not keep donor or recipient from other work for long."""
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory used for statements from the oplog."""
@@ -90,6 +91,7 @@ class DonorHistory:
         self._reading = trio.Lock()
         self._is_cut_off = False
         self._batch: list[bytes] = []
+        self._documents: deque[bytes] = deque()
 
     def observe(self, raw: bytes) -> None:
         """Record an oplog entry of the collection, or of a transaction that wrote to it."""
@@ -146,16 +148,20 @@ class DonorHistory:
         size = 0
         self._is_cut_off = True
         while size < BATCH_BYTES_MAX and len(batch) < STATEMENTS_PER_BATCH and not self._is_empty:
-            for statement in await self._next_statements():
-                batch.append(statement.to_bson())
+            if self._documents:
+                batch.append(self._documents.popleft())
                 size += len(batch[-1])
+            else:
+                for statement in await self._next_statements():
+                    self._documents += statement.to_documents()
         self._is_cut_off = False
         return batch
 
     @property
     def _is_empty(self) -> bool:
         return (
-            self._statements.is_exhausted
+            not self._documents
+            and self._statements.is_exhausted
             and self._inherited.is_exhausted
             and self._chains.is_exhausted
             and not self._latest

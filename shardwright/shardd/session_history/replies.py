@@ -44,7 +44,8 @@ def batch_reply(
         is_ordered: whether the first error ends the batch, so that later statements do not count.
 
     Raises:
-        CommandError: 40638, a delete was executed where the retry is an update.
+        CommandError: 40638, a delete was executed where the retry is an update; IncompleteTransactionHistory, the
+            ``_id`` of an inserted document is not known.
     """
     rest = rest or {}
     errors = [{**each, "index": positions[each["index"]]} for each in rest.get("writeErrors", ())]
@@ -86,7 +87,7 @@ def find_and_modify_reply(request: Mapping[str, Any], statement: ExecutedStateme
 
     Raises:
         CommandError: 40606, 40607, 40608, 40611 or 40612, the retry does not match it, or its image is lost;
-            IncompleteTransactionHistory, the inserted document is not known.
+            IncompleteTransactionHistory, the inserted document or its ``_id`` is not known.
     """
     is_new = bool(request.get("new"))
     outcome: dict[str, Any] = {"n": 1}
@@ -118,7 +119,8 @@ def find_and_modify_reply(request: Mapping[str, Any], statement: ExecutedStateme
 
 
 def _inserted_id(statement: ExecutedStatement) -> object:
-    assert statement.inserted_id is not None
+    if statement.inserted_id is None:
+        raise CommandError(ErrorCode.IncompleteTransactionHistory, "the _id of an inserted document is not known")
     return decode_document(statement.inserted_id)["_id"]
 
 

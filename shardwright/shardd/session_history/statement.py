@@ -7,15 +7,20 @@ Both forms are the same document, so that neither side decodes what it only pass
 ``_id`` has a fixed order of fields and fixed types: the statements of one session and number are a range of the ``_id``
 index. ``op`` is that of the oplog; ``o2`` is the ``_id`` of the document that an insert made. ``image`` is the document
 that a findAndModify returns: the one before or after an update (``imageKind``), before a delete, or inserted by an
-upsert. ``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later that of the last retry.
+upsert. ``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later of its last retry.
+
+A statement that does not fit into one document is divided into pieces. Each has the small fields, ``bytes`` with a part
+of ``{o2, image}``, and ``pieces``, the number of them. All but the first also have ``_id.piece``, so that they follow
+the first one in the index. ``key`` is left out: the pieces are transferred with every range.
 
 Statement id -1 marks incomplete history: the oplog no longer has all of the write, or it was a multi-document
 transaction, so it is unknown which other statements with that transaction number were executed. It is MongoDB's
 ``kIncompleteHistoryStmtId``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from itertools import groupby
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +60,9 @@ POST_IMAGE: Final = "postImage"
 unpack_int64: Final = Struct("<q").unpack_from
 _unpack_int32: Final = Struct("<i").unpack_from
 
+_PIECE_BYTES: Final = BSON_OBJECT_BYTES_MAX // 2
+"""Length of the ``bytes`` of a piece; only the last one's may be shorter."""
+
 _LSID_BYTES: Final = 72
 _CLIENTS_LSID_BYTES: Final = 30
 _ID_BEGINS: Final = b"\x05id\0\x10\0\0\0\x04"
@@ -75,8 +83,22 @@ class SessionWrite(NamedTuple):
     txn_number: int
 
 
+class Piece(NamedTuple):
+    """One of several documents that make up a statement.
+
+    Attributes:
+        number: its position among the pieces.
+        total: number of pieces.
+        content: a part of the document ``{o2, image}``.
+    """
+
+    number: int
+    total: int
+    content: bytes
+
+
 class ExecutedStatement(NamedTuple):
-    """One executed statement; the module's docstring describes its fields.
+    """One executed statement, or a piece of one; the module's docstring describes its fields.
 
     Attributes:
         write: the write that it is part of.
@@ -89,6 +111,7 @@ class ExecutedStatement(NamedTuple):
         key: the document's shard key, a raw shard key document, where known.
         image: a raw document.
         image_kind: `PRE_IMAGE` or `POST_IMAGE`.
+        piece: set for a piece, which has neither ``inserted_id`` nor ``image``.
     """
 
     write: SessionWrite
@@ -101,10 +124,20 @@ class ExecutedStatement(NamedTuple):
     key: bytes | None = None
     image: bytes | None = None
     image_kind: str | None = None
+    piece: Piece | None = None
+
+    @classmethod
+    def all_from_bson(cls, documents: Iterable[bytes]) -> "list[ExecutedStatement]":
+        """Read statements from documents in the order of their ``_id``.
+
+        A statement of which pieces are missing, because they expired first, has neither inserted id nor image.
+        """
+        read = map(cls.from_bson, documents)
+        return [_joined(list(pieces)) for _, pieces in groupby(read, lambda each: (each.write, each.statement_id))]
 
     @classmethod
     def from_bson(cls, raw: bytes) -> "ExecutedStatement":
-        """Read the document form."""
+        """Read one document: a statement, or a piece of one."""
         fields = index(raw)
         write, statement_id = identity_of(raw, fields)
         document: dict[str, Any] = decode_document(raw)
@@ -119,25 +152,43 @@ class ExecutedStatement(NamedTuple):
             key=_raw(raw, fields, b"key"),
             image=_raw(raw, fields, b"image"),
             image_kind=document.get("imageKind"),
+            piece=_piece(document),
         )
 
+    def to_documents(self) -> list[bytes]:
+        """The document form: several documents if it is too long for one, in the order of their ``_id``."""
+        raw = self.to_bson()
+        if len(raw) <= BSON_OBJECT_BYTES_MAX:
+            return [raw]
+        content = encode_document(self._large_fields())
+        starts = range(0, len(content), _PIECE_BYTES)
+        small = self._replace(key=None, inserted_id=None, image=None)
+        return [
+            small._replace(piece=Piece(number, len(starts), content[start : start + _PIECE_BYTES])).to_bson()
+            for number, start in enumerate(starts)
+        ]
+
     def to_bson(self) -> bytes:
-        """The document form. An image that makes it longer than documents may be is left out, as one that is lost."""
+        """One document, which may be too long to be stored (`to_documents`)."""
+        number = 0 if self.piece is None else self.piece.number
         document: dict[str, Any] = {
-            "_id": raw_document(_id(self.write, self.statement_id)),
+            "_id": raw_document(_id(self.write, self.statement_id, number)),
             "op": self.op,
             "nss": self.namespace,
             "ui": Binary(self.collection_uuid),
+            **self._large_fields(),
         }
-        for name, raw in (("o2", self.inserted_id), ("key", self.key), ("image", self.image)):
-            if raw is not None:
-                document[name] = raw_document(raw)
+        if self.key is not None:
+            document["key"] = raw_document(self.key)
         if self.image_kind is not None:
             document["imageKind"] = self.image_kind
-        raw = encode_document({**document, "lastUse": DatetimeMS(self.last_use)})
-        if len(raw) > BSON_OBJECT_BYTES_MAX and self.image is not None:
-            return self._replace(image=None, image_kind=None).to_bson()
-        return raw
+        if self.piece is not None:
+            document |= {"pieces": self.piece.total, "bytes": Binary(self.piece.content)}
+        return encode_document({**document, "lastUse": DatetimeMS(self.last_use)})
+
+    def _large_fields(self) -> dict[str, Any]:
+        fields = (("o2", self.inserted_id), ("image", self.image))
+        return {name: raw_document(raw) for name, raw in fields if raw is not None}
 
     @property
     def is_incomplete_history(self) -> bool:
@@ -188,9 +239,32 @@ def session_of(raw: bytes, span: Span) -> bytes | None:
     return from_elements(raw[id_span[1] : id_span[3]] + uid)
 
 
-def _id(write: SessionWrite, statement_id: int) -> bytes:
+def _id(write: SessionWrite, statement_id: int, piece: int) -> bytes:
     identity = {"lsid": raw_document(write.lsid), "txnNumber": Int64(write.txn_number), "stmtId": statement_id}
-    return bson.encode(identity)
+    return bson.encode({**identity, "piece": piece} if piece else identity)
+
+
+def _piece(document: Mapping[str, Any]) -> Piece | None:
+    if "pieces" not in document:
+        return None
+    return Piece(document["_id"].get("piece", 0), document["pieces"], document["bytes"])
+
+
+def _joined(read: list[ExecutedStatement]) -> ExecutedStatement:
+    """The statement that the documents with its statement id make up.
+
+    If the image was lost before a later migration, one document has replaced the first piece. The others do not matter.
+    """
+    first = read[0]
+    if first.piece is None:
+        return first
+    pieces = [each.piece for each in read[: first.piece.total] if each.piece is not None]
+    whole = first._replace(piece=None)
+    if [each.number for each in pieces] != [*range(first.piece.total)]:
+        return whole._replace(image_kind=None)
+    content = b"".join(each.content for each in pieces)
+    fields = index(content)
+    return whole._replace(inserted_id=_raw(content, fields, b"o2"), image=_raw(content, fields, b"image"))
 
 
 def _raw(raw: bytes, fields: Mapping[bytes, Span], name: bytes) -> bytes | None:

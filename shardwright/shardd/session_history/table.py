@@ -87,7 +87,7 @@ class HistoryTable:
         """Persist statements received from a donor; on return, a majority has them.
 
         Args:
-            statements: raw documents of `ExecutedStatement`. Those that exist already are replaced.
+            statements: documents of `ExecutedStatement.to_documents`. Those that exist already are replaced.
 
         Raises:
             CommandError: mongod refuses, or the majority did not confirm.
@@ -129,8 +129,8 @@ class HistoryTable:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        find = {"filter": range_of(write)}
-        statements = [ExecutedStatement.from_bson(raw) for raw in await all_documents(self._mongod, HISTORY, find)]
+        find = {"filter": range_of(write), "sort": {"_id": 1}}
+        statements = ExecutedStatement.all_from_bson(await all_documents(self._mongod, HISTORY, find))
         if statements and _now() - self._last_use.get(write.lsid, 0) > _REFRESH_MS:
             await self._refresh(write)
         return {statement.statement_id: statement for statement in statements}

@@ -6,11 +6,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import bson
 import pytest
 import trio
 
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import BackendError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.transport.client import Connection, handshake_document
 from tests.fail_points import fail_point
 from tests.integration.waiting import eventually
@@ -130,6 +132,20 @@ def test_there_and_back(moving: MovingRange) -> None:
     reply = moving.write("sh1", session.write(1, add(1, 2, 3, 4)))
     assert reply == {"n": 4, "retriedStmtIds": [0, 1, 2], "nModified": 4, "ok": 1.0}
     assert moving.documents("sh1") == [{"_id": key, "b": 1} for key in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("less", [0, 100])
+def test_a_find_and_modify_of_the_longest_document(moving: MovingRange, less: int) -> None:
+    """Its image and the fields around it do not fit into one document of a history."""
+    session = Session()
+    document = {"_id": 1, "a": 5, "b": 1, "text": ""}
+    document["text"] = "x" * (BSON_OBJECT_BYTES_MAX - len(bson.encode(document)) - less)
+    moving.write("sh0", {"insert": "c", "documents": [document]})
+    first = moving.write("sh0", session.write(1, modify(1)))
+    assert first["value"] == document
+    for recipient in ("sh1", "sh0", "sh1"):
+        moving.move(recipient)
+        assert moving.write(recipient, session.write(1, modify(1))) == {**first, "retriedStmtId": 0}
 
 
 def test_a_session_continues_after_the_move(moving: MovingRange) -> None:

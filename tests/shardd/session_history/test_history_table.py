@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from itertools import count
+from typing import Any
 from uuid import UUID
 
 import bson
@@ -104,22 +105,63 @@ def test_absorbed_statements_are_found_by_the_next_primary(lone: LoneMongod) -> 
     run(lone, test)
 
 
-def test_an_image_that_is_too_long_to_be_stored_is_left_out(lone: LoneMongod) -> None:
-    write = SessionWrite(lsid_of(Session()), 1)
-    text = "x" * (BSON_OBJECT_BYTES_MAX - 100)
-    statement = ExecutedStatement(
-        *(write, 0, "i", "db.c", b"0" * 16, _NOW),
-        inserted_id=encode_document({"_id": 1}),
-        image=encode_document({"_id": 1, "text": text}),
-    )
+def document_of(size: int, **fields: object) -> bytes:
+    """A document of some bytes, most of them in its ``_id``."""
+    empty = len(encode_document({"_id": "", **fields}))
+    return encode_document({"_id": "x" * (size - empty), **fields})
+
+
+_LONGEST = document_of(BSON_OBJECT_BYTES_MAX)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": _LONGEST, "image_kind": "preImage"},
+        {"inserted_id": encode_document({"_id": 1}), "image": _LONGEST},
+        {"inserted_id": _LONGEST, "image": document_of(BSON_OBJECT_BYTES_MAX, a=1)},
+        {"inserted_id": _LONGEST},
+    ],
+    ids=lambda fields: "+".join(fields),
+)
+@pytest.mark.parametrize("key", [None, _LONGEST], ids=["", "key"])
+def test_a_statement_that_is_too_long_for_one_document(
+    lone: LoneMongod, fields: dict[str, Any], key: bytes | None
+) -> None:
+    """It is found whole, among others. Without its key, it is transferred with every range."""
+    session = Session()
+    write = SessionWrite(lsid_of(session), 1)
+    statement = ExecutedStatement(*(write, 1, "i", "db.c", b"0" * 16, _NOW), **fields, key=key)
+    documents = statement.to_documents()
 
     async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
         table = HistoryTable(mongod)
         await table.begin_term(1, nursery)
-        await table.absorb([statement.to_bson()])
-        assert await table.lookup(write) == {0: statement._replace(image=None)}
+        await table.absorb([*executed(session, 1, 0, 2), *documents])
+        found = await table.lookup(write)
+        assert [*found] == [0, 1, 2]
+        assert found[1] == statement._replace(key=None, last_use=found[1].last_use)
 
+    assert len(documents) > 1
+    assert max(map(len, documents)) <= BSON_OBJECT_BYTES_MAX
     run(lone, test)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_an_image_is_lost_with_any_of_its_pieces(missing: int) -> None:
+    write = SessionWrite(lsid_of(Session()), 1)
+    statement = ExecutedStatement(*(write, 0, "u", "db.c", b"0" * 16, _NOW), image=_LONGEST, image_kind="preImage")
+    documents = statement.to_documents()
+    assert ExecutedStatement.all_from_bson(documents) == [statement]
+    del documents[missing]
+    assert ExecutedStatement.all_from_bson(documents) == [statement._replace(image=None, image_kind=None)]
+
+
+def test_a_statement_replaces_its_pieces() -> None:
+    write = SessionWrite(lsid_of(Session()), 1)
+    lost = ExecutedStatement(write, 0, "u", "db.c", b"0" * 16, _NOW)
+    documents = lost._replace(image=_LONGEST, image_kind="preImage").to_documents()
+    assert ExecutedStatement.all_from_bson([*lost.to_documents(), *documents[1:]]) == [lost]
 
 
 def test_incomplete_history_is_found_too(lone: LoneMongod) -> None:
