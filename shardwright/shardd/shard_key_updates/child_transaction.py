@@ -1,12 +1,19 @@
-"""Executing one statement of a retryable write in a transaction, so that its history goes with every range that moves.
+"""Executing one statement in a transaction of its own, in a session derived from the session of the write.
 
-A retry is routed by the shard key in its query, and has to find its history there. Migrations pass on what was inserted
-by the shard key of the document, because a session may have inserted much that does not move. So an upsert of a
-document with another key than its query is executed like a write that a router executes in a transaction: in a session
-derived from that of the write, whose statements are passed on with all ranges (`session_history.child_sessions`). By
-it mongod recognizes a retry, too.
+There are two reasons. The command that would execute what was previewed may be too long, because it contains the
+document before and after the update. A transaction needs neither: the update is executed first, and checked before the
+commit.
+
+The other reason is the history of a retryable write, which then goes with every range that moves. A retry is routed by
+the shard key in its query, and has to find its history there. Migrations pass on what was inserted by the shard key of
+the document, because a session may have inserted much that does not move. So an upsert of a document with another key
+than its query is executed like a write that a router executes in a transaction: in a session derived from the session
+of the write, whose statements are passed on with all ranges (`session_history.child_sessions`). mongod also recognizes
+a retry by that session.
 """
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -25,51 +32,83 @@ from shardwright.wire.transport.client import response_body
 from shardwright.wire.write_concern import WRITE_CONCERN
 
 _NOT_IN_TRANSACTION: Final = frozenset(
-    {b"lsid", TXN_NUMBER, WRITE_CONCERN, b"apiVersion", b"apiStrict", b"apiDeprecationErrors"}
+    {
+        *(b"lsid", TXN_NUMBER, b"stmtId", b"stmtIds", WRITE_CONCERN),
+        *(b"apiVersion", b"apiStrict", b"apiDeprecationErrors"),
+    }
 )
 
+_Execute = Callable[[KeyChangingRequest], Awaitable[dict[str, Any]]]
 
-async def run_in_child_transaction(changing: KeyChangingRequest, body: bytes) -> dict[str, Any]:
-    """The reply to a statement of a retryable write, with the times and the write concern error of its commit.
+
+async def run_in_child_transaction(
+    changing: KeyChangingRequest, statement_id: int, execute: _Execute
+) -> dict[str, Any]:
+    """The reply to a statement, with the times and the write concern error of its commit.
 
     Args:
-        changing: the retryable write.
-        body: the command that executes the statement, with its statement id.
+        changing: the write that the statement belongs to, outside transactions.
+        statement_id: the id of the statement if the write is retryable.
+        execute: executes the statement, given the write as the only operation of a transaction that it has to start;
+            returns mongod's reply.
 
     Raises:
-        CommandError: no attempt has succeeded, for reasons that pass.
+        CommandError: the update is not allowed; or no attempt has succeeded, for reasons that pass.
         BackendError: mongod does not answer.
     """
-    request = changing.request
-    session = session_of(request.body, request.fields[b"lsid"])
-    assert session is not None  # mongod has history only for such sessions, and `has_begun` has looked for it
-    write = {"txnNumber": request.get(TXN_NUMBER), "txnUUID": Binary.from_uuid(uuid4())}
-    lsid = raw_document(append(session, encode_elements(write)))
+    lsid = raw_document(_child_session(changing))
+    numbered = {"stmtId": statement_id} if changing.is_retryable else {}
 
     def begin(number: int) -> _ChildAttempt:
-        return _ChildAttempt(changing, body, {"lsid": lsid, "txnNumber": Int64(number), AUTOCOMMIT.decode(): False})
+        transaction = {"lsid": lsid, TXN_NUMBER.decode(): Int64(number), AUTOCOMMIT.decode(): False}
+        start = encode_elements({**transaction, START_TRANSACTION.decode(): True, **numbered})
+        request = changing.request.with_body(append(without(changing.request.body, _NOT_IN_TRANSACTION), start))
+        child = replace(changing, request=request, may_change_key=changing.is_retryable)
+        return _ChildAttempt(changing, transaction, lambda: execute(child))
 
     executed, committed = await run_attempts(begin, range(ATTEMPTS_MAX))
     return {**executed, **committed} if committed.get("ok", 1.0) else committed
 
 
+def _child_session(changing: KeyChangingRequest) -> bytes:
+    request, write = changing.request, {"txnUUID": Binary.from_uuid(uuid4())}
+    lsid = request.fields.get(b"lsid")
+    session = None if lsid is None else session_of(request.body, lsid)
+    if changing.is_retryable:
+        write = {TXN_NUMBER.decode(): request.get(TXN_NUMBER), **write}
+        assert session is not None  # mongod has history only for such sessions, and `has_begun` has looked for it
+    if session is None:
+        session = encode_document({"id": Binary.from_uuid(uuid4())})
+    return append(session, encode_elements(write))
+
+
 class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
     """A transaction of one statement, of which only failures that may pass are raised, and others are replies."""
 
-    def __init__(self, changing: KeyChangingRequest, body: bytes, transaction: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        changing: KeyChangingRequest,
+        transaction: dict[str, Any],
+        execute: Callable[[], Awaitable[dict[str, Any]]],
+    ) -> None:
         self._changing = changing
-        self._body = body
         self._transaction = transaction
+        self._execute = execute
         self._is_over = False
 
     async def run_statements(self) -> dict[str, Any]:
-        start = {**self._transaction, START_TRANSACTION.decode(): True}
-        reply = await self._reply(append(without(self._body, _NOT_IN_TRANSACTION), encode_elements(start)))
+        try:
+            reply = _checked(await self._execute())
+        except CommandError:
+            # mongod has not aborted it if the update was executed and turned out to be forbidden.
+            abort = {"abortTransaction": 1, **self._transaction, "$db": "admin"}
+            await self._changing.exchange(encode_document(abort), next_request_id())
+            raise
         self._is_over = not reply.get("ok") or "writeErrors" in reply
         return reply
 
     async def abort(self) -> None:
-        """mongod has aborted it already."""
+        """Do nothing: after an error it is aborted, and after a cancellation mongod ends it after its lifetime."""
 
     async def abort_undecided(self) -> None:
         """Leave it to mongod, which ends it when its lifetime is over."""
@@ -82,19 +121,20 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
         named = (name for name in (WRITE_CONCERN, BYPASS.encode()) if name in request.fields)
         options = {name.decode(): request.get(name) for name in named}
         commit = {"commitTransaction": 1, **self._transaction, **options, "$db": "admin"}
-        return await self._reply(encode_document(commit))
+        frame = await self._changing.exchange(encode_document(commit), next_request_id())
+        return _checked(decode_document(response_body(frame)))
 
     def may_be_committed(self, error: CommandError) -> bool:
         """Whether to commit again: never, since only a retry of the write finds the primary that may know."""
         return False
 
-    async def _reply(self, body: bytes) -> dict[str, Any]:
-        """The reply to a command of the transaction.
 
-        Raises:
-            CommandError: it failed, and another attempt may succeed.
-        """
-        reply: dict[str, Any] = decode_document(response_body(await self._changing.exchange(body, next_request_id())))
-        if TRANSIENT_TRANSACTION_ERROR in reply.get("errorLabels", ()):
-            raise CommandError.from_reply(reply)
-        return reply
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a command of the transaction.
+
+    Raises:
+        CommandError: it failed, and another attempt may succeed.
+    """
+    if TRANSIENT_TRANSACTION_ERROR in reply.get("errorLabels", ()):
+        raise CommandError.from_reply(reply)
+    return reply

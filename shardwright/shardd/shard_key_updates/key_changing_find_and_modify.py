@@ -22,11 +22,13 @@ from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.message import op_msg, reply_document
 from shardwright.wire.rawbson import (
     EMPTY_DOCUMENT,
     OBJECT,
     append,
+    decode_document,
     decode_value,
     element,
     encode_elements,
@@ -37,7 +39,6 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 
-_FIRST_STATEMENT: Final = encode_elements({"stmtId": 0})
 _REMOVED: Final = VERSION_FIELDS | {MAY_CHANGE_OWNER}
 _OF_ONE: Final = frozenset({b"query", b"sort", b"upsert"})
 _FINDING: Final = (b"sort", b"collation", b"hint", b"let")
@@ -71,9 +72,20 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
 
     async def make(preview: Preview) -> bytes:
         made = previewed_find_and_modify(body, query, preview, is_collated=collated)
-        if changing.inserts_under_other_key(query, preview):
-            numbered = made if b"stmtId" in request.fields else append(made, _FIRST_STATEMENT)
-            return reply_document(request_id, await run_in_child_transaction(changing, numbered))
+        is_too_long = len(made) > BSON_OBJECT_BYTES_MAX
+
+        async def execute(child: KeyChangingRequest) -> dict[str, Any]:
+            of_child = without(child.request.body, _REMOVED)
+            if is_too_long:
+                frame = await _in_transaction(child, of_child, request_id)
+            else:
+                of_child = previewed_find_and_modify(of_child, query, preview, is_collated=collated)
+                frame = await child.exchange(of_child, request_id)
+            return decode_document(response_body(frame))
+
+        if is_too_long or changing.inserts_under_other_key(query, preview):
+            statement_id = int(request.get(b"stmtId", 0))
+            return reply_document(request_id, await run_in_child_transaction(changing, statement_id, execute))
         return await changing.exchange(made, request_id)
 
     def is_overtaken(preview: Preview, frame: bytes, *, is_last: bool) -> bool:
@@ -117,7 +129,7 @@ async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id:
             made = append(without(body, _OF_ONE), narrowed)
         return response_body(await steps.run(made, request_id))
 
-    change = KeyChange(changing.table, changing.shard, query, is_multi=False, is_retryable=True)
+    change = KeyChange(changing.table, changing.shard, query, is_multi=False, is_retryable=changing.may_change_key)
     finding = {name.decode(): request.get(name) for name in _FINDING if name in request.fields}
     executed = await update_in_transaction(steps, change, finding, execute, may_leave=changing.may_change_owner)
     reply = executed.reply

@@ -58,6 +58,7 @@ class KeyChangingRequest:
         table: the collection's routing table.
         pattern: the part of the shard key that can change.
         shard: id of this shard.
+        may_change_key: whether a transaction that the request is part of may change shard keys.
     """
 
     previews: UpdatePreviews
@@ -68,6 +69,7 @@ class KeyChangingRequest:
     table: RoutingTable
     pattern: ShardKeyPattern
     shard: str
+    may_change_key: bool = True
 
     @property
     def is_retryable(self) -> bool:

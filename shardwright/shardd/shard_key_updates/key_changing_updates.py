@@ -28,6 +28,7 @@ from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import OBJECT, append, decode_document, element, encode_elements, raw_document, without
 from shardwright.wire.transport.client import response_body
@@ -137,8 +138,16 @@ class KeyChangingUpdates:
 
         async def make(preview: Preview) -> dict[str, Any]:
             made = previewed_statement(statement.raw, query, preview, is_collated=collated)
-            if self._changing.inserts_under_other_key(query, preview):
-                return _checked(await run_in_child_transaction(self._changing, self._body(made, statement_id)))
+            is_too_long = len(self._body(made, statement_id)) > BSON_OBJECT_BYTES_MAX
+
+            async def execute(child: KeyChangingRequest) -> dict[str, Any]:
+                updates = KeyChangingUpdates(child)
+                if is_too_long:
+                    return await updates._update_first(statement, query, statement_id, is_multi=is_multi)
+                return await updates._forward(made, statement_id)
+
+            if is_too_long or self._changing.inserts_under_other_key(query, preview):
+                return _checked(await run_in_child_transaction(self._changing, statement_id, execute))
             return await self._forward(made, statement_id)
 
         modification = statement.modification(self._request) | {"query": raw_document(query)}
@@ -160,7 +169,9 @@ class KeyChangingUpdates:
                 made = append(without(made, _OF_ONE), narrowed)
             return await self._exchange(raw_document(made), statement_id)
 
-        change = KeyChange(changing.table, changing.shard, query, is_multi=is_multi, is_retryable=True)
+        change = KeyChange(
+            changing.table, changing.shard, query, is_multi=is_multi, is_retryable=changing.may_change_key
+        )
         finding: dict[str, Any] = {name: modification[name] for name in _FINDING if name in modification}
         executed = await update_in_transaction(
             steps, change, finding, execute, may_leave=changing.may_change_owner and not is_multi

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import bson
 import pytest
 from bson import MaxKey
 
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from tests.integration.raw_client import RawClient
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
@@ -185,15 +187,98 @@ def test_a_retry_after_an_attempt_that_was_not_committed(
     assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
 
 
-def test_a_document_that_does_not_fit_into_a_command_together_with_its_update(filled: ShardedNamespace) -> None:
-    """Only its statement fails, also if a mongod would not accept the message."""
-    filled.insert({"_id": 2, "a": 22, "b": b"x" * NEARLY_16_MB})
-    larger = [{"$replaceWith": {"$literal": {"_id": 2, "a": 22, "b": b"y" * NEARLY_16_MB}}}]
-    updates = [{"q": {"a": 22}, "u": larger}, {"q": {"a": 11}, "u": {"$inc": {"b": 1}}}]
-    reply = filled.versioned({"update": "c", "updates": updates, "ordered": False})
-    assert (reply["n"], [(error["index"], error["code"]) for error in reply["writeErrors"]]) == (1, [(0, 10334)])
-    reply = filled.versioned({"findAndModify": "c", "query": {"a": 22}, "update": larger})
-    assert (reply["ok"], reply["codeName"]) == (0.0, "BSONObjectTooLarge")
+def large(**fields: object) -> dict[str, Any]:
+    """A document that does not fit into a command twice."""
+    document = {"_id": 2, "a": 22, **fields, "b": b""}
+    return {**document, "b": b"x" * (BSON_OBJECT_BYTES_MAX - len(bson.encode(document)))}
+
+
+def replaced(**fields: object) -> list[dict[str, Any]]:
+    """A pipeline that makes a `large` document of it."""
+    return [{"$replaceWith": {"$mergeObjects": ["$$ROOT", {"$literal": fields}]}}]
+
+
+def second(sharded: ShardedNamespace) -> dict[str, Any]:
+    """The document that was inserted as a `large` one."""
+    (document,) = sharded.versioned({"find": "c", "filter": {"_id": 2}})["cursor"]["firstBatch"]
+    return dict(document)
+
+
+LARGER = [{"$replaceWith": {"$literal": {"_id": 2, "a": 22, "b": b"y" * NEARLY_16_MB}}}]
+
+
+@pytest.fixture
+def with_large(filled: ShardedNamespace) -> ShardedNamespace:
+    """The ranged collection with a second document, of 16 MB."""
+    filled.insert(large(c=1))
+    return filled
+
+
+def test_a_document_that_does_not_fit_into_a_command_together_with_its_update(with_large: ShardedNamespace) -> None:
+    """Before and after are 16 MB each, and so is the update."""
+    updates = [{"q": {"a": 22}, "u": LARGER}, {"q": {"a": 11}, "u": {"$inc": {"b": 1}}}]
+    reply = with_large.versioned({"update": "c", "updates": updates, "ordered": False})
+    assert reply == {"n": 2, "nModified": 2, "ok": 1.0}
+    reply = with_large.versioned({"findAndModify": "c", "query": {"a": 22}, "update": replaced(c=2), "new": True})
+    after = {"_id": 2, "a": 22, "b": b"y" * NEARLY_16_MB, "c": 2}
+    assert reply == {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": after, "ok": 1.0}
+    assert second(with_large) == after
+
+
+def test_all_documents_that_match_some_of_them_large(with_large: ShardedNamespace) -> None:
+    reply = with_large.versioned(update({}, replaced(c=2), multi=True))
+    assert reply == {"n": 2, "nModified": 2, "ok": 1.0}
+    assert second(with_large) == large(c=2)
+
+
+def test_a_large_document_is_updated_once_by_a_retryable_write(with_large: ShardedNamespace) -> None:
+    """With a new shard key, which makes it a statement whose history has to be found by the former one."""
+    changing = [*replaced(a=23), {"$set": {"c": {"$add": ["$c", 1]}}}]
+    number = next(transaction_numbers)
+    reply = with_large.retryable(update({"a": 22}, changing), number=number)
+    assert reply == {"n": 1, "nModified": 1, "ok": 1.0}
+    again = with_large.retryable(update({"a": 22}, changing), number=number)
+    assert again == {"n": 1, "nModified": 1, "retriedStmtIds": [0], "ok": 1.0}
+    number = next(transaction_numbers)
+    modify = {"findAndModify": "c", "query": {"a": 23}, "update": changing}
+    reply = with_large.retryable(modify, number=number)
+    assert reply == {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": large(a=23, c=2), "ok": 1.0}
+    assert with_large.retryable(modify, number=number) == {**reply, "retriedStmtId": 0}
+    assert second(with_large) == large(a=23, c=3)
+
+
+def test_a_large_document_may_not_change_its_key_without_a_number(with_large: ShardedNamespace) -> None:
+    reply = with_large.versioned(update({"a": 22}, replaced(a=23)))
+    assert only_error(reply)["code"] == 20
+    assert second(with_large) == large(c=1)
+
+
+@pytest.mark.parametrize("is_retryable", [True, False])
+def test_a_large_document_whose_update_has_varying_results(with_large: ShardedNamespace, is_retryable: bool) -> None:
+    """The values that are checked are written, not those of the preview. This shard owns the keys from 10 on."""
+    anywhere = [{"$set": {"a": {"$toInt": {"$multiply": [40, {"$rand": {}}]}}}}]
+    made, run = 0, with_large.retryable if is_retryable else with_large.versioned
+    for _ in range(8 if is_retryable else 2):
+        before = second(with_large)
+        reply = run(update({"a": before["a"]}, anywhere))
+        made += reply.get("n", 0)
+        after = second(with_large)
+        assert after["a"] >= 10
+        assert is_retryable or after["a"] == before["a"]
+        assert reply.get("n") or after == before
+    assert bool(made) == is_retryable
+
+
+def test_an_upsert_that_does_not_fit_into_a_command_together_with_its_variables(filled: ShardedNamespace) -> None:
+    half = b"z" * (NEARLY_16_MB // 2)
+    upsert = {
+        **{"findAndModify": "c", "query": {"_id": 3, "a": 33}, "upsert": True, "new": True, "let": {"half": half}},
+        "update": [{"$set": {"b": "$$half", "c": [{"$literal": b"1"}, {"$substrBytes": ["x" * 9000, 0, -1]}]}}],
+    }
+    for run in (filled.versioned, filled.retryable):
+        reply = run(upsert)
+        assert (reply["ok"], len(reply["value"]["b"])) == (1.0, len(half)), reply
+        filled.versioned({"delete": "c", "deletes": [{"q": {"_id": 3}, "limit": 1}]})
 
 
 def test_mongod_refuses_to_remove_and_update(filled: ShardedNamespace) -> None:
