@@ -27,8 +27,8 @@ _SNAPSHOT_GONE: Final = frozenset({ErrorCode.SnapshotTooOld, ErrorCode.SnapshotU
 _PAUSE_SECONDS: Final = 0.01
 
 PATIENCE_SECONDS: Final = 1.0
-"""How long an operation waits for an answer that it can do without. A read that asks other members because the primary
-is frozen still gets its answer within this time."""
+"""Wait of an operation for an answer that it can do without. It is long enough for a read to reach another member after
+a frozen primary has not answered."""
 
 Answer = TypeVar("Answer")
 
@@ -46,7 +46,7 @@ class CatalogClient:
         preference: which members answer reads.
 
     Attributes:
-        is_silent: whether the config servers kept an operation waiting, and have answered nothing since.
+        is_silent: whether an operation has waited in vain for the config servers, and no answer has arrived since.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class CatalogClient:
 
     @may_run_in_reactor
     async def ask(self, question: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
-        """Run a command that only reads, and takes no other read concern than local, on any config server.
+        """Run a command that only reads, and supports only read concern local, on any config server.
 
         Raises:
             CommandError: as `read`.
@@ -137,7 +137,7 @@ class CatalogClient:
         return reply
 
     async def attempt(self, work: Callable[[], Awaitable[Answer]]) -> Answer | None:
-        """Run something that is repeated soon in any case; a failure is logged. Returns the result, if any."""
+        """Run work that the caller repeats soon anyway, so a failure is only logged. Returns the result, if any."""
         try:
             return await work()
         except (CommandError, BackendError) as error:
@@ -158,7 +158,7 @@ class CatalogClient:
 
         Args:
             work: begins a read, or joins one, which continues when it is not waited for any more.
-            patience_seconds: how long is too long, if not `PATIENCE_SECONDS`.
+            patience_seconds: the longest wait.
             even_if_silent: wait although the config servers have recently not answered in time.
         """
         await in_own_task()

@@ -106,7 +106,7 @@ class OperationMetrics:
         }
 
     def faults(self) -> dict[str, int]:
-        """How many operations of all commands had each outcome of `FAULTS`."""
+        """Operations of all commands, counted by the outcomes in `FAULTS`."""
         return {fault: sum(each.outcomes.get(fault, 0) for each in self._series.values()) for fault in FAULTS}
 
     def collect(self) -> Iterator[Metric]:

@@ -154,7 +154,8 @@ def _is_loopback(address: str) -> bool:
 def known_address(parsed: argparse.Namespace) -> str:
     """``host:port`` at which others reach the daemon, as the options say or imply.
 
-    Loopback is it only if there is nothing else; if the daemon listens on all addresses, it is the machine's host name.
+    Without ``--advertise``: the first address to listen on that is not loopback, else loopback. If the daemon listens
+    on all addresses, the machine's host name.
     """
     if parsed.advertise is not None:
         return str(HostAndPort(parsed.advertise.host, parsed.advertise.port or parsed.port))

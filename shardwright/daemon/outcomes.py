@@ -29,7 +29,7 @@ FAULTS: Final = (
     PROTOCOL_ERROR,
     INTERNAL_ERROR,
 )
-"""Outcomes to watch, which no argument of a client causes: they are also counted over all commands."""
+"""Outcomes that no argument of a client causes. An alert watches them over all commands."""
 
 
 def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:

@@ -21,7 +21,7 @@ def cluster_text(document: dict[str, Any]) -> str:
 
 
 def _what_to_do(document: dict[str, Any]) -> str:
-    """How to connect, or how to get a router to connect to."""
+    """Instructions for connecting, or for starting a router first."""
     layout, processes = Layout(Path(document["dir"])), document["processes"]
     routers = [process for process in processes if process["role"] == Role.ROUTER]
     if any(router["pid"] for router in routers):

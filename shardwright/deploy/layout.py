@@ -228,7 +228,7 @@ class Layout:
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
-        """Prevent other commands from changing this cluster meanwhile.
+        """Prevent other commands from changing this cluster during the block.
 
         If the block fails before there is a cluster, the directories that were created for the lock are removed again.
 
@@ -257,7 +257,7 @@ class Layout:
         except BaseException:
             if not self.state_file.exists():
                 path.unlink(missing_ok=True)
-                with suppress(OSError):  # whatever else has been put there stays
+                with suppress(OSError):  # a directory with other files stays
                     for directory in missing:
                         directory.rmdir()
             raise

@@ -59,7 +59,7 @@ class CursorBatches:
             reply = await self._next_batch(upstream, request, cursor_id, reading, is_whole=is_whole)
         finally:
             reading.end()
-        if older.is_substituted(cursor_id):  # in the meantime, so that the reply may contain what it must not
+        if older.is_substituted(cursor_id):  # since the read began, so the reply may contain hidden documents
             await in_own_task()
             return await self._next_of_substitute(upstream, request, cursor_id)
         return reply

@@ -160,7 +160,7 @@ class ShardHandler(SidecarHandler):
     async def _tell_acknowledged_time(self, upstream: Upstream, request: Request) -> bytes | None:
         """Answer a ping that asks for the time of the last acknowledged write, see `sharding.acknowledged_time`."""
         time = self._context.sidecar.acknowledged_time()
-        if time is None:  # of a secondary, or a primary that is beginning
+        if time is None:  # a secondary, or a primary whose term is beginning
             return await upstream.forward(request.without((ACKNOWLEDGED_TIME,)).message.frame, request.message.flags)
         times = {"$clusterTime": signed_cluster_time(time), "operationTime": time}
         return reply_document(request.message.request_id, {"ok": 1.0, **times})

@@ -1,10 +1,10 @@
-"""Keeping sessions alive on this shard's mongod that are used on other shards only.
+"""Refreshing sessions on this shard's mongod that are used only on other shards.
 
-A mongod takes a session for ended when its own ``config.system.sessions`` has no document of it: it kills the cursors
-of the session, and forgets which retryable writes it has executed. On a genuine shard, that is the collection of the
-cluster. Here each mongod has its own, except for the chunks that its shard owns (docs/sessions-and-transactions.md).
-So each daemon looks up in the cluster's collection which of the sessions live that its mongod needs, and names those
-to it. The owner of a session's chunk has the cluster's document itself.
+A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it: it kills the cursors of
+the session and forgets its retryable writes. On a genuine shard, this is the cluster's collection. Here each mongod has
+its own, except for the chunks that its shard owns (docs/sessions-and-transactions.md). So each daemon looks up the
+sessions that its mongod needs in the cluster's collection, and refreshes the living ones on its mongod. The owner of a
+session's chunk has the cluster's document itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 logger = get_logger("shardd.sessions")
 
 INTERVAL_SECONDS: Final = 60.0
-"""Several times between two refreshes of a mongod, by which it kills cursors (``logicalSessionRefreshMillis``)."""
+"""Less than the interval at which a mongod kills the cursors of ended sessions (``logicalSessionRefreshMillis``)."""
 
 _INTERVALS_BETWEEN_WRITES: Final = 5
-"""mongod has to look at all sessions for that, which takes it a second for a million."""
+"""Longer, because mongod reads all its sessions for it: a million take a second."""
 
 _BATCH: Final = 1_000
 _PARTS_OF_LIFE: Final = 3
-"""A session is looked up when a third of its lifetime is over since the mongod heard of it."""
+"""A session is looked up when a third of its lifetime has passed since its last use on the mongod."""
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 
 
 class LivingSessions:
-    """Names the sessions that live to the local mongod.
+    """Refreshes living sessions on the local mongod.
 
     Args:
         context: this shard daemon's context.
-        history: what other shards have executed, which is forgotten with its sessions, too.
+        history: retryable writes that other shards have executed, which expire with their sessions.
     """
 
     def __init__(self, context: ShardContext, history: HistoryTable) -> None:
@@ -56,13 +56,13 @@ class LivingSessions:
         self._table: RoutingTable | None = None
 
     async def run(self) -> None:
-        """Name them at intervals until cancelled."""
+        """Refresh them at intervals until cancelled."""
         for turn in count(1):
             await trio.sleep(INTERVAL_SECONDS)
             await self.keep(with_writes=turn % _INTERVALS_BETWEEN_WRITES == 0)
 
     async def keep(self, *, with_writes: bool = True) -> None:
-        """Name them now, as far as the shards that know of them answer.
+        """Refresh them now, as far as the shards that own their documents answer.
 
         Args:
             with_writes: whether to look up the sessions of writes too, rather than of cursors alone.
@@ -94,7 +94,7 @@ class LivingSessions:
         return await self._listed({"aggregate": 1, "pipeline": [*pipeline, *_sessions_in("$lsid")]}, "admin")
 
     async def _of_writes(self, seconds: float) -> list[bytes]:
-        """Sessions whose writes mongod remembers, although nothing has named them to it for some seconds."""
+        """Sessions with writes that mongod remembers, but without a use here for some seconds."""
         limit = {"$subtract": ["$$NOW", int(seconds * 1000)]}
         known = {"from": COLLECTION, "localField": "_id", "foreignField": "_id", "as": "known"}
         pipeline = [

@@ -61,7 +61,7 @@ class ShardServer:
         transaction_coordinators: commits of transactions on several shards.
         waiting: operations that wait to be admitted.
         router_sessions: writes that routers have sent in sessions of their own.
-        living_sessions: sessions that live, though the mongod has not heard of them for long.
+        living_sessions: refreshes sessions that are used only on other shards.
         components: those components that have commands of their own.
     """
 

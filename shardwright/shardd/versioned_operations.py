@@ -130,7 +130,7 @@ class VersionedOperations:
             await self._shard.transactions.statements.end_older(upstream, request)
         coordinators = self._shard.transaction_coordinators
         if transaction is not None and not transaction.has_begun and not coordinators.is_idle:
-            # Other transactions of the same write do not begin beside this one, but one may still be committing.
+            # Other transactions of the same write cannot begin now, but an earlier one may still be committing.
             await self._wait_for_attempts(request, transaction.retryable_write)
         involved: Sequence[Entry] = ()
         state = self._admission.try_admit(request, transaction, is_write=is_write)
@@ -295,7 +295,7 @@ class VersionedOperations:
     ) -> bytes | None:
         """Repeat a read with a filter, because a range may have been received while it was under way.
 
-        If the collection was renamed meanwhile, the router has to send it again, to all shards.
+        If the collection was renamed during the read, the router has to send it again, to all shards.
 
         Args:
             exchange: the read's exchange with mongod.

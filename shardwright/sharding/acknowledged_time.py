@@ -1,4 +1,4 @@
-"""How a router asks a shard for the time of its last acknowledged write, as of the arrival of the question.
+"""The request of a router for the time of a shard's last acknowledged write.
 
 A change stream starts after all that has been acknowledged when the client's command arrives, and before all that is
 written later. The ``operationTime`` in a mongod's reply to a ping is too late for that: the mongod may execute writes

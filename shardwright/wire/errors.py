@@ -120,8 +120,8 @@ class BackendError(Exception):
     Attributes:
         address: ``host:port`` or the path of a UNIX socket.
         sent: whether the request was sent at least partly, so that it may have been executed.
-        is_silent: whether the host did not react at all, as when it is frozen or unplugged. It will not end its other
-            connections either.
+        is_silent: whether the host did not react at all, as when it is frozen or unplugged. Its other connections then
+            stay open too.
     """
 
     def __init__(self, address: str, message: str, *, sent: bool, is_silent: bool = False) -> None:

@@ -33,7 +33,7 @@ _WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
 """Commands that may wait because their client asked them to."""
 
 _READS: Final = frozenset({*HELLO_NAMES, "count", "distinct", "find", "getMore"})
-"""Commands that acknowledge no write."""
+"""Commands whose replies do not acknowledge a write."""
 
 
 class SidecarHandler(ABC):

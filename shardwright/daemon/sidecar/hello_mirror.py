@@ -73,7 +73,7 @@ class HelloMirror:
 
     @property
     def set_up_error(self) -> str | None:
-        """Why the mongod's set does not fit the daemon's options, if so; see the function of that name."""
+        """The reason why the mongod's set does not fit the daemon's options; None if it does."""
         ((mongod, daemon),) = self._own.items()
         return set_up_error(self.hello, mongod, daemon) if self.hello else None
 
@@ -168,7 +168,7 @@ class HelloMirror:
 
     def _know(self, hello: Mapping[str, Any] | None) -> None:
         if _primary_of(hello) != _primary_of(self.hello):
-            # Also if clients do not see it, because the daemons of both members are still unknown.
+            # Clients may not see the change, if the daemons of both members are still unknown.
             self._primary_changed.set()
             self._primary_changed = trio.Event()
         self.hello = hello

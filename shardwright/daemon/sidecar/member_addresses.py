@@ -1,8 +1,8 @@
-"""Rewriting what a mongod and its clients say of the members of its set. Pure functions.
+"""Translating the addresses of members in commands and replies. Pure functions.
 
 Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself. A
 tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back what
-it has read, such as a configuration, so that its commands are translated too.
+it has read, such as a configuration, so commands are translated too.
 
 Only the named parts of a reply are decoded, because others may have values that Python does not have.
 """
@@ -63,7 +63,7 @@ def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict
 
 
 def topology_of(hello: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a hello reply whose change clients wait for."""
+    """The part of a hello reply that ends an awaitable hello when it changes."""
     return {field: value for field, value in hello.items() if field not in _VOLATILE_FIELDS}
 
 
@@ -73,7 +73,7 @@ def unmapped_members(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> s
 
 
 def set_up_error(hello: Mapping[str, Any], mongod: str, daemon: str) -> str | None:
-    """Why the configuration of the mongod's set does not fit the daemon's options, and what to do; None if it does.
+    """The reason why the mongod's set does not fit the daemon's options, and the remedy; None if it fits.
 
     Args:
         hello: the mongod's.
@@ -106,7 +106,7 @@ class ShownMembers:
     Attributes:
         own: the address of this daemon.
         daemons: the address of each daemon, by the address of its mongod.
-        cluster_role: ``shardsvr`` or ``configsvr``, for which the mongod has not been started.
+        cluster_role: ``shardsvr`` or ``configsvr``; the mongod itself was started without a role.
     """
 
     own: str

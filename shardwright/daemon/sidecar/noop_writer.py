@@ -40,7 +40,7 @@ _TIME_FROM_END: Final = 9
 
 
 _WRITE_SECONDS_MAX: Final = 1.0
-"""How long a request is held back for a no-op: the primary may be frozen, and the time reached without it."""
+"""Longest wait of a request for a no-op. The primary may be frozen, and the oplog may reach the time without it."""
 
 _BEGINNING: Final = (0, 0)
 """Seconds and increment: replies are noted far more often than a time is awaited, and tuples compare quickly."""
@@ -67,7 +67,7 @@ class NoopWriter:
         return awaited is not None and _seconds_and_increment(awaited) > self._reached
 
     async def begin_term(self, term: int) -> None:
-        """Note how far the oplog is at the beginning of a term as primary.
+        """Record the oplog time at the beginning of a term as primary.
 
         Raises:
             CommandError: the mongod refuses.
@@ -78,11 +78,11 @@ class NoopWriter:
         self._term = term
 
     def acknowledged_time(self, term: int | None) -> Timestamp | None:
-        """The time of the last write that was acknowledged, as far as this is known in a term; a later one at most."""
+        """The time of the last acknowledged write, or a later one; None unless `begin_term` has recorded this term."""
         return Timestamp(*self._reached) if term is not None and term == self._term else None
 
     def note_reply(self, reply: bytes) -> None:
-        """Note how far the oplog is, according to the reply to a command that the mongod executed as primary.
+        """Record the oplog time in the reply to a command that the mongod executed as primary.
 
         Args:
             reply: the frame; nothing is noted unless it ends with ``operationTime``.

@@ -38,7 +38,7 @@ _POLL_SECONDS: Final = 0.05
 
 _REMINDER_SECONDS: Final = 10.0
 _REMINDER_SECONDS_MAX: Final = 300.0
-"""Pauses between the lines that say for how long the mongod has been absent."""
+"""Pauses between the log lines about an absent mongod."""
 
 
 class Sidecar:
@@ -96,7 +96,7 @@ class Sidecar:
         return self.not_ready_reason() is None
 
     def not_ready_reason(self) -> str | None:
-        """Why the mongod cannot be used at the moment; None if it can."""
+        """The reason why the mongod cannot be used at the moment; None if it can."""
         hello = self.mirror.hello
         if hello is None or not (hello.get("isWritablePrimary") or hello.get("secondary")):
             return "mongod cannot be reached or has no role in its set yet"
@@ -119,7 +119,7 @@ class Sidecar:
         return reply
 
     async def name_daemons(self, request: Request, run: Callable[[Request], Awaitable[bytes | None]]) -> bytes | None:
-        """Run a command. If it is one that names members, daemons stand for their mongods in it and in its reply.
+        """Run a command. Addresses of members in it, and in its reply, are translated.
 
         Args:
             request: the command.
@@ -200,7 +200,7 @@ class Sidecar:
     async def _follow_mongod(self) -> None:
         """Keep the mirror current with an awaitable hello that is always pending at the mongod.
 
-        A mongod that does not answer in time is asked again, in case it was this process that has slept.
+        A mongod that does not answer in time gets a second hello, because this process may itself have been paused.
         """
         is_doubted = False
         while True:
@@ -262,7 +262,7 @@ class Sidecar:
 
 
 class _Absence:
-    """Logs that the mongod is absent: at once, then at growing intervals, and at last that it is back."""
+    """Logs that the mongod is absent, at once and then at growing intervals, and that it is back."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -270,7 +270,7 @@ class _Absence:
         self._reminders = Backoff(_REMINDER_SECONDS, _REMINDER_SECONDS_MAX, random_fraction=lambda: 1.0)
 
     def begin(self) -> None:
-        """Note that the mongod has been lost, which has been logged."""
+        """Record that the mongod was lost; the caller has logged it."""
         self._since = trio.current_time()
         self._reminders.reset()
         self._due = self._since + self._reminders.next_seconds()

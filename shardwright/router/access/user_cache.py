@@ -1,9 +1,10 @@
-"""The users that have logged in here, as the config servers last described them.
+"""Cache of the users who have logged in here, and of their privileges.
 
-A description is used for `seconds_max`, so that changes made elsewhere take effect within that time. A task reads those
-in use again before that; others, and all after a change made here, are read again by the next operation of the user. If
-the config servers cannot be read, the old description stays, without a time limit: users must not be locked out, nor
-kept waiting, because a config server is away. A mongos does the same for users who are logged in, but lets none log in.
+A description is valid for `seconds_max`, so changes through other routers take effect within that time. A task
+refreshes the descriptions in use before they expire. The next operation of a user refreshes all others, and each one
+after a change through this router. If no config server can be read, the old description stays valid: an outage of the
+config servers must not lock users out or delay their operations. A mongos does the
+same for users who are logged in, but lets none log in.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,19 +31,19 @@ USERS_MAX: Final = 1000
 """Users kept; the one that logged in longest ago is forgotten."""
 
 _GOOD_SECONDS: Final = 1.0
-"""How long a description is used without a question to the cache; so long may a shorter `seconds_max` go unnoticed.
-Descriptions are read again that much earlier than they have to be."""
+"""Time for which a connection uses a description without asking the cache. Descriptions are refreshed earlier by this
+time, and a lower `seconds_max` takes effect after it."""
 
 _PROBE_SECONDS: Final = 10.0
-"""How often the config servers are asked for users while none is kept."""
+"""Interval of the reads while no user is cached. They show whether the config servers answer."""
 
 _OUTDATED_PATIENCE_SECONDS: Final = 2.0
-"""How long an operation waits for the description of its user if that is outdated."""
+"""Longest wait of an operation for the refresh of its outdated user."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptUser:
-    """What one read has shown of a user.
+    """The result of one read of a user.
 
     Attributes:
         user: what the user may do.
@@ -63,7 +64,7 @@ class UserCache:
     Args:
         catalog: the config servers.
         seconds_max: returns how old a description may be while the config servers answer.
-        seen: notes when there is anybody.
+        seen: records that a user exists.
         nursery: for reads.
     """
 
@@ -95,7 +96,7 @@ class UserCache:
                 await backoff.pause()
 
     def fresh(self, name: UserName) -> AuthorizedUser | None:
-        """What is known of a user, unless it is outdated."""
+        """The cached description of a user, unless it is outdated."""
         if name == SYSTEM:
             return SYSTEM_USER
         kept = self._kept.get(name)
@@ -114,7 +115,7 @@ class UserCache:
         if user is None:
             user = await self._newest(name, _OUTDATED_PATIENCE_SECONDS)
             if user is not None and self._catalog.is_silent:
-                user.good_until = monotonic() + _GOOD_SECONDS  # the next operations need not try
+                user.good_until = monotonic() + _GOOD_SECONDS  # spares the next operations the wait
         return user
 
     async def read(self, name: UserName) -> AuthorizedUser | None:
@@ -126,7 +127,7 @@ class UserCache:
         return await self._newest(name)
 
     async def account_of(self, name: UserName) -> Account:
-        """How a user may log in, from the config servers if they answer, so that a changed password counts at once.
+        """The credentials of a user, from the config servers if they answer, so that a changed password counts at once.
 
         Raises:
             CommandError: the config servers cannot be read, and nothing is known of the user.
@@ -135,7 +136,7 @@ class UserCache:
         kept = self._kept.get(name)
         if kept is None:
             return await read()
-        # One slow answer must not let an old password count for longer.
+        # After one slow answer, the old password must not stay valid for longer.
         return await self._catalog.attempt_briefly(read, even_if_silent=True) or kept.account
 
     async def was_there_ever_anybody(self) -> bool:

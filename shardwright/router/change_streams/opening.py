@@ -109,7 +109,7 @@ async def _open(
     starts = await _starts(operation, specification, shard_ids, times)
     session = raw_elements(request, (LSID,))
     frames = {shard: command.frame(specification.starting_where(start), session) for shard, start in starts.items()}
-    # These tell each shard the times of all others, so that whatever it writes from then on comes after the latest.
+    # Each shard receives the times of all others, so its later writes come after the latest of them.
     replies = await open_on_shards(operation, frames, preference=command.preference)
     streams = ShardStreams(context, command, unpack_timestamp(as_of))
     try:
@@ -130,7 +130,7 @@ async def _open(
 
 @may_run_in_reactor
 async def _times_of_arrival(operation: Operation, specification: Specification) -> dict[str, ShardReply]:
-    """Replies that tell what the known shards had acknowledged when the command arrived, see `_times`.
+    """Replies with the last write that each known shard had acknowledged when the command arrived, see `_times`.
 
     None if the client says where the stream starts.
     """
@@ -141,7 +141,7 @@ async def _times_of_arrival(operation: Operation, specification: Specification) 
 
 @may_run_in_reactor
 async def _times(operation: Operation, shard_ids: Collection[str]) -> dict[str, ShardReply]:
-    """Replies of shards with the times of the last writes that they have acknowledged, or with why there is none.
+    """Replies of shards with the time of their last acknowledged write, or with an error.
 
     The primaries are asked, as secondaries may lag behind them.
     """
@@ -159,7 +159,7 @@ async def _times(operation: Operation, shard_ids: Collection[str]) -> dict[str, 
 async def _starts(
     operation: Operation, specification: Specification, shard_ids: Collection[str], times: dict[str, ShardReply]
 ) -> dict[str, ResumeToken]:
-    """Where the stream starts on each shard: unless the client says where, after all that it had acknowledged.
+    """The start of the stream on each shard: as the client says, or after the shard's last acknowledged write.
 
     That differs from shard to shard: a write after the arrival of the command may get an earlier time than one that
     another shard had before. Other routers have acknowledged writes to a client, and this router may not know their

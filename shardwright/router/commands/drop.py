@@ -16,9 +16,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 TEMPORARY_COLLECTIONS: Final = frozenset({"admin.tempusers", "admin.temproles"})
-"""Into which mongorestore puts users and roles, for ``_mergeAuthzCollections``. It drops them before and after.
+"""Collections of mongorestore for users and roles, which it drops before and after ``_mergeAuthzCollections``.
 
-A mongos refuses that, so that users can be restored through it only once.
+A mongos refuses the drop, so users can be restored through it only once.
 """
 
 

@@ -69,7 +69,7 @@ class RouterContext:
         pools_as_router: connections to genuine shards on which they take this router for a mongos.
         catalog: the config servers.
         log_ins: who the clients are. Also without access control they may log in, though it allows them no more.
-        access: what they may do; None without access control, when everybody may do everything.
+        access: what they may do; None without access control.
         shards: the shards and their members.
         routing: the cache of routing tables.
         signer: signs the cluster times in replies to clients.
@@ -81,7 +81,7 @@ class RouterContext:
         transactions: the transactions of clients, by session.
         sessions: the logical sessions used here since the last refresh.
         session_jobs: what the refreshes have done.
-        write_sessions: for writes that shards have to recognize, though their clients have given them no number.
+        write_sessions: for writes that shards must recognize although their clients have not numbered them.
         statement_counts: how many statements of writes were executed, by kind.
         target_counts: how many reads and writes were sent to one shard, some or all.
         clients: the connections of clients.

@@ -152,7 +152,7 @@ class CursorManager:
                 raise CommandError(ErrorCode.CursorKilled, f"operation was interrupted: cursor {cursor_id} was killed")
         except CommandError as error:
             is_usable = error.code in ARGUMENT_ERRORS and not entry.is_killed
-            if error.code == ErrorCode.CursorNotFound:  # a shard has ended its cursor, whose id the client must not see
+            if error.code == ErrorCode.CursorNotFound:  # with the id of a shard's cursor
                 error.message = f"cursor id {cursor_id} not found"
             raise
         finally:

@@ -191,7 +191,7 @@ class _Execution:
         return routing
 
     def _remember_broadcasts(self) -> None:
-        """Have the shards remember statements for all of them, so that none is executed twice beside a move."""
+        """Number statements that go to all shards, so that none is executed twice beside a move."""
         batch = self._batch
         if not batch.own_session and self._operation.transaction is None and batch.may_be_remembered:
             batch.own_session = self._borrowed.enter_context(self._operation.context.write_sessions.borrowed())

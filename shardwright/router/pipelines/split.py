@@ -33,7 +33,7 @@ from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, find
 
 _SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
 _ONE_OR_MORE: Final = frozenset({"$graphLookup", "$lookup", UNPACK_BUCKET})
-"""Stages that make at least one document of each."""
+"""Stages that turn each document into at least one."""
 
 _NOT_DIVIDED: Final = frozenset({"$currentOp", "$planCacheStats"})
 """Sources of which a mongod that is not a shard server refuses to return partial or sorted results to a merger."""

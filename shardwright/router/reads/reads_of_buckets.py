@@ -1,8 +1,8 @@
 """Reads of a time-series collection as reads of its buckets.
 
-The first stage makes measurements of the buckets. What has to be in front of it is put there as soon as the view is
-resolved, as in MongoDB's routers. A mongod would do it too, but only to a whole pipeline, which begins with that stage;
-a shard's part begins with the filter for orphans, and its results must have the sort keys that unpacking removes.
+The first stage unpacks the buckets into measurements. Stages that belong in front of it move there as soon as the view
+is resolved, as in MongoDB's routers. A mongod moves them too, but only in a whole pipeline that begins with that stage.
+A shard's part begins with the filter for orphans, and its results must have the sort keys that unpacking removes.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _CHANGED_FIELDS: Final = ("exclude", "computedMetaProjFields")
 
 
 def stages_of_buckets(stages: Sequence[bytes]) -> list[bytes]:
-    """The raw stages that read buckets for those that a view of measurements and a read of it consist of.
+    """Translate the raw stages of a view of measurements and of a read of it into stages that read buckets.
 
     Args:
         stages: raw, the first one unpacks the buckets.

@@ -39,9 +39,9 @@ def child_of_retryable_write(lsid: bytes, number: int, unique: UUID) -> bytes:
 
 
 class WriteSessions:
-    """Sessions for writes that shards have to recognize, though their clients have given them no number.
+    """Sessions for writes that shards must recognize although their clients have not numbered them.
 
-    They are used again and again, since a mongod remembers each for half an hour.
+    They are reused, because a mongod remembers each for half an hour.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class WriteSessions:
     def borrowed(self) -> Iterator[bytes]:
         """Borrow a session for a block; yields the raw elements of a retryable write in it.
 
-        A block that is left by an exception keeps its session: a shard may still be executing the write, and would have
-        the next one in that session wait for it.
+        If the block raises, its session is not reused: a shard may still be executing the write, and the next write in
+        that session would wait for it.
         """
         session, number = self._free.pop() if self._free else (SessionId(uuid4().bytes), 0)
         yield encode_elements({"lsid": session.to_document(), "txnNumber": Int64(number)})

@@ -25,8 +25,8 @@ _LEAVES_OPEN: Final = SAYS_NOTHING | {
     ErrorCode.Unauthorized,
     ErrorCode.UnknownError,
 }
-"""Errors that leave open whether the commit has taken place, or will: even one that says that the shard could not be
-found, because an earlier attempt may have reached it.
+"""Errors after which the outcome of the commit is unknown, even if the shard could not be found: an earlier attempt may
+have reached it.
 
 By any other error a shard says that the transaction was aborted: its own part, or by the vote of a participant, whose
 error it is.

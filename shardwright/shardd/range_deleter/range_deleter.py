@@ -48,7 +48,7 @@ class RangeDeleter:
         sessions: the reserved sessions in which documents are deleted.
         store: removes the task of a range that has been deleted.
         on_deleted: called after each batch with the migration's id and the number of documents deleted.
-        keep_sessions: names the sessions to the mongod whose documents it must not miss.
+        keep_sessions: refreshes sessions on the mongod whose documents are about to be deleted.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RangeDeleter:
             await self._keep_sessions()
         await self._context.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW and not await self._is_empty(task):
-            # For reads on secondaries, which may not know yet that the range was given away.
+            # Secondaries may not know yet that the range was given away, so reads there may need it.
             delay = (await RangeDeleterParameters.read(self._context.mongod)).cleanup_delay_seconds
             await trio.sleep(remaining_seconds(ready_at, delay, time.time()))
             until_cursors_end = delay + delay * _DELAYS_FOR_CURSORS

@@ -39,7 +39,7 @@ class RangeDeletions:
         context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
         older_cursors: hides incoming ranges from older cursors.
-        keep_sessions: names the sessions to the mongod whose documents it must not miss.
+        keep_sessions: refreshes sessions on the mongod whose documents are about to be deleted.
 
     Attributes:
         known: the range deletions that have not ended.

@@ -1,4 +1,4 @@
-"""What a participant's answer means: to ``prepareTransaction``, and to the decision.
+"""Interpreting a participant's answer to ``prepareTransaction`` and to the decision.
 
 An answer that says nothing definite, such as a lost connection, a time limit or a write concern that was not satisfied,
 has no meaning: the command is sent again. MongoDB asks again for a vote after nearly every error, until the lifetime of

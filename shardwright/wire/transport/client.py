@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS_MAX: Final = 20.0
 
 _SILENCE_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH})
-"""Errors of a host that is not there, rather than of one where no process listens."""
+"""Errors of an unreachable host; a reachable one without a listening process refuses the connection."""
 
 
 def handshake_document(application: str) -> dict[str, Any]:

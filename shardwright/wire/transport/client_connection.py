@@ -146,7 +146,7 @@ class ClientConnection:
             self.log_ins.has_failed(self)
 
     def on_deadline(self) -> None:
-        """End the running operation, which has taken too long."""
+        """Interrupt the running operation at its deadline."""
         if self.interruption is None:
             self.interrupt_operation(CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit"))
 

@@ -71,7 +71,7 @@ class Cursor(ABC, Generic[Batch, Document]):
         self._collection = ""
 
     def resume(self, cursor_id: int, collection: str) -> Self:
-        """Read on from a cursor that somebody else has opened, in place of opening one; returns this."""
+        """Continue a cursor that is already open, instead of opening one; returns this."""
         self.id = cursor_id
         self._collection = collection
         self._next = {"getMore": Int64(cursor_id), "collection": collection}

@@ -1,4 +1,4 @@
-"""Time limits of operations, kept outside of the operations so that one with a limit can still run in the reactor.
+"""Time limits of operations, kept apart from them so that an operation with a limit can still run in the reactor.
 
 A cancel scope needs a task. Here one task sleeps until the earliest deadline of all clients and interrupts the
 operations that have not ended by then. Setting and clearing a deadline are a few attribute accesses.
@@ -28,12 +28,12 @@ class Deadlines:
             self._is_earlier.set()
 
     def clear(self, client: ClientConnection) -> None:
-        """Let the client's next operation take as long as it wants."""
-        # The client stays in the set, where its next operation will need it again, until the task looks.
+        """Remove the time limit of the client's operation."""
+        # The client stays in the set until the task next wakes: its next operation probably sets a deadline again.
         client.deadline = math.inf
 
     def forget(self, client: ClientConnection) -> None:
-        """Keep nothing of a client that has gone, however long its last time limit was."""
+        """Forget a disconnected client at once, even if its last deadline is far away."""
         self._clients.discard(client)
 
     async def run(self) -> None:

@@ -6,8 +6,8 @@ once, and an idle set costs next to nothing.
 A host that is frozen or unplugged does not end its connections, so requests would wait for it as long as it is away. A
 member that does not answer in time is not selected any more, and has to answer another hello on a new connection within
 `Timeouts.recheck_seconds`. So does a primary as soon as another member has become primary, since its requests may then
-succeed elsewhere. If it remains silent it is lost, and all requests to it fail. The second hello protects from mistakes
-of a process that was itself paused.
+succeed elsewhere. If it remains silent it is lost, and all requests to it fail. The second hello keeps a process that
+was itself paused from counting its peers as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _ANY: Final = ReadPreference("nearest")
 
 
 class _Contact(Enum):
-    """Whether a member that has answered once still does."""
+    """State of the checks of a member that has answered before."""
 
     ANSWERS = auto()
     DOUBTFUL = auto()
@@ -247,7 +247,7 @@ class ReplicaSetMonitor:
             connection.close()
 
     def _on_failed_check(self, address: str, error: BaseException) -> bool:
-        """Record an unanswered hello; returns whether the member had answered before: then it is asked again at once.
+        """Record an unanswered hello; returns whether the member had answered before, so another hello follows at once.
 
         If it does not answer the second hello either, it is lost, even if another member has already replaced it.
         """

@@ -212,7 +212,7 @@ class Pool:
             self._close(self._idle.pop())
 
     def break_off(self, reason: str) -> None:
-        """Make all requests to the host fail, those in progress and new ones until `resume`: it will not answer them.
+        """Fail all requests to a silent host: the ones in progress, and new ones until `resume`.
 
         Args:
             reason: for the errors.
@@ -226,7 +226,7 @@ class Pool:
         self._waiters.unpark_all()
 
     def resume(self) -> None:
-        """Open connections to the host again, which has answered."""
+        """Open connections again, because the host has answered."""
         self._silence = ""
 
     @property

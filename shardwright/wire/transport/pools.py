@@ -22,7 +22,7 @@ class ConnectionPools:
     Args:
         handshake: builds the hello for the handshake.
         options: limits of each pool.
-        followers: pools to the same hosts with another handshake; they lose and find a host together with these.
+        followers: pools to the same hosts with another handshake; `break_off` and `resume` apply to them too.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class ConnectionPools:
             pool.close_idle()
 
     def break_off(self, address: str, reason: str) -> None:
-        """Make all requests to a host fail until `resume`, see `Pool.break_off`."""
+        """Fail all requests to a host until `resume`, see `Pool.break_off`."""
         for pools in (self, *self._followers):
             pools[address].break_off(reason)
 
     def resume(self, address: str) -> None:
-        """Send requests to a host again, which has answered or is not monitored any more."""
+        """Send requests to a host again, because it has answered or is not monitored any more."""
         for pool in self._open_pools(address):
             pool.resume()
 

@@ -26,8 +26,8 @@ Result = TypeVar("Result")
 _ATTEMPTS_MAX: Final = 4
 
 _PATIENCE_SECONDS: Final = 0.5
-"""How long a read with `PRIMARY_PREFERRED` waits for the primary before it also asks the other members: a frozen host
-counts as a member for `Timeouts.hello_seconds`."""
+"""Time after which a read with `PRIMARY_PREFERRED` also goes to the other members. A frozen primary counts as a member
+for `Timeouts.hello_seconds`."""
 
 
 class ReplicaSetClient:
@@ -205,7 +205,7 @@ class ReplicaSetClient:
             except CommandError as failure:
                 if not has_category(failure.code, Category.NOT_PRIMARY):
                     raise
-                if preference is not PRIMARY_PREFERRED:  # which has reported it, for the member that has refused
+                if preference is not PRIMARY_PREFERRED:  # else `_first_answer` has reported the member that refused
                     self.on_failure(address, failure)
                 if attempt == _ATTEMPTS_MAX:
                     raise

@@ -214,7 +214,7 @@ class Server:
             await self._serve_client(client)
 
     async def _serve_client(self, client: ClientConnection) -> None:
-        with ExitStack() as leaving:  # it calls all of these, the last one first, even if one of them fails
+        with ExitStack() as leaving:  # the stack runs all callbacks, the last one first, even if one of them fails
             leaving.callback(self._note_gone)
             leaving.callback(self._handler.connection_closed, client)
             if self.newcomers is not None:

@@ -42,7 +42,7 @@ class FrameStream:
     Args:
         connected: the socket, plain or after the handshake of TLS.
         received: what was already read from it.
-        limits: how long the peer may have vanished; by default the limits for clients.
+        limits: after how long the kernel gives up a silent peer; by default the limits for clients.
 
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.

@@ -1,4 +1,4 @@
-"""How long a process waits for other hosts: the limits that an operator may configure, and the kernel's part."""
+"""Limits on the wait for other hosts: those that an operator may configure, and the kernel's."""
 
 import socket
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import trio
 from shardwright.wire.errors import BackendError
 
 _OVERSLEPT_SECONDS: Final = 1.0
-"""If a limit is noticed this late, this process did not run, and the other host may have had no time to answer."""
+"""A limit that is noticed this late proves nothing: this process was paused, and the answer may be waiting."""
 
 
 class Timeouts:
@@ -65,7 +65,7 @@ def hello_within(address: str, seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TcpLimits:
-    """After how many seconds the kernel gives up a peer that has vanished, see tcp(7).
+    """Seconds after which the kernel gives up a silent peer, see tcp(7).
 
     Attributes:
         idle: a connection without traffic for this long is probed.
