@@ -1,4 +1,4 @@
-"""What a cursor's originating command says about the documents that it has yet to return.
+"""Classifying cursors by the fields that their remaining documents are certain to show.
 
 A document that arrives with a range has to be left out of the cursors that are older. How that can be done depends on
 what their documents show: the shard key; or at least the ``_id``, by which the key can be looked up; or neither. In
@@ -42,7 +42,7 @@ _KNOWN_PROJECTIONS_MAX: Final = 1_024
 
 
 class Shown(Enum):
-    """What the documents of a cursor show, all of them, so that some can be removed."""
+    """Fields that all documents of a cursor show, by which some can be removed."""
 
     KEY = "the shard key"
     ID = "the _id"
@@ -65,9 +65,9 @@ def may_return(
         return False  # mongod keeps some cursors open that have no more to return
     concern = command.get("readConcern", {}).get("level")
     if concern == "snapshot" or "autocommit" in command:
-        return False  # a snapshot, and a transaction reads one whatever its read concern
+        return False  # a snapshot; a transaction reads one with any read concern
     if concern == "available":
-        return False  # orphans are welcome
+        return False  # which includes orphans
     pipeline = _stages(command)
     if pipeline and not READ_NO_DOCUMENTS.isdisjoint(pipeline[0]):
         return False

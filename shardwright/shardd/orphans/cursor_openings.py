@@ -1,4 +1,4 @@
-"""Which reads open cursors that need a complete ownership filter from the beginning.
+"""Deciding which reads need a complete ownership filter from the beginning.
 
 Any range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`older_cursors`), unless a
 limit counts those that are left out. Any other cursor has to be opened with a filter for everything that the shard
@@ -57,7 +57,7 @@ _KNOWN_PIPELINES_MAX: Final = 1_024
 
 
 class Opening(Enum):
-    """When a read needs the complete filter."""
+    """Condition for the complete filter of a read."""
 
     UNFILTERED = "never"
     FILTERED_IF_OPEN = "if the first batch leaves the cursor open, for which the read is repeated"
@@ -65,7 +65,7 @@ class Opening(Enum):
 
 
 def opening_of(request: Request, pattern: ShardKeyPattern) -> Opening:
-    """When a read of a sharded collection needs the complete filter.
+    """The condition under which a read of a sharded collection needs the complete filter.
 
     Args:
         request: a ``find`` or an ``aggregate``.

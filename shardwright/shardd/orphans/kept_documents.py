@@ -1,4 +1,4 @@
-"""The documents that are left of a cursor, kept by this daemon for its client."""
+"""The rest of a cursor's documents, kept by this daemon for its client."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -26,12 +26,12 @@ VisibleOf = Callable[[list[bytes]], Awaitable[list[bytes]]]
 
 @dataclass(slots=True)
 class Kept:
-    """The documents that are left of a cursor.
+    """The rest of a cursor's documents.
 
     Attributes:
         reply: the body of a reply without documents, as a model for others.
         documents: the documents.
-        size: how many bytes they have.
+        size: their length in bytes.
     """
 
     reply: bytes = b""

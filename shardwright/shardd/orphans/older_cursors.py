@@ -1,7 +1,6 @@
-"""Cursors that are older than an incoming range: they must not return documents that are written to it.
+"""Hiding an incoming range from the cursors that were opened before it, and so have no filter for it.
 
-They were opened without a filter for the range. It costs nothing to read a cursor as long as no range has been received
-since it was opened. Afterwards it depends on the cursor how the documents are left out:
+Reading a cursor costs nothing extra until a range is received. Then the cursor decides how documents are left out:
 
 - if its documents show their shard keys, these decide, in the raw bytes of each batch;
 - if they show their ``_id``, it decides whether mongod finds the document outside of the range;
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 logger = get_logger("shardd.orphans")
 
 KEPT_BYTES_MAX: Final = 64 << 20
-"""How much of all cursors may be kept for their clients."""
+"""Limit for the documents kept for clients, over all cursors."""
 
 KEPT_SECONDS: Final = 1800.0
 """How long a cursor of a session is remembered after its last use, if the session does not end before."""
@@ -72,7 +71,7 @@ _TOO_LONG: Final = "more was left of it than can be kept"
 _TOO_SLOW: Final = "what was left of it could not be read in time"
 _INTERRUPTED: Final = "what was left of it could not be read"
 _OF_SESSION: Final = ("lsid", "apiVersion", "apiStrict", "apiDeprecationErrors")
-"""What a ``getMore`` has to have in common with the command that opened the cursor."""
+"""Fields in which a ``getMore`` and the command that opened its cursor must agree."""
 
 _CONCERNS: Final[Mapping[bytes, bytes]] = {
     b"readConcern": rawbson.encode_elements({"readConcern": {}}),
@@ -177,12 +176,12 @@ class OlderCursors:
     # Batches
 
     def is_being_read(self, cursor_id: bytes) -> bool:
-        """Whether what is left of a cursor is being read ahead."""
+        """Whether the rest of a cursor is being read ahead."""
         older = self._older.get(cursor_id)
         return older is not None and older.reading is not None
 
     async def wait_read(self, cursor_id: bytes) -> None:
-        """Return when nothing is being read ahead from a cursor."""
+        """Return when no read-ahead of a cursor is in progress."""
         older = self._older.get(cursor_id)
         if older is not None and older.reading is not None:
             await older.reading.wait()
@@ -223,7 +222,7 @@ class OlderCursors:
         if older.substitute is None:
             assert older.command is not None
             request = Request(OpMsg(op_msg(older.command, request_id=next_request_id())))
-            # mongod requires them from another mongod, which may be the client.
+            # mongod requires them if the client is another mongod.
             for name, concern in _CONCERNS.items():
                 if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):
                     request = request.with_body(rawbson.append(request.body, concern))
@@ -260,7 +259,7 @@ class OlderCursors:
         return frame
 
     def answer(self, cursor_id: bytes, request: Request) -> bytes | None:
-        """The reply to a ``getMore`` that mongod need not be asked for; None if it must be.
+        """The reply to a ``getMore`` that needs no read from mongod; None for all others.
 
         Raises:
             CommandError: QueryPlanKilled, the cursor was ended.

@@ -20,7 +20,7 @@ _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 _ALL_CURSORS: Final = {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}
 
 _LISTING_MS_MAX: Final = 60_000
-"""A cursor may be opened after the listing has begun that shows it."""
+"""Tolerance for cursors that were opened after the listing that shows them began: their date is later than its."""
 
 
 class OpenCursor(NamedTuple):
@@ -103,7 +103,7 @@ class OpenCursors:
         while found:
             await self._end_useless(namespace, found)
             await backoff.pause()
-            # Only when none is left to be seen is it worth holding readers back to be certain.
+            # To be certain, readers must be held back, which is worthwhile only if this listing shows no cursor.
             visible = opened_until.older(await _listed(self._mongod.command, _on(namespace)))
             found = visible or await self.older(namespace, opened_until=opened_until)
 
@@ -191,7 +191,7 @@ class OpenCursors:
 
 
 async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
-    """The cursors on clients' collections that were open at a time and still are, but for tailable ones.
+    """The cursors on clients' collections that were open at a time and still are, except tailable ones.
 
     Those of ``local``, ``config`` and ``admin`` are not among them, and all others of this daemon are. One from which a
     batch is being read may be missing.
