@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import bson
 from bson.binary import Binary
+from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.client_stages import applied_to
 from shardwright.router.change_streams.tokens import ResumeToken
@@ -68,7 +69,7 @@ class Commands:
             "collation": _SIMPLE,
             "singleBatch": True,
             "batchSize": 1,
-            "readConcern": {"level": "majority", "afterClusterTime": token.time},
+            "readConcern": _read_concern(token),
             "$clusterTime": signed_cluster_time(token.time),
             "$db": db,
         }
@@ -91,6 +92,41 @@ class Commands:
         found = [document for reply in replies for document in CursorReply.of(reply).documents()]
         return found[0] if found else None
 
+    async def was_on_shard(
+        self, shard_id: str, namespace: str, key: bytes, token: ResumeToken, time: Timestamp
+    ) -> bool:
+        """Whether a shard had a document that was not an orphan.
+
+        Args:
+            shard_id: the shard.
+            namespace: of the collection.
+            key: the document's raw ``documentKey``.
+            token: of an event of the collection.
+            time: the time to read at.
+
+        Raises:
+            CommandError: SnapshotTooOld and StaleChunkHistory, that time is not kept any more; or the shard failed.
+        """
+        db, _, collection = namespace.partition(".")
+        command = {
+            "find": collection,
+            "filter": raw_document(key),
+            "projection": {"_id": 1},
+            "collation": _SIMPLE,
+            "singleBatch": True,
+            "limit": 1,
+            "readConcern": _snapshot(time),
+            "$clusterTime": signed_cluster_time(token.time),
+            "$db": db,
+        }
+        operation = Operation(self._context, self._client, _request(bson.encode(command)))
+
+        async def attempt(routing: CollectionRouting) -> list[ShardReply]:
+            return await open_on_shards(operation, {shard_id: forwarded(operation, routing.versions_for(shard_id))})
+
+        replies = await with_routing(operation, namespace, attempt)
+        return any(CursorReply.of(reply).documents() for reply in replies)
+
     async def find_on_shard(
         self,
         shard_id: str,
@@ -98,8 +134,18 @@ class Commands:
         query: Mapping[str, Any],
         projection: Mapping[str, Any],
         token: ResumeToken,
+        *,
+        at_time: Timestamp | None = None,
     ) -> list[bytes]:
         """Documents of a shard's own config database, as a majority has them at the time of an event or later.
+
+        Args:
+            shard_id: the shard.
+            collection: the collection in ``config``.
+            query: the filter.
+            projection: the fields to return.
+            token: of the event.
+            at_time: the time to read at instead.
 
         Raises:
             CommandError: the shard failed.
@@ -108,7 +154,7 @@ class Commands:
             "find": collection,
             "filter": query,
             "projection": projection,
-            "readConcern": {"level": "majority", "afterClusterTime": token.time},
+            "readConcern": _read_concern(token) if at_time is None else _snapshot(at_time),
             "$clusterTime": signed_cluster_time(token.time),
             "$db": "config",
         }
@@ -155,6 +201,14 @@ class Commands:
         reply = await self._context.sender.send(shard_id, op_msg(body, request_id=next_request_id()), may_repeat=True)
         reply.raise_for_error()
         return reply
+
+
+def _read_concern(token: ResumeToken) -> dict[str, Any]:
+    return {"level": "majority", "afterClusterTime": token.time}
+
+
+def _snapshot(time: Timestamp) -> dict[str, Any]:
+    return {"level": "snapshot", "atClusterTime": time}
 
 
 def _request(body: bytes) -> Request:

@@ -11,6 +11,7 @@ from shardwright.router.change_streams.errors import id_modified
 from shardwright.router.change_streams.images import Images, without_internal_fields
 from shardwright.router.change_streams.key_completion import KeyCompletion
 from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.orphan_deletions import OrphanDeletions
 from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.wire.document_size import check_size
@@ -32,6 +33,7 @@ class EventView:
         commands: evaluates them.
         keys: completes ``documentKey``.
         sharding: recognizes when collections were sharded, None if the stream does not show it.
+        orphans: leaves out deletions of orphans.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class EventView:
         commands: Commands,
         keys: KeyCompletion,
         sharding: ShardingEvents | None,
+        orphans: OrphanDeletions,
     ) -> None:
         self._images = images
         self._stages = stages
         self._commands = commands
         self._keys = keys
         self._sharding = sharding
+        self._orphans = orphans
 
     async def of(self, events: Sequence[Event]) -> list[Shown]:
         """What the client gets of events; fewer if its stages reject some.
@@ -55,6 +59,7 @@ class EventView:
             CommandError: BSONObjectTooLarge, an event is too large; ChangeStreamFatalError, its stages changed an
                 ``_id``; a look-up or an expression failed; the config servers did not answer.
         """
+        events = await self._orphans.left_out(events)
         if not events:
             return []
         if self._sharding is not None:

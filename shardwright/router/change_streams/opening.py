@@ -9,6 +9,7 @@ from shardwright.router.change_streams.errors import labelled, token_not_found
 from shardwright.router.change_streams.event_view import EventView
 from shardwright.router.change_streams.images import Images
 from shardwright.router.change_streams.key_completion import KeyCompletion
+from shardwright.router.change_streams.orphan_deletions import OrphanDeletions
 from shardwright.router.change_streams.pre_images import PreImages
 from shardwright.router.change_streams.shard_command import LSID, ShardCommand
 from shardwright.router.change_streams.shard_streams import ShardStreams
@@ -122,7 +123,8 @@ async def _open(
     pre_images = PreImages(commands)
     images = Images(specification, commands, pre_images) if specification.needs_images else None
     sharding = ShardingEvents(context.catalog, context.routing) if specification.shows_expanded_events else None
-    view = EventView(images, stages, commands, KeyCompletion(context.routing, pre_images), sharding)
+    keys, orphans = KeyCompletion(context.routing, pre_images), OrphanDeletions(context.routing, commands)
+    view = EventView(images, stages, commands, keys, sharding, orphans)
     owner = CatalogOwner(context.catalog, context.routing)
     first, last = min(starts.values()), max(starts.values())
     return ChangeStreamCursor(streams, owner, view, namespace, first, last, specification.must_be_found, context.clock)
