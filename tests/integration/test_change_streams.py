@@ -111,12 +111,12 @@ def fast_ttl_monitors(cluster: RunningCluster) -> Iterator[None]:
 def orphans_kept(shard: Client) -> Iterator[None]:
     """Have a shard not delete ranges that it gives away during the block."""
     delay = "orphanCleanupDelaySecs"
-    before = shard.admin.command("getParameter", 1, **{delay: 1})[delay]
-    shard.admin.command("setParameter", 1, **{delay: 900})
+    before = shard.admin.command({"getParameter": 1, delay: 1})[delay]
+    shard.admin.command({"setParameter": 1, delay: 900})
     try:
         yield
     finally:
-        shard.admin.command("setParameter", 1, **{delay: before})
+        shard.admin.command({"setParameter": 1, delay: before})
 
 
 def test_expired_orphans_are_no_events(client: Client, cluster: RunningCluster, placed: Documents) -> None:
