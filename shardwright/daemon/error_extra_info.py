@@ -197,7 +197,7 @@ def _quiesce_time(info: Info) -> dict[str, Any]:
 _REQUIRED: Final[Mapping[int, Parse]] = {
     ErrorCode.CannotConvertIndexToUnique: lambda info: {"violations": list(_object(info, "violations").values())},
     ErrorCode.CannotImplicitlyCreateCollection: lambda info: {"ns": _text_or_empty(info, "ns")},
-    ErrorCode.ChangeStreamInvalidated: _objects("invalidateResumeToken"),
+    ErrorCode.ChangeStreamInvalidated: _objects("invalidateToken"),
     ErrorCode.ChangeStreamStartAfterInvalidate: _objects("startAfterInvalidateEvent"),
     ErrorCode.ChangeStreamTopologyChange: _objects("topologyChangeEvent"),
     ErrorCode.CollectionUUIDMismatch: _uuid_mismatch,

@@ -214,6 +214,7 @@ _ACCEPTED: list[tuple[int, dict[str, Any]]] = [
     (283, {"preImage": [1], "postImage": {}, "shouldUpsert": True, "x": 1}),
     (304, {"nss": "d.c"}),
     (320, {"tenantId": "t", "migrationId": 5}),
+    (346, {"invalidateToken": {"a": 1}}),
     (351, {"startAfterInvalidateEvent": {"a": 1}}),
     (356, {"txnRetryCounter": 1}),
     (359, {"violations": {"a": 1}}),
