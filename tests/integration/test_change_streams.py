@@ -4,8 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import pairwise
 from threading import Thread
 from typing import Any
@@ -91,81 +89,6 @@ def test_a_move_is_no_event(client: Client, placed: Documents) -> None:
         insert(placed, 51)
         assert brief(take(stream, 2)) == brief(take(of_database, 2)) == [("insert", 50), ("insert", 51)]
         assert stream.try_next() is None
-
-
-@contextmanager
-def fast_ttl_monitors(cluster: RunningCluster) -> Iterator[None]:
-    """Have the mongods of all shards delete expired documents every second."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(cluster.direct(f"{shard}.0.mongod")) for shard in (LOWER, UPPER)]
-        for client in clients:
-            client.admin.command("setParameter", 1, ttlMonitorSleepSecs=1)
-        try:
-            yield
-        finally:
-            for client in clients:
-                client.admin.command("setParameter", 1, ttlMonitorSleepSecs=60)
-
-
-@contextmanager
-def orphans_kept(shard: Client) -> Iterator[None]:
-    """Have a shard not delete ranges that it gives away during the block."""
-    delay = "orphanCleanupDelaySecs"
-    before = shard.admin.command({"getParameter": 1, delay: 1})[delay]
-    shard.admin.command({"setParameter": 1, delay: 900})
-    try:
-        yield
-    finally:
-        shard.admin.command({"setParameter": 1, delay: before})
-
-
-def test_expired_orphans_are_no_events(client: Client, cluster: RunningCluster, placed: Documents) -> None:
-    """The orphan of a document that lives on, with a later date, and that of one that expires on its new shard."""
-    now = datetime.now(UTC)
-    placed.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=8)} for key in (1, 2)])
-    placed.insert_one({"_id": 3, "key": SPLIT_AT + 3, "at": now})
-    placed.create_index("at", expireAfterSeconds=0)
-    with (
-        placed.watch(max_await_time_ms=500) as stream,
-        cluster.direct(f"{LOWER}.0.shardd") as shard,
-        orphans_kept(shard),
-        fast_ttl_monitors(cluster),
-    ):
-        client.admin.command("moveChunk", placed.full_name, find={"key": 1}, to=UPPER)
-        placed.update_one({"key": 2}, {"$set": {"at": now + timedelta(days=1)}})
-        events = take(stream, 3, within=60)
-        with cluster.direct(f"{LOWER}.0.mongod") as donor:
-            orphans = donor[placed.database.name][placed.name]
-            eventually(lambda: not orphans.find_one(), within=60, what="the orphans have expired")
-        placed.insert_one({"_id": 4, "key": SPLIT_AT + 4})
-        events += take(stream, 1)
-        assert stream.try_next() is None
-    assert sorted(brief(events)) == [("delete", 1), ("delete", 3), ("insert", 4), ("update", 2)]
-
-
-def test_a_document_that_expires_while_it_moves_is_deleted_once(
-    client: Client, cluster: RunningCluster, placed: Documents
-) -> None:
-    now = datetime.now(UTC)
-    placed.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=6)} for key in range(20)])
-    placed.create_index("at", expireAfterSeconds=0)
-    move = partial(client.admin.command, "moveChunk", placed.full_name, find={"key": 1}, to=UPPER)
-    with placed.watch(max_await_time_ms=500) as stream, cluster.direct(f"{LOWER}.0.shardd") as donor:
-        mover = Thread(target=move)
-        with fail_point(donor, "moveChunkHangAtStep4") as here:
-            mover.start()
-            here.wait_entered()
-            with fast_ttl_monitors(cluster), cluster.direct(f"{UPPER}.0.mongod") as recipient:
-                copies = recipient[placed.database.name][placed.name]
-                assert copies.count_documents({}) == 20
-                events = take(stream, 20, within=60)
-                eventually(lambda: not copies.find_one(), within=60, what="the copies have expired")
-            here.turn_off()
-            mover.join(60)
-        placed.insert_one({"_id": 20, "key": 1})
-        events += take(stream, 1)
-        assert stream.try_next() is None
-    assert sorted(brief(events)) == [("delete", key) for key in range(20)] + [("insert", 20)]
 
 
 @contextmanager

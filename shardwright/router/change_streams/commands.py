@@ -34,6 +34,9 @@ _EVALUATED_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _COLLECTION_IS_GONE: Final = (ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch)
 
+_EXPIRATIONS: Final = ("md.indexes.spec.expireAfterSeconds", "md.options.expireAfterSeconds")
+"""Where ``$listCatalog`` shows that documents of a collection expire."""
+
 _SIMPLE: Final = {"locale": "simple"}
 
 
@@ -126,6 +129,18 @@ class Commands:
 
         replies = await with_routing(operation, namespace, attempt)
         return any(CursorReply.of(reply).documents() for reply in replies)
+
+    async def may_expire(self, shard_id: str, namespace: str) -> bool:
+        """Whether a shard's TTL monitor deletes documents of a collection.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        db, _, collection = namespace.partition(".")
+        expiring = [{path: {"$exists": True}} for path in _EXPIRATIONS]
+        pipeline = [{"$listCatalog": {}}, {"$match": {"$or": expiring}}, {"$project": {"_id": 0, "name": 1}}]
+        command = {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "$db": db}
+        return bool(await self._all(await self._send(shard_id, bson.encode(command))))
 
     async def find_on_shard(
         self,

@@ -3,7 +3,8 @@
 A mongod does not know which documents its shard owns. So its TTL monitor also deletes expired documents in ranges that
 are being moved or wait to be deleted. A genuine shard marks these deletions as ``fromMigrate``. Here the event has only
 the ``_id``. The router therefore reads the document on the same shard as of just before the event: if it was an orphan
-then, the shard hides it. That costs a read per deletion, but only while the shard has ranges that may hold orphans.
+then, the shard hides it. That costs a read per deletion, but only while documents of the collection expire and the
+shard has ranges that may hold orphans.
 """
 
 from collections import defaultdict
@@ -62,10 +63,12 @@ class OrphanDeletions:
         return [event for event in events if event.token.data not in orphans] if orphans else [*events]
 
     async def _may_be_orphans(self, shard: str, namespace: str, events: Sequence[Event]) -> bool:
-        """Whether the shard has ranges of the collection that may hold orphans, or had some at the first event."""
+        """Whether documents of the collection expire, and the shard has ranges that may hold orphans, or had some."""
         routing = await self._routing.find(namespace)
         table = None if routing is None else routing.table
         if table is None or events[0].token.collection_uuid != table.collection.uuid:
+            return False
+        if not await self._commands.may_expire(shard, namespace):
             return False
         query = {"collectionUuid": Binary.from_uuid(table.collection.uuid)}
         if await self._commands.find_on_shard(shard, "rangeDeletions", query, {"_id": 1}, events[-1].token):
