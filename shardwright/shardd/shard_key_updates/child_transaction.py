@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
+import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
@@ -25,11 +26,14 @@ from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.session_history.statement import session_of
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
-from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, BackendError, CommandError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import append, decode_document, encode_document, encode_elements, raw_document, without
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.write_concern import WRITE_CONCERN
+
+logger = get_logger("shardd.operations")
 
 _NOT_IN_TRANSACTION: Final = frozenset(
     {
@@ -37,6 +41,9 @@ _NOT_IN_TRANSACTION: Final = frozenset(
         *(b"apiVersion", b"apiStrict", b"apiDeprecationErrors"),
     }
 )
+
+_END_SECONDS_MAX: Final = 5.0
+"""How long to wait for the end of a transaction that has failed; otherwise mongod ends it after its lifetime."""
 
 _Execute = Callable[[KeyChangingRequest], Awaitable[dict[str, Any]]]
 
@@ -97,21 +104,21 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
         self._is_over = False
 
     async def run_statements(self) -> dict[str, Any]:
-        try:
-            reply = _checked(await self._execute())
-        except CommandError:
-            # mongod has not aborted it if the update was executed and turned out to be forbidden.
-            abort = {"abortTransaction": 1, **self._transaction, "$db": "admin"}
-            await self._changing.exchange(encode_document(abort), next_request_id())
-            raise
+        reply = _checked(await self._execute())
         self._is_over = not reply.get("ok") or "writeErrors" in reply
         return reply
 
     async def abort(self) -> None:
-        """Do nothing: after an error it is aborted, and after a cancellation mongod ends it after its lifetime."""
+        """Abort it where mongod has not: the update was executed and is not allowed, or the client has left."""
+        with trio.move_on_after(_END_SECONDS_MAX):
+            try:
+                await self._changing.mongod.command("admin", {"abortTransaction": 1, **self._transaction})
+            except (CommandError, BackendError) as error:
+                logger.debug("A transaction of a statement has ended otherwise", error=str(error))
 
     async def abort_undecided(self) -> None:
-        """Leave it to mongod, which ends it when its lifetime is over."""
+        """Abort it, unless the commit has arrived."""
+        await self.abort()
 
     async def commit(self) -> dict[str, Any]:
         """Commit it; the reply is part of the statement's, so it is empty if that has failed."""
@@ -121,7 +128,11 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
         named = (name for name in (WRITE_CONCERN, BYPASS.encode()) if name in request.fields)
         options = {name.decode(): request.get(name) for name in named}
         commit = {"commitTransaction": 1, **self._transaction, **options, "$db": "admin"}
-        frame = await self._changing.exchange(encode_document(commit), next_request_id())
+        try:
+            frame = await self._changing.exchange(encode_document(commit), next_request_id())
+        except BackendError:
+            await self.abort()  # the commit may not have arrived
+            raise
         return _checked(decode_document(response_body(frame)))
 
     def may_be_committed(self, error: CommandError) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 import bson
 import pytest
 from bson import MaxKey
+from pymongo.errors import AutoReconnect
 
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from tests.integration.raw_client import RawClient
@@ -245,6 +246,18 @@ def test_a_large_document_is_updated_once_by_a_retryable_write(with_large: Shard
     assert reply == {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": large(a=23, c=2), "ok": 1.0}
     assert with_large.retryable(modify, number=number) == {**reply, "retriedStmtId": 0}
     assert second(with_large) == large(a=23, c=3)
+
+
+def test_a_lost_commit_of_the_update_of_a_large_document_blocks_no_others(
+    mini: MiniCluster, with_large: ShardedNamespace
+) -> None:
+    lost = {"failCommands": ["commitTransaction"], "closeConnection": True}
+    with mini.shards["sh0"].members[0].mongod_client() as mongod:
+        mongod.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=lost)
+        with pytest.raises(AutoReconnect):
+            with_large.versioned(update({"a": 22}, replaced(c=2)))
+    reply = with_large.versioned({**update({"_id": 2, "a": 22}, {"$set": {"c": 3}}), "maxTimeMS": 20_000})
+    assert reply == {"n": 1, "nModified": 1, "ok": 1.0}
 
 
 def test_a_large_document_may_not_change_its_key_without_a_number(with_large: ShardedNamespace) -> None:
