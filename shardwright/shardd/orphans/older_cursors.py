@@ -160,6 +160,7 @@ class OlderCursors:
             else:
                 source = older.substitute or cursor_id  # else there is another one since
                 has_ended = older.reading is None and sources.get(cursor_id) == source and source not in still_open
+                has_ended = has_ended and older.substitute not in self._older  # what is left of that may be kept here
             if has_ended and self._older.get(cursor_id) is older:
                 del self._older[cursor_id]
                 if older.substitute is not None:
@@ -345,10 +346,11 @@ class OlderCursors:
         return with_body(reply, bson.encode(body))
 
     async def kill(self, cursor_id: bytes) -> None:
-        """Forget a cursor, and end the one that was opened in its place."""
+        """Forget a cursor, and end the one that was opened in its place, which another may have replaced in turn."""
         older = self._older.pop(cursor_id, None)
-        if older is not None and older.substitute is not None:
+        while older is not None and older.substitute is not None:
             await self._kill_on_mongod(older.namespace, older.substitute)
+            older = self._older.pop(older.substitute, None)
 
     async def _end(self, cursor: OpenCursor, reason: str) -> None:
         namespace = cursor.namespace

@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import count
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import bson
 import pytest
@@ -31,6 +32,9 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.cursor import RawCursor
 from tests.shardd.lone_mongod import LoneMongod
+
+if TYPE_CHECKING:
+    from shardwright.daemon.sidecar.upstream import Upstream
 
 PATTERN: Final = ShardKeyPattern.from_mapping({"key": 1})
 OWNED: Final = list(range(20))
@@ -531,5 +535,32 @@ def test_the_commands_of_all_cursors_that_have_not_begun_are_listed_at_once(
         await older.hide(documents.full_name, hidden())
         assert listings == [10]
         assert all(older.is_substituted(raw(each)) for each in (cursor_id, *others))
+
+    run(lone, documents, command, test)
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "replaced in turn"])
+def test_a_cursor_is_remembered_while_its_substitute_is(lone: LoneMongod, documents: Documents, is_kept: bool) -> None:
+    """mongod knows no substitute of which the rest is kept here; killing the cursor leaves nothing behind."""
+    command: dict[str, Any] = {"find": "c", "batchSize": 0, "limit": 1000}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        upstream = cast("Upstream", SimpleNamespace(forward=lambda frame, _flags: mongod.pool.exchange(frame)))
+        await older.hide(documents.full_name, hidden(100, 110))
+        substitute = await older.substitute(upstream, raw(cursor_id))
+        number = int.from_bytes(substitute, "little", signed=True)
+        if is_kept:
+            await mongod.pool.exchange(get_more(documents, number, batchSize=1).message.frame)
+        await trio.sleep(CLOCK_SECONDS)
+        await older.hide(documents.full_name, hidden(110, 200))
+        assert older.is_substituted(substitute) is not is_kept
+        last = substitute if is_kept else await older.substitute(upstream, substitute)
+        await older.forget_ended()
+        assert raw(cursor_id) in older
+        assert substitute in older
+        await older.kill(raw(cursor_id))
+        assert raw(cursor_id) not in older
+        assert substitute not in older
+        assert not await OpenCursors(mongod).still_open([substitute, last])
 
     run(lone, documents, command, test)
