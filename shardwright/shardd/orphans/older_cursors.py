@@ -77,6 +77,10 @@ _CONCERNS: Final[Mapping[bytes, bytes]] = {
     b"readConcern": rawbson.encode_elements({"readConcern": {}}),
     b"writeConcern": rawbson.encode_elements({"writeConcern": {"w": 1}}),
 }
+_READ_PREFERENCE: Final = b"$readPreference"
+_FROM_ANY_MEMBER: Final = rawbson.encode_elements({"$readPreference": {"mode": "nearest"}})
+"""Lets mongod open a cursor again although it has become a secondary, on which the first one could be read on."""
+
 _INT64: Final = Struct("<q")
 
 
@@ -222,7 +226,8 @@ class OlderCursors:
         older.last_used = trio.current_time()
         if older.substitute is None:
             assert older.command is not None
-            request = Request(OpMsg(op_msg(older.command, request_id=next_request_id())))
+            body = rawbson.append(rawbson.without(older.command, (_READ_PREFERENCE,)), _FROM_ANY_MEMBER)
+            request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
             # mongod requires them if the client is another mongod.
             for name, concern in _CONCERNS.items():
                 if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):

@@ -31,6 +31,7 @@ from shardwright.wire.rawbson import encode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.cursor import RawCursor
+from tests.integration.waiting import eventually
 from tests.shardd.lone_mongod import LoneMongod
 
 if TYPE_CHECKING:
@@ -562,5 +563,30 @@ def test_a_cursor_is_remembered_while_its_substitute_is(lone: LoneMongod, docume
         assert raw(cursor_id) not in older
         assert substitute not in older
         assert not await OpenCursors(mongod).still_open([substitute, last])
+
+    run(lone, documents, command, test)
+
+
+@pytest.mark.parametrize("preference", [None, "primary"])
+def test_a_cursor_is_opened_again_on_a_former_primary(
+    lone: LoneMongod, documents: Documents, preference: str | None
+) -> None:
+    """An open cursor can be read on there; so can one that a substitute stands for."""
+    command: dict[str, Any] = {"find": "c", "batchSize": 0}
+    if preference is not None:
+        command["$readPreference"] = {"mode": preference}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        upstream = cast("Upstream", SimpleNamespace(forward=lambda frame, _flags: mongod.pool.exchange(frame)))
+        await older.hide(documents.full_name, hidden())
+        await mongod.command("admin", {"replSetStepDown": 60, "force": True})
+        try:
+            substitute = await older.substitute(upstream, raw(cursor_id))
+            number = int.from_bytes(substitute, "little", signed=True)
+            assert await rest_of(mongod, older, documents, number) == OWNED
+        finally:
+            await mongod.command("admin", {"replSetFreeze": 0})
+            admin = documents.database.client.admin
+            eventually(lambda: admin.command("hello")["isWritablePrimary"], within=20, what="it is primary again")
 
     run(lone, documents, command, test)
