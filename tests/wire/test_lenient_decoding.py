@@ -33,6 +33,7 @@ from shardwright.wire.rawbson import (
     encode_document,
     from_elements,
     index,
+    values,
 )
 from shardwright.wire.request import Request
 from shardwright.wire.well_formed import error_of_request
@@ -69,6 +70,29 @@ def test_what_is_kept_exactly_is_as_small_as_possible() -> None:
     assert encode_document(kept) == from_elements(element(b"l", ARRAY, array))
     whole = decode_exactly(from_elements(element(b"o", OBJECT, outer)))
     assert encode_document(whole) == from_elements(element(b"o", OBJECT, outer))
+
+
+@pytest.mark.parametrize("is_odd_everywhere", [False, True])
+def test_no_value_is_encoded_for_each_document_around_it(
+    monkeypatch: pytest.MonkeyPatch, is_odd_everywhere: bool
+) -> None:
+    """Otherwise a small document that is nested deep would keep a process busy for minutes."""
+    sizes: list[int] = []
+
+    def encode_counted(document: dict[str, object]) -> bytes:
+        encoded = encode_document(document)
+        sizes.append(len(encoded))
+        return encoded
+
+    monkeypatch.setattr(values, "encode_document", encode_counted)
+    twice = element(b"a", INT32, pack("<i", 1)) * 2
+    text = element(b"t", STRING, pack("<i", 9_001) + b"x" * 9_000 + b"\0")
+    document = from_elements(text + twice)
+    for _ in range(150):
+        document = from_elements(element(b"d", OBJECT, document) + (twice if is_odd_everywhere else b""))
+    outer = from_elements(element(b"d", OBJECT, document))
+    assert encode_document(decode_exactly(outer)) == outer
+    assert sum(sizes) < 10 * len(outer)
 
 
 @pytest.mark.parametrize(("kind", "value"), ODD)

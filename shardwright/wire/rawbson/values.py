@@ -35,6 +35,9 @@ VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 )
 """How values that a daemon needs are decoded: UUIDs stay ``Binary``, dates outside Python's range are kept."""
 
+_ALWAYS_EXACT: Final = frozenset({INT32, INT64, OBJECT})
+"""Types of values that are encoded as they were decoded, nested documents maybe as `VerbatimDocument`."""
+
 _LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="replace")
 
 
@@ -91,9 +94,7 @@ def decode_exactly(document: bytes) -> dict[str, Any]:
         InvalidBSONError: it is not well-formed.
     """
     decoded = decode_document(document)
-    if _represents(decoded, document):
-        return decoded
-    return {name.decode(errors="replace"): _decode_value_exactly(document, span) for name, span in spans(document)}
+    return decoded if _represents(decoded, document) else _decode_fields_exactly(document, 0)
 
 
 def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
@@ -130,15 +131,44 @@ def is_string(value: object) -> TypeGuard[str]:
     return type(value) is str
 
 
+def _decode_fields_exactly(document: bytes, start: int) -> dict[str, Any]:
+    return {
+        name.decode(errors="replace"): _decode_value_exactly(document, span) for name, span in spans(document, start)
+    }
+
+
 def _decode_value_exactly(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    kind, _, value_start, value_end = span
-    value = document[value_start:value_end]
+    kind, _, start, end = span
     if kind == ARRAY:
-        return [_decode_value_exactly(value, each) for _, each in spans(value)]
+        return [_decode_value_exactly(document, each) for _, each in spans(document, start)]
     if kind != OBJECT:
         return decode_value(document, span)
-    decoded = decode_exactly(value)
-    return decoded if _represents(decoded, value) else VerbatimDocument(value)
+    if _is_representable(document, start):
+        return _decode_fields_exactly(document, start)
+    return VerbatimDocument(document[start:end])
+
+
+def _is_representable(document: bytes, start: int) -> bool:
+    """Whether a dict can represent a nested document, if its own nested documents are represented.
+
+    Each value is looked at for the document that it is in, not for those around it as well, whose number may be large.
+    """
+    names: set[bytes] = set()
+    for name, span in spans(document, start):
+        if name in names or name.decode(errors="replace").encode() != name or not _is_exact(document, span):
+            return False
+        names.add(name)
+    return True
+
+
+def _is_exact(document: bytes, span: Span) -> bool:
+    kind, _, start, end = span
+    if kind in _ALWAYS_EXACT:
+        return True
+    if kind == ARRAY:
+        items = enumerate(spans(document, start))
+        return all(name == b"%d" % position and _is_exact(document, each) for position, (name, each) in items)
+    return _represents({"": decode_value(document, span)}, wrap_value(kind, document[start:end]))
 
 
 def _represents(decoded: dict[str, Any], document: bytes) -> bool:
