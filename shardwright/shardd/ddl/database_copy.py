@@ -34,6 +34,9 @@ FINISH_SECONDS_MAX: Final = 30.0
 """How long writes may wait for the last changes."""
 
 _ROUNDS_MAX: Final = 50
+_CREATIONS_SECONDS_MAX: Final = 30.0
+"""How long the move waits for creations of indexes. Meanwhile other changes to the database wait for the move."""
+
 _BLOCK_SECONDS_MAX: Final = 300.0
 """How long, once everything has been copied, writes and changes to collections may keep the move from its end."""
 
@@ -87,12 +90,13 @@ class DatabaseCopy:
         """
         deadline: float | None = None
         backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
+        await self._wait_index_creations()  # a failure later on would cost the copy
         while self._round <= _ROUNDS_MAX:
             await self._copy_missing(await self._source.listed())
             while not await self._recipient.is_steady():
                 pass
-            delay = await self._wait_index_creations()
-            deadline = trio.current_time() + _BLOCK_SECONDS_MAX if deadline is None else deadline + delay
+            await self._wait_index_creations()
+            deadline = deadline or trio.current_time() + _BLOCK_SECONDS_MAX
             await self._context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION)
             if await self._section.try_block_writes():
                 moved_at = await self._finish()
@@ -115,19 +119,27 @@ class DatabaseCopy:
             ErrorCode.ConflictingOperationInProgress, f"the collections of {self._db} do not cease to change"
         )
 
-    async def _wait_index_creations(self) -> float:
-        """Wait until no indexes of sharded collections are being created; returns how many seconds that has taken.
+    async def _wait_index_creations(self) -> None:
+        """Wait until no indexes of sharded collections are being created.
 
         The present primary shard leads them, and undoes them if they fail. If it did so as a former one, it would drop
         what the next one has created since.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, a creation takes long. Its end may need a command that has to
+                wait for the move.
         """
         creations = self._context.index_creations
         if not creations.is_any_of_database(self._db):
-            return 0.0
+            return
         logger.info("Creations of indexes are delaying a move of a database", db=self._db)
-        began = trio.current_time()
-        await creations.wait_ended_of_database(self._db)
-        return trio.current_time() - began
+        with trio.move_on_after(_CREATIONS_SECONDS_MAX) as patience:
+            await creations.wait_ended_of_database(self._db)
+        if patience.cancelled_caught:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress,
+                f"indexes of sharded collections of {self._db} are being created; move it when they are built",
+            )
 
     async def _copy_missing(self, moved: MovingDatabase) -> None:
         """Have everything copied that has been created or altered since the last round."""

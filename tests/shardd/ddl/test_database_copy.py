@@ -145,9 +145,18 @@ def test_a_long_copy_may_still_be_delayed(world: World) -> None:
     assert copied(world)[0] == LAST
 
 
-def test_a_long_creation_of_indexes_delays_the_copy_and_is_not_counted() -> None:
-    world = World(busy=2, build_seconds=1000)
+def test_a_creation_of_indexes_delays_the_copy() -> None:
+    world = World(busy=2, build_seconds=20)
     result, seconds = copied(world)
     assert result == LAST
-    assert seconds > 1000
+    assert seconds > 20
     assert world.attempts == 3
+
+
+def test_a_long_creation_of_indexes_ends_the_copy() -> None:
+    """What ends the creation may have to wait for the move."""
+    world = World(build_seconds=1000, copy_seconds=500)
+    result, _ = copied(world)
+    assert isinstance(result, CommandError)
+    assert result.code == ErrorCode.ConflictingOperationInProgress
+    assert world.attempts == 0
