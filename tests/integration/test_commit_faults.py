@@ -268,7 +268,7 @@ LOSSES: Final[dict[str, tuple[str, Document]]] = {
 }
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 @pytest.mark.parametrize("shard", [COORDINATOR, PARTICIPANT])
 @pytest.mark.parametrize("lost", LOSSES)
 def test_message_of_a_coordinator_that_is_lost(

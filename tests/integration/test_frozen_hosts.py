@@ -163,6 +163,7 @@ class Writers:
         assert len(list(self._things.find({"_id": {"$lt": 0}}, batch_size=10))) == 100
 
 
+@pytest.mark.matrix(share=0.5)
 @pytest.mark.parametrize("is_cut_off", [False, True], ids=["frozen", "cut off"])
 def test_operations_wait_for_an_election_when_a_primary_is_away(place: Place, *, is_cut_off: bool) -> None:
     cluster, before = place.cluster, place.cluster.primary_index(LOWER)

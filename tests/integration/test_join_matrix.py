@@ -103,7 +103,7 @@ def answer(database: Database[Document], local: str, pipeline: Pipeline, collati
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize("is_in_facet", [False, True], ids=["alone", "in a facet"])
 @pytest.mark.parametrize("form", list(joins("")))
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 def test_joins(all_kinds: Both, form: str, local: str, foreign: str, collation: str, *, is_in_facet: bool) -> None:
     if collation == "of the collection":
         local = {"plain": "plain_folding", "view_of_sharded": "view_folding"}.get(local, "sharded_folding")

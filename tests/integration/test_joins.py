@@ -198,7 +198,7 @@ JOINS: Final[list[Pipeline]] = [
 
 @pytest.mark.parametrize("name", [*COLLECTIONS, *VIEWS])
 @pytest.mark.parametrize("pipeline", JOINS, ids=lambda pipeline: str(pipeline)[:60])
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 def test_the_answer_is_that_of_one_mongod(both: Both, name: str, pipeline: Pipeline) -> None:
     assert_same(both, name, pipeline)
 

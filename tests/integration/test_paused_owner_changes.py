@@ -165,7 +165,7 @@ def test_a_retry_that_waits_for_a_commit_is_killed(
     assert list(placed.find()) == session.documents_on_mongod()
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 def test_the_write_takes_effect_once(

@@ -73,7 +73,7 @@ def test_a_batch_that_is_split_differently_after_moves(
     assert counters(placed) == dict.fromkeys((*keys, 50, 550), 1)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 @pytest.mark.parametrize("command", [increments, upserts, increments_by_id], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("moved", [None, 100, 600])

@@ -89,7 +89,7 @@ def databases(client: Client) -> Iterator[Databases]:
     ["merge", "replace", "keepExisting", "fail", [{"$set": {"new": "$$new.r", "sum": {"$add": ["$old", "$$more"]}}}]],
     ids=lambda matched: matched if isinstance(matched, str) else "pipeline",
 )
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 def test_merge(databases: Databases, matched: Any, not_matched: str, *, is_elsewhere: bool) -> None:  # noqa: ANN401
     if matched == "fail" and not_matched != "insert":
         pytest.skip("mongod has no such combination")

@@ -11,7 +11,7 @@ from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.7)
 @pytest.mark.parametrize("how", ["migrations are forbidden", "operation is killed"])
 @pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
 def test_abort(cluster: FaultCluster, namespace: str, place: Place, how: str) -> None:

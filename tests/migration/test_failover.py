@@ -44,7 +44,7 @@ def test_step_down(cluster: FaultCluster, namespace: str, place: str, side: str)
     check_outcome(cluster, namespace, writers)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.6)
 @pytest.mark.parametrize("process", ["mongod", "shardd"])
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor", "recipient"])
 @pytest.mark.parametrize("step", [DONOR_STEPS[3], DONOR_STEPS[4], RECIPIENT_STEPS[3]])

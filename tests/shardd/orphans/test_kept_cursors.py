@@ -102,6 +102,7 @@ def test_other_readers_are_refused_as_by_a_mongod(
         assert rest_of(db, session, cursor)
 
 
+@pytest.mark.matrix(share=0.3)
 @pytest.mark.parametrize(
     "options",
     [{"batchSize": 3}, {"limit": 101}, {"limit": 101, "projection": {"_id": 0, "n": 1, "text": 1}}],

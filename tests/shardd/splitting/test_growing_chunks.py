@@ -136,6 +136,7 @@ def test_a_chunk_of_one_key_stays_whole(mini: MiniCluster, db: str, config: Clie
     assert len(sharded.chunks()) == 3
 
 
+@pytest.mark.matrix(share=0.3)
 @pytest.mark.parametrize("off", ["setting", "collection", "parameter"])
 def test_nothing_is_split_when_that_is_disabled(
     mini: MiniCluster, db: str, config: Client, daemon: Client, off: str

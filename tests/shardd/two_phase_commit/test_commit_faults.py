@@ -81,7 +81,7 @@ def step_down(member: Member) -> None:
         mongod.admin.command({"replSetStepDown": 1, "force": True})
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.7)
 @pytest.mark.parametrize("shard", [COORDINATOR, PARTICIPANT])
 @pytest.mark.parametrize("fault", [kill_daemon, kill_mongod, kill_both, step_down], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("place", PLACES)
