@@ -88,8 +88,8 @@ def mongod_arguments(
         # At SIGTERM a member waits this long so that clients of a large deployment notice; that is no use here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
         # A UNIX socket counts as localhost, so that clients of a daemon from anywhere would have the exception.
-        # For how long a secondary waits for a silent sync source beside the time that an oplog read may take. It cannot
-        # confirm writes of a new primary meanwhile. The default is 5 s.
+        # For how long a secondary waits for a silent sync source beside the time that an oplog read may take. Until
+        # then it cannot confirm writes of a new primary. The default is 5 s.
         "oplogNetworkTimeoutBufferSeconds": "1",
         **({"enableLocalhostAuthBypass": "false"} if auth_words else {}),
         **(parameters or {}),

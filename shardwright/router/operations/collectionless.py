@@ -52,13 +52,8 @@ async def run_without_collection(operation: Operation) -> Reply:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
     if pipeline.first not in _SOURCES:
         await check_pipeline(operation)
-    writing = next((name for name in pipeline.names if name in WRITING), None)
-    if pipeline.first == LIST_LOCAL_SESSIONS and writing is not None:
-        raise CommandError(
-            ErrorCode.IllegalOperation,
-            f"{LIST_LOCAL_SESSIONS} must run on mongoS, but cannot :: caused by :: {writing} must run on a shard",
-        )
     if pipeline.first == LIST_LOCAL_SESSIONS:
+        _check_writes_nothing(pipeline)
         return await aggregate_local_sessions(operation, pipeline, shards[0])
     if pipeline.first == SHARDED_DATA_DISTRIBUTION:
         return await aggregate_sharded_data_distribution(operation, pipeline, shards)
@@ -71,6 +66,20 @@ async def run_without_collection(operation: Operation) -> Reply:
             ErrorCode.InvalidNamespace,
             f"{{aggregate: 1}} is not valid for '{pipeline.first}'; a collection is required.",
         ) from error
+
+
+def _check_writes_nothing(pipeline: Pipeline) -> None:
+    """Refuse to write what the router itself lists.
+
+    Raises:
+        CommandError: IllegalOperation, a stage writes.
+    """
+    for name in pipeline.names:
+        if name in WRITING:
+            raise CommandError(
+                ErrorCode.IllegalOperation,
+                f"{LIST_LOCAL_SESSIONS} must run on mongoS, but cannot :: caused by :: {name} must run on a shard",
+            )
 
 
 async def _run_on_any_shard(operation: Operation, pipeline: Pipeline, any_shard: str) -> Reply:

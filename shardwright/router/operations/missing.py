@@ -49,7 +49,7 @@ def check_is_missing(operation: Operation, error: CommandError) -> None:
 
 
 def _check_stages(pipeline: Pipeline, error: CommandError) -> None:
-    """Refuse what a mongos refuses before it looks for the database: of the stages, it has read the names.
+    """Refuse what a mongos refuses before it looks for the database, when it has read only the names of the stages.
 
     Raises:
         CommandError: 40324, one is unknown; the given error, since ``$out`` needs the database.

@@ -35,7 +35,7 @@ FINISH_SECONDS_MAX: Final = 30.0
 
 _ROUNDS_MAX: Final = 50
 _CREATIONS_SECONDS_MAX: Final = 30.0
-"""How long the move waits for creations of indexes. Meanwhile other changes to the database wait for the move."""
+"""How long the move waits for creations of indexes. Other changes to the database wait for it, too."""
 
 _BLOCK_SECONDS_MAX: Final = 300.0
 """How long, once everything has been copied, writes and changes to collections may keep the move from its end."""

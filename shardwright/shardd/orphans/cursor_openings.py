@@ -98,7 +98,7 @@ def results_max_of(request: Request, pattern: ShardKeyPattern) -> int | None:
     """How many documents a ``find`` or an ``aggregate`` returns at most; None if it has no limit.
 
     Args:
-        request: the command, of which `opening_of` has said that it may need the filter.
+        request: a command that may need the filter, according to `opening_of`.
         pattern: the shard key.
     """
     if request.name == "find":

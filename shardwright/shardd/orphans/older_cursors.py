@@ -63,7 +63,7 @@ REST_SECONDS_MAX: Final = 1.0
 """How long a migration reads what is left of one cursor."""
 
 RESTS_SECONDS_MAX: Final = 3.0
-"""How long it does so for all cursors, of which there are few."""
+"""How long a migration reads what is left of all cursors together. Few cursors need it."""
 
 SWEEP_SECONDS: Final = 10.0
 

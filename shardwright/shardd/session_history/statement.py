@@ -130,7 +130,7 @@ class ExecutedStatement(NamedTuple):
     def all_from_bson(cls, documents: Iterable[bytes]) -> "list[ExecutedStatement]":
         """Read statements from documents in the order of their ``_id``.
 
-        A statement of which pieces are missing, because they expired first, has neither inserted id nor image.
+        If some pieces of a statement have expired, it has neither inserted id nor image.
         """
         read = map(cls.from_bson, documents)
         return [_joined(list(pieces)) for _, pieces in groupby(read, lambda each: (each.write, each.statement_id))]

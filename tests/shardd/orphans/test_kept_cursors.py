@@ -50,7 +50,7 @@ def rest_of(db: Database[dict[str, Any]], session: ClientSession, cursor: Cursor
 
 
 def kept(db: Database[dict[str, Any]], ranged: ShardedNamespace, session: ClientSession) -> tuple[Cursor, list[int]]:
-    """A cursor of which what is left is kept by the daemon, and what it has returned before."""
+    """A cursor whose remaining documents the daemon keeps, and the documents that it has returned before."""
     cursor = opened(db, ranged, session, limit=90, batchSize=0)
     begun = db.command({"getMore": Int64(cursor["id"]), "collection": "c", "batchSize": 7}, session=session)["cursor"]
     ranged.move({"a": 0}, {"a": 10}, "sh0")

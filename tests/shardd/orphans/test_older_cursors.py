@@ -542,7 +542,7 @@ def test_the_commands_of_all_cursors_that_have_not_begun_are_listed_at_once(
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "replaced in turn"])
 def test_a_cursor_is_remembered_while_its_substitute_is(lone: LoneMongod, documents: Documents, is_kept: bool) -> None:
-    """mongod knows no substitute of which the rest is kept here; killing the cursor leaves nothing behind."""
+    """The daemon keeps the rest of a substitute that mongod has closed; killing the cursor leaves nothing behind."""
     command: dict[str, Any] = {"find": "c", "batchSize": 0, "limit": 1000}
 
     async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
