@@ -1,9 +1,10 @@
 """The commands that a change stream runs in the cluster to complete its events."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import bson
+import trio
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
@@ -37,7 +38,38 @@ _COLLECTION_IS_GONE: Final = (ErrorCode.NamespaceNotFound, ErrorCode.CollectionU
 _EXPIRATIONS: Final = ("md.indexes.spec.expireAfterSeconds", "md.options.expireAfterSeconds")
 """Where ``$listCatalog`` shows that documents of a collection expire."""
 
+_LOOKUPS_AT_ONCE_MAX: Final = 8
+
 _SIMPLE: Final = {"locale": "simple"}
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+async def look_up_each(keys: Sequence[K], look_up: Callable[[K], Awaitable[T]]) -> list[T]:
+    """Look up something for each key, several at a time; returns what was found, in the order of the keys.
+
+    Raises:
+        CommandError: the first failure, once all have ended.
+    """
+    found: dict[int, T] = {}
+    failures: list[CommandError] = []
+    limit = trio.CapacityLimiter(_LOOKUPS_AT_ONCE_MAX)
+
+    async def add(number: int, key: K) -> None:
+        try:
+            async with limit:
+                found[number] = await look_up(key)
+        except CommandError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for number, key in enumerate(keys):
+            nursery.start_soon(add, number, key)
+    if failures:
+        raise failures[0]
+    return [found[number] for number in range(len(keys))]
 
 
 class Commands:

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-import trio
-
 from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS, operation_type
 from shardwright.router.change_streams.client_stages import ClientStages, token_of
-from shardwright.router.change_streams.commands import Commands
+from shardwright.router.change_streams.commands import Commands, look_up_each
 from shardwright.router.change_streams.errors import id_modified
 from shardwright.router.change_streams.images import Images, without_internal_fields
 from shardwright.router.change_streams.key_completion import KeyCompletion
@@ -15,10 +13,7 @@ from shardwright.router.change_streams.orphan_deletions import OrphanDeletions
 from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.wire.document_size import check_size
-from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import find
-
-_LOOKUPS_AT_ONCE_MAX = 8
 
 Shown = tuple[ResumeToken, bytes]
 """The token of an event, and the raw document that the client gets."""
@@ -83,27 +78,8 @@ class EventView:
         if self._images is None:
             documents = [without_internal_fields(event.document) for event in events]
         else:
-            documents = await self._with_images(self._images, events)
+            documents = await look_up_each(events, self._images.added_to)
         return await self._keys.completed(events, documents)
-
-    async def _with_images(self, images: Images, events: Sequence[Event]) -> list[bytes]:
-        documents: dict[int, bytes] = {}
-        failures: list[CommandError] = []
-        limit = trio.CapacityLimiter(_LOOKUPS_AT_ONCE_MAX)
-
-        async def add(number: int, event: Event) -> None:
-            try:
-                async with limit:
-                    documents[number] = await images.added_to(event)
-            except CommandError as error:
-                failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for number, event in enumerate(events):
-                nursery.start_soon(add, number, event)
-        if failures:
-            raise failures[0]
-        return [documents[number] for number in range(len(events))]
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:

@@ -9,21 +9,20 @@ shard has ranges that may hold orphans.
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
+from functools import partial
 from typing import Final
 
-import trio
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.catalog_events import namespace_of, operation_type
-from shardwright.router.change_streams.commands import Commands
+from shardwright.router.change_streams.commands import Commands, look_up_each
 from shardwright.router.change_streams.merger import Event
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, find
 
-_READS_AT_ONCE_MAX: Final = 8
 _NOT_READABLE: Final = frozenset(
     {
         *(ErrorCode.SnapshotTooOld, ErrorCode.SnapshotUnavailable, ErrorCode.StaleChunkHistory),
@@ -87,34 +86,21 @@ class OrphanDeletions:
 
     async def _of_orphans(self, shard: str, namespace: str, events: Sequence[Event]) -> Set[str]:
         """The tokens of those deletions whose documents the shard hid before."""
-        orphans: set[str] = set()
-        failures: list[CommandError] = []
-        limit = trio.CapacityLimiter(_READS_AT_ONCE_MAX)
-
-        async def check(event: Event) -> None:
-            try:
-                async with limit:
-                    if not await self._was_visible(shard, namespace, event):
-                        orphans.add(event.token.data)
-            except CommandError as error:
-                if error.code not in _NOT_READABLE:
-                    failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for event in events:
-                nursery.start_soon(check, event)
-        if failures:
-            raise failures[0]
-        return orphans
+        visible = await look_up_each(events, partial(self._was_visible, shard, namespace))
+        return {event.token.data for event, was_visible in zip(events, visible, strict=True) if not was_visible}
 
     async def _was_visible(self, shard: str, namespace: str, event: Event) -> bool:
         key = find(event.document, b"documentKey")
         if key is None or key[0] != OBJECT:
             return True
         document = event.document[key[2] : key[3]]
-        return await self._commands.was_on_shard(
-            shard, namespace, document, event.token, _just_before(event.token.time)
-        )
+        before = _just_before(event.token.time)
+        try:
+            return await self._commands.was_on_shard(shard, namespace, document, event.token, before)
+        except CommandError as error:
+            if error.code not in _NOT_READABLE:
+                raise
+            return True
 
 
 def _just_before(time: Timestamp) -> Timestamp:
