@@ -17,6 +17,7 @@ def coordinator_operation(coordinator: TransactionCoordinator, address: str) -> 
         address: ``host:port`` of this daemon.
     """
     state, times = coordinator.state, coordinator.times
+    now = times.now()
     left = timedelta(seconds=coordinator.deadline - trio.current_time())
     fields: dict[str, Any] = {
         **coordinator.identity.to_document(),
@@ -29,5 +30,5 @@ def coordinator_operation(coordinator: TransactionCoordinator, address: str) -> 
     }
     if state.decision is not None:
         fields["decision"] = state.decision.to_document()
-    fields["deadline"] = times.now() + left
+    fields["deadline"] = now + left
     return {"host": address, "desc": "transaction coordinator", "twoPhaseCommitCoordinator": fields}
