@@ -110,6 +110,7 @@ class ShardServer:
         )
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
+            context.sidecar.certainty,
             partial(Connection.open, options.mongod_socket, handshake=handshake()),
             on_collection=self._on_cached_collection,
             on_database=self._on_cached_database,

@@ -32,6 +32,9 @@ without taking a busy processor for a pause.
 
 _TICK_SECONDS: Final = 0.1
 
+_IN_BETWEEN: Final = -1
+"""Differs from every term, and from None."""
+
 
 def seconds_since_boot() -> float:
     """A monotonic clock that also runs while the machine is suspended."""
@@ -76,6 +79,11 @@ class RoleCertainty:
         self._change.set()
         self._change = trio.Event()
 
+    async def wait_settled(self) -> None:
+        """Return when no state is left of another role than the one in the mirror."""
+        while self._mirror.term != self._settled:
+            await self._change.wait()
+
     def catch_up_by(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         """Have a secondary call ``catch_up`` after each pause, before it relies on anything that it knows.
 
@@ -95,7 +103,8 @@ class RoleCertainty:
                 self._scopes.discard(scope)
 
     def end_role(self) -> None:
-        """The role has changed: cancel everything that waits for events of the previous one."""
+        """The role has changed: nothing is settled, and what waits for events of the previous role is cancelled."""
+        self._settled = _IN_BETWEEN
         for scope in tuple(self._scopes):
             scope.cancel()
 

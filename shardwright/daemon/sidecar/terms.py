@@ -47,8 +47,8 @@ async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: Role
         certainty.end_role()
         with working_for(term):
             await _run_term(mirror, hooks, term)
-        certainty.settle(None)
         certainty.end_role()
+        certainty.settle(None)
         logger.info("Stepped down", term=term)
 
 

@@ -12,6 +12,7 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty
 from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS
 from shardwright.sharding.catalog.cache import CACHE_COLLECTIONS, CACHE_DATABASES
 from shardwright.wire.errors import BackendError, CommandError
@@ -32,6 +33,7 @@ class CacheWatch:
 
     Args:
         mirror: knows mongod's role.
+        certainty: knows whether anything of another role is left.
         open_connection: opens a connection to mongod.
         on_collection: called with a namespace whose cached entry changed.
         on_database: called with a database whose cached entry changed.
@@ -43,6 +45,7 @@ class CacheWatch:
     def __init__(
         self,
         mirror: HelloMirror,
+        certainty: RoleCertainty,
         open_connection: Callable[[], Awaitable[Connection]],
         *,
         on_collection: Callable[[str], None],
@@ -52,6 +55,7 @@ class CacheWatch:
         on_gap: Callable[[], Awaitable[None]],
     ) -> None:
         self._mirror = mirror
+        self._certainty = certainty
         self._open_connection = open_connection
 
         async def note_collection(entry: Mapping[str, Any]) -> None:
@@ -91,6 +95,8 @@ class CacheWatch:
         return hello is not None and bool(hello.get("secondary"))
 
     async def _keep_following(self) -> None:
+        # The end of a term, a moment after its mongod has stepped down, forgets what `on_gap` reads.
+        await self._certainty.wait_settled()
         while True:
             try:
                 await self._follow()

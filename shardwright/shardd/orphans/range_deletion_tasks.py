@@ -41,7 +41,8 @@ class RangeDeletionTasks:
 
     def unload(self) -> None:
         """Record that the persisted range deletions have to be read again."""
-        self._loaded = trio.Event()
+        if self._loaded.is_set():
+            self._loaded = trio.Event()
 
     async def wait_loaded(self) -> None:
         """Return when the persisted range deletions are known."""
