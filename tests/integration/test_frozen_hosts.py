@@ -15,7 +15,7 @@ from pymongo import ReadPreference
 from pymongo.errors import PyMongoError
 
 from tests.chaos.cluster import shaped_cluster
-from tests.chaos.links import Links
+from tests.chaos.links import Fault, Links
 from tests.chaos.nemeses.hosts import host_away
 from tests.chaos.stage import Shape
 from tests.integration.sharded import LOWER
@@ -185,6 +185,43 @@ def test_operations_wait_for_an_election_when_a_primary_is_away(place: Place, *,
     assert all(each.startswith("scan: ") and "HostUnreachable" in each for each in load.failures), load.failures
     assert writers.acknowledged
     assert not writers.missing()
+
+
+@pytest.mark.parametrize("of", [LOWER, CONFIG])
+def test_another_member_takes_over_when_only_the_daemon_of_a_primary_is_frozen(place: Place, of: str) -> None:
+    """The replica set would keep a primary that no client can reach."""
+    cluster, before = place.cluster, place.cluster.primary_index(of)
+    place.client.away.things.delete_many({"_id": {"$gt": 0}})
+    writers = Writers(place.client)
+
+    def create(number: int) -> None:
+        place.client.away.create_collection(f"created{number}")
+
+    load = Load(writers.works if of == LOWER else {"create": create})
+    with load.running(threads_each=2):
+        load.wait_rounds(1)
+        with cluster.paused(f"{of}.{before}.{'shardd' if of == LOWER else 'configd'}"):
+            began = monotonic()
+            cluster.primary_index(of, other_than=before)
+            election_seconds = monotonic() - began
+            load.wait_rounds(ROUNDS_AFTERWARDS)
+            load.stop_and_wait()
+    print(f"election {election_seconds:.1f} s, operations {load.longest}")
+    assert all(each.startswith("scan: ") and "HostUnreachable" in each for each in load.failures), load.failures
+    assert not writers.missing()
+
+
+def test_a_primary_keeps_its_role_when_only_one_other_daemon_misses_its_daemon(place: Place) -> None:
+    cluster, before = place.cluster, place.cluster.primary_index(LOWER)
+    missing = f"{LOWER}.{(before + 1) % 3}.shardd"
+    log = cluster.running.log(missing)
+    with place.links.harmed(missing, f"{LOWER}.{before}.shardd", Fault.SILENT):
+        eventually(
+            lambda: "Only a minority misses the primary's daemon" in cluster.running.log(missing)[len(log) :],
+            within=60,
+            what="the daemon that is cut off asks the other one",
+        )
+    assert cluster.primary_index(LOWER) == before
 
 
 def test_reads_from_secondaries_go_elsewhere_when_one_is_frozen(place: Place) -> None:

@@ -7,7 +7,7 @@ that registers or moves, since both change what clients see.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 from bson import Int64, ObjectId
@@ -28,6 +28,9 @@ from shardwright.wire.transport.replica_set import answered_before
 
 Result = TypeVar("Result")
 
+SILENT_PRIMARY: Final = "silentPrimary"
+"""Our own field of hello: the mongod that is primary, if this daemon misses the one in front of it."""
+
 
 class HelloMirror:
     """The state of the local mongod and its replica set.
@@ -41,12 +44,14 @@ class HelloMirror:
         hello: mongod's newest reply; None while mongod can't be reached.
         version: counts the changes that clients can see.
         term: the term in which the mongod is primary; None if it is not.
+        silent_primary: the mongod that is primary, if its daemon has not answered for long (`primary_watch`).
     """
 
     def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
         self.hello: Mapping[str, Any] | None = None
         self.version = TopologyVersion(ObjectId(), 0)
         self.term: int | None = None
+        self.silent_primary: str | None = None
         self._own_fields = {"extensions": list(extensions)} if extensions else {}
         self._own = {mongod_address: sidecar_address}
         self._sidecars: dict[str, str] = dict(self._own)
@@ -108,8 +113,9 @@ class HelloMirror:
         """A hello of mongod as a client sees it."""
         seen = _without_version(rewrite_hello(hello, self._sidecars))
         error = self.set_up_error
-        failure = {} if error is None else {SET_UP_ERROR: error}
-        return {"topologyVersion": self.version.document(), **seen, **self._own_fields, **failure}
+        failures = {SET_UP_ERROR: error, SILENT_PRIMARY: self.silent_primary}
+        shown = {name: failure for name, failure in failures.items() if failure is not None}
+        return {"topologyVersion": self.version.document(), **seen, **self._own_fields, **shown}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
         """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached.

@@ -17,6 +17,7 @@ from shardwright.daemon.sidecar.hello_service import answer_hello
 from shardwright.daemon.sidecar.member_addresses import ShownMembers, names_members, with_daemons, with_mongods
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
+from shardwright.daemon.sidecar.primary_watch import PrimaryWatch
 from shardwright.daemon.sidecar.registration import Registration
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty
 from shardwright.daemon.sidecar.terms import RoleHooks, follow_role
@@ -72,6 +73,7 @@ class Sidecar:
         self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_term)
         self.address = address
         self._registration = Registration(self.mongod, self.mirror, address)
+        self._primary_watch = PrimaryWatch(self.mongod, self.mirror, pools)
         self._noop_writer = NoopWriter(self.mongod, self.mirror)
         self._handshake = handshake
         self._on_mongod_lost = on_mongod_lost
@@ -168,6 +170,7 @@ class Sidecar:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_mongod)
             nursery.start_soon(self._registration.run)
+            nursery.start_soon(self._primary_watch.run)
             nursery.start_soon(self.certainty.run)
             nursery.start_soon(follow_role, self.mirror, self.certainty, hooks)
 

@@ -1,0 +1,110 @@
+"""Taking over from a primary whose daemon is away while its mongod runs on.
+
+The replica set knows nothing of daemons: it would keep that primary, and clients could not reach it. So the daemon of
+each secondary requests a hello from the primary's daemon now and then. If that does not answer for as long as the set
+would wait for a silent member, and a majority of the set's daemons says so, the secondary's mongod stands for election.
+Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
+
+A set of two members has no such majority, as a set of two mongods has none without its primary.
+"""
+
+from functools import partial
+from typing import Any, Final, NoReturn
+
+import trio
+
+from shardwright.daemon.sidecar.hello_mirror import SILENT_PRIMARY, HelloMirror
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.timeouts import TIMEOUTS, HelloTimeoutError, hello_within
+
+logger = get_logger("daemon.sidecar.primary_watch")
+
+_PAUSE_SECONDS: Final = 2.0
+"""Between two hellos."""
+
+_TURN_SECONDS: Final = 2.0
+"""By how much later each further member stands for election, so that they do not outvote each other."""
+
+
+class PrimaryWatch:
+    """Watches the daemon of the primary, while that is another member.
+
+    Args:
+        mongod: the local mongod.
+        mirror: knows the primary and the daemons; shows an opinion to them.
+        pools: the daemon's connection pools.
+    """
+
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
+        self._mongod = mongod
+        self._mirror = mirror
+        self._pools = pools
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            primary = (self._mirror.hello or {}).get("primary")
+            if primary is None or primary == self._mongod.address or primary not in self._mirror.sidecars:
+                await self._mirror.wait_for_change()
+                continue
+            try:
+                await self._mirror.while_primary(primary, partial(self._watch, primary))
+            except BackendError as replaced:
+                logger.debug("The primary has changed", error=str(replaced))
+            finally:
+                self._mirror.silent_primary = None
+
+    async def _watch(self, primary: str) -> NoReturn:
+        silent_since: float | None = None
+        while True:
+            began = trio.current_time()
+            try:
+                await self._hello_of(primary)
+                silent_since = None
+            except (BackendError, CommandError) as error:
+                if isinstance(error, HelloTimeoutError) and not error.is_silent:
+                    silent_since = None  # this process was paused, which proves nothing
+                else:
+                    silent_since = began if silent_since is None else silent_since
+            is_silent = silent_since is not None and trio.current_time() - silent_since >= TIMEOUTS.hello_seconds
+            self._mirror.silent_primary = primary if is_silent else None
+            if is_silent:
+                await self._stand_for_election(primary)
+            await trio.sleep(_PAUSE_SECONDS)
+
+    async def _hello_of(self, member: str) -> dict[str, Any]:
+        """The answer of the daemon of a member.
+
+        Raises:
+            CommandError: it refuses, for example because it shuts down.
+            BackendError: it does not answer soon, or is not known.
+        """
+        address = self._mirror.sidecars.get(member)
+        if address is None:
+            raise BackendError(member, "the daemon of this mongod is not known", sent=False)
+        with hello_within(address, TIMEOUTS.recheck_seconds):
+            return await self._pools[address].command("admin", {"hello": 1})
+
+    async def _stand_for_election(self, primary: str) -> None:
+        others = [each for each in self._mirror.other_members if each != primary]
+        rank = sum(each < self._mongod.address for each in others)
+        await trio.sleep(rank * _TURN_SECONDS)
+        agreeing = [self._mongod.address]
+        for member in others:
+            try:
+                if (await self._hello_of(member)).get(SILENT_PRIMARY) == primary:
+                    agreeing.append(member)
+            except (BackendError, CommandError) as error:
+                logger.debug("Could not ask another daemon about the primary", member=member, error=str(error))
+        members, daemon = len(others) + 2, self._mirror.sidecars.get(primary)
+        if 2 * len(agreeing) <= members:
+            logger.info("Only a minority misses the primary's daemon", daemon=daemon, missed_by=agreeing)
+            return
+        logger.warning("Standing for election, since the primary's daemon does not answer", daemon=daemon)
+        try:
+            await self._mongod.command("admin", {"replSetStepUp": 1})
+        except (BackendError, CommandError) as error:
+            logger.warning("The mongod was not elected", error=str(error))
