@@ -1,6 +1,8 @@
 """Values that a mongod accepts and pymongo's codec does not."""
 
 from struct import pack
+from types import SimpleNamespace
+from typing import Any
 
 import bson
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -29,10 +32,12 @@ from shardwright.wire.rawbson import (
     decode_document,
     decode_exactly,
     decode_value,
+    decode_whole,
     element,
     encode_document,
     from_elements,
     index,
+    repeated,
     values,
 )
 from shardwright.wire.request import Request
@@ -63,9 +68,11 @@ def test_what_is_kept_exactly_is_as_small_as_possible() -> None:
     decoded = decode_exactly(outer)
     inner, last = decoded["l"]
     assert not isinstance(inner, VerbatimDocument)
-    assert inner["b"] == last == VerbatimDocument(twice)
+    assert isinstance(last, VerbatimDocument)
+    assert (inner["b"], last.raw) == (last, twice)
     assert inner["b"] != {"a": 2}
-    assert inner["b"] != VerbatimDocument(from_elements(element(b"a", INT32, pack("<i", 2))))
+    other = from_elements(element(b"a", INT32, pack("<i", 2)))
+    assert inner["b"] != VerbatimDocument({"a": 2}, other, 0, len(other))
     kept = {"l": decoded["l"]}
     assert encode_document(kept) == from_elements(element(b"l", ARRAY, array))
     whole = decode_exactly(from_elements(element(b"o", OBJECT, outer)))
@@ -93,6 +100,29 @@ def test_no_value_is_encoded_for_each_document_around_it(
     outer = from_elements(element(b"d", OBJECT, document))
     assert encode_document(decode_exactly(outer)) == outer
     assert sum(sizes) < 10 * len(outer)
+
+
+@pytest.mark.parametrize("around", [OBJECT, ARRAY])
+def test_odd_values_nested_deep_are_read_a_few_times(monkeypatch: pytest.MonkeyPatch, around: int) -> None:
+    """Otherwise, too, a document would be read once for each document around it."""
+    sizes: list[int] = []
+
+    def decode_counted(document: bytes, **options: Any) -> Any:  # noqa: ANN401
+        sizes.append(len(document))
+        return bson.decode(document, **options)
+
+    monkeypatch.setattr(values, "bson", SimpleNamespace(decode=decode_counted))
+    monkeypatch.setattr(repeated, "bson", SimpleNamespace(decode=decode_counted))
+    text = element(b"t", STRING, pack("<i", 9_001) + b"x" * 9_000 + b"\0")
+    document = from_elements(text + element(b"odd", STRING, BAD_TEXT))
+    for _ in range(NESTING_LEVELS_MAX - 2):
+        document = from_elements(element(b"0", around, document))
+    outer = from_elements(element(b"d", around, document))
+    decode_document(outer)
+    found = decode_whole(outer, index(outer)[b"d"])
+    for _ in range(NESTING_LEVELS_MAX - 2):
+        found = found["0"] if around == OBJECT else found[0]
+    assert sum(sizes) < 20 * len(outer)
 
 
 @pytest.mark.parametrize(("kind", "value"), ODD)

@@ -12,9 +12,8 @@ from bson.codec_options import CodecOptions
 from bson.errors import InvalidBSON
 
 from shardwright.wire.rawbson.building import wrap_value
-from shardwright.wire.rawbson.spans import spans
 from shardwright.wire.rawbson.types import ARRAY, OBJECT, Span
-from shardwright.wire.rawbson.values import VALUE_CODEC, decode_value
+from shardwright.wire.rawbson.values import VALUE_CODEC, decode_leniently, decode_value
 
 
 class WholeDocument(dict[str, Any]):
@@ -53,18 +52,8 @@ def decode_whole(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON v
     kind, _, value_start, value_end = span
     if kind not in (OBJECT, ARRAY):
         return decode_value(document, span)
-    value = document[value_start:value_end]
     try:
-        return bson.decode(wrap_value(kind, value), codec_options=_CODEC)[""]
+        return bson.decode(wrap_value(kind, document[value_start:value_end]), codec_options=_CODEC)[""]
     except InvalidBSON:
-        return _decode_leniently(kind, value)
-
-
-def _decode_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """The same where pymongo refuses what a mongod accepts."""
-    if kind == ARRAY:
-        return [decode_whole(value, span) for _, span in spans(value)]
-    whole = WholeDocument()
-    for name, span in spans(value):
-        whole[name.decode(errors="replace")] = decode_whole(value, span)
-    return whole
+        decoded, _ = decode_leniently(document, span, _CODEC, lambda fields, *_: fields)
+        return decoded

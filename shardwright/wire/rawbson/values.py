@@ -1,5 +1,6 @@
 """Decoding documents and values, including those that pymongo's codec refuses and a mongod accepts."""
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, TypeGuard
 
@@ -44,20 +45,28 @@ _LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="r
 class VerbatimDocument(dict[str, Any]):
     """A nested document that a dict cannot represent exactly; it is encoded as the same bytes again.
 
-    Attributes:
-        raw: the bytes, which pymongo's encoder copies instead of encoding the values, as for a `RawBSONDocument`.
+    Args:
+        fields: its fields, decoded as far as possible.
+        document: the bytes of a document that it is in.
+        start: where it begins there.
+        end: where it ends.
     """
 
     _type_marker = RawBSONDocument._type_marker
 
-    def __init__(self, raw: bytes) -> None:
-        """Decode as far as possible.
+    def __init__(self, fields: dict[str, Any], document: bytes, start: int, end: int) -> None:
+        super().__init__(fields)
+        self._document = document
+        self._start = start
+        self._end = end
 
-        Raises:
-            InvalidBSONError: it is not well-formed.
+    @property
+    def raw(self) -> bytes:
+        """The bytes, which pymongo's encoder copies instead of encoding the values, as for a `RawBSONDocument`.
+
+        They are not copied before, as such documents may be nested deep, each with all that is in it.
         """
-        super().__init__(_decode_leniently(raw))
-        self.raw = raw
+        return self._document[self._start : self._end]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VerbatimDocument) and self.raw == other.raw
@@ -81,7 +90,63 @@ def decode_document(document: bytes) -> dict[str, Any]:
     try:
         return bson.decode(document, codec_options=VALUE_CODEC)
     except InvalidBSON:
-        return _decode_leniently(document)
+        fields: dict[str, Any]
+        fields, _ = decode_leniently(document, (OBJECT, 0, 0, len(document)))
+        return dict(fields)
+
+
+def decode_leniently(
+    document: bytes,
+    span: Span,
+    codec: "CodecOptions[Any]" = VALUE_CODEC,
+    inexact: Callable[[dict[str, Any], bytes, int, int], dict[str, Any]] = VerbatimDocument,
+    whole_bytes_max: int | None = None,
+) -> tuple[Any, bool]:
+    """Decode a value that pymongo has refused.
+
+    Parts of it are decoded by pymongo where possible, which is quicker. What is longer than half of a part that was
+    refused is not tried: otherwise each document would be read once for every document around it.
+
+    Args:
+        document: the bytes of a document that the value is in.
+        span: where it is.
+        codec: how documents in it are decoded.
+        inexact: makes the value of a nested document, given by its fields, the bytes around it, and its bounds there,
+            if pymongo refuses some of it.
+        whole_bytes_max: up to which length parts are tried.
+
+    Returns:
+        The value, and whether pymongo would not have refused it after all.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    kind, _, start, end = span
+    if kind not in (OBJECT, ARRAY):
+        return _decode_scalar_leniently(kind, document[start:end]), False
+    bytes_max = (end - start) // 2 if whole_bytes_max is None else whole_bytes_max
+    fields: dict[str, Any] = codec.document_class()
+    items: list[Any] = []
+    is_exact = True
+    for name, each in spans(document, start):
+        size = each[3] - each[2]
+        try:
+            if size > bytes_max and each[0] in (OBJECT, ARRAY):
+                value, is_valid = decode_leniently(document, each, codec, inexact, bytes_max)
+            else:
+                value = bson.decode(wrap_value(each[0], document[each[2] : each[3]]), codec_options=codec)[""]
+                is_valid = True
+        except InvalidBSON:
+            value, is_valid = decode_leniently(document, each, codec, inexact)
+        text = name.decode(errors="replace")
+        is_exact = is_exact and is_valid and text.encode() == name
+        if kind == ARRAY:
+            items.append(value)
+        else:
+            fields[text] = value
+    if kind == ARRAY:
+        return items, is_exact
+    return fields if is_exact else inexact(fields, document, start, end), is_exact
 
 
 def decode_exactly(document: bytes) -> dict[str, Any]:
@@ -120,7 +185,8 @@ def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON v
             return bson.decode(value, codec_options=VALUE_CODEC)
         return bson.decode(wrap_value(kind, value), codec_options=VALUE_CODEC)[""]
     except InvalidBSON:
-        return _decode_value_leniently(kind, value)
+        decoded, _ = decode_leniently(document, span)
+        return decoded
 
 
 def is_string(value: object) -> TypeGuard[str]:
@@ -145,7 +211,7 @@ def _decode_value_exactly(document: bytes, span: Span) -> Any:  # noqa: ANN401 -
         return decode_value(document, span)
     if _is_representable(document, start):
         return _decode_fields_exactly(document, start)
-    return VerbatimDocument(document[start:end])
+    return VerbatimDocument(decode_document(document[start:end]), document, start, end)
 
 
 def _is_representable(document: bytes, start: int) -> bool:
@@ -178,15 +244,7 @@ def _represents(decoded: dict[str, Any], document: bytes) -> bool:
         return False
 
 
-def _decode_leniently(document: bytes) -> dict[str, Any]:
-    return {name.decode(errors="replace"): decode_value(document, span) for name, span in spans(document)}
-
-
-def _decode_value_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    if kind == OBJECT:
-        return VerbatimDocument(value)
-    if kind == ARRAY:
-        return [decode_value(value, span) for _, span in spans(value)]
+def _decode_scalar_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
     if kind == BINARY:
         return Binary(value[5:], value[4])
     try:
