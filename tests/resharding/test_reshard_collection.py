@@ -28,6 +28,7 @@ from tests.resharding.resharded import (
 )
 from tests.server_parameters import server_parameter
 
+_UNRECOVERABLE = r"^Recipient shard shard\d reached an unrecoverable error :: caused by :: "
 _UNEQUAL = "Another reshard collection with different arguments is already running for the same namespace"
 
 
@@ -299,7 +300,7 @@ def test_a_snapshot_from_before_it_is_not_read(collection: Documents, upper: Cli
 def test_two_documents_with_one_id(collection: Documents, mongods: list[Client]) -> None:
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many([{"_id": 1, "key": 0, "other": 0}, {"_id": 1, "key": LAST - 1, "other": 1}])
-    with pytest.raises(OperationFailure) as caught:
+    with pytest.raises(OperationFailure, match=_UNRECOVERABLE) as caught:
         client.admin.command("reshardCollection", namespace, key={"other": 1}, numInitialChunks=1)
     assert caught.value.code == 5356800
     assert collection.count_documents({}) == 2

@@ -25,6 +25,9 @@ Result = TypeVar("Result")
 _POLL_MILLIS: Final = 1_000
 """How long a recipient waits for a state before it reports the one that it is in."""
 
+_DONOR: Final = "Donor"
+_RECIPIENT: Final = "Recipient"
+
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
@@ -46,7 +49,8 @@ class Participants:
         Raises:
             CommandError: a donor refused.
         """
-        return await self._ask(self._participation.donors, {"_shardsvrReshardingDonate": self._told})
+        donate = {"_shardsvrReshardingDonate": self._told}
+        return await self._ask(self._participation.donors, donate, role=_DONOR)
 
     async def block_writes(self) -> dict[str, dict[str, Any]]:
         """Have the donors block writes; returns their replies, with the time of the last write on each.
@@ -54,9 +58,8 @@ class Participants:
         Raises:
             CommandError: a donor refused.
         """
-        return await self._ask(
-            self._participation.donors, {"_shardsvrReshardingDonate": self._told, "blockWrites": True}
-        )
+        donate = {"_shardsvrReshardingDonate": self._told, "blockWrites": True}
+        return await self._ask(self._participation.donors, donate, role=_DONOR)
 
     async def receive_until(self, state: RecipientState, **more: object) -> None:
         """Return when all recipients have reached a state, starting those that do not know the operation yet.
@@ -72,7 +75,7 @@ class Participants:
         }
 
         async def wait(shard_id: str) -> None:
-            while not (await self._send(shard_id, "admin", receive))["isReached"]:
+            while not (await self._send(shard_id, "admin", receive, role=_RECIPIENT))["isReached"]:
                 logger.debug("A recipient is on its way", shard=shard_id, wanted=str(state))
 
         await together(self._participation.recipients, wait)
@@ -84,7 +87,7 @@ class Participants:
             CommandError: a recipient failed, with this error.
         """
         ask = {"_shardsvrReshardingOperationTime": str(self._participation.namespace)}
-        replies = await self._ask(self._participation.recipients, ask)
+        replies = await self._ask(self._participation.recipients, ask, role=_RECIPIENT)
         times = [reply["remainingMillis"] for reply in replies.values() if "remainingMillis" in reply]
         return times if len(times) == len(replies) else None
 
@@ -142,17 +145,30 @@ class Participants:
         return {"operation": self._told}
 
     async def _ask(
-        self, shard_ids: Iterable[str], command: Mapping[str, Any], *, db: str = "admin"
+        self, shard_ids: Iterable[str], command: Mapping[str, Any], *, db: str = "admin", role: str | None = None
     ) -> dict[str, dict[str, Any]]:
         replies: dict[str, dict[str, Any]] = {}
 
         async def ask(shard_id: str) -> None:
-            replies[shard_id] = await self._send(shard_id, db, command)
+            replies[shard_id] = await self._send(shard_id, db, command, role=role)
 
         await together(shard_ids, ask)
         return replies
 
-    async def _send(self, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    async def _send(
+        self, shard_id: str, db: str, command: Mapping[str, Any], *, role: str | None = None
+    ) -> dict[str, Any]:
+        """The reply of a shard, however long it cannot be reached.
+
+        Args:
+            shard_id: the shard.
+            db: the database of the command.
+            command: the command.
+            role: as what it takes part, if an error of it ends the operation: `_DONOR` or `_RECIPIENT`.
+
+        Raises:
+            CommandError: it failed.
+        """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
         while True:
             shard = await self._primary.catalog.shard(shard_id)
@@ -160,7 +176,11 @@ class Participants:
                 return await self._primary.shards.command(shard, db, command)
             except CommandError as error:
                 if not _is_transient(error):
-                    raise
+                    if role is None:
+                        raise
+                    context = f"{role} shard {shard_id} reached an unrecoverable error"
+                    message = f"{context} :: caused by :: {error.message}"
+                    raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
                 logger.warning(
                     "Could not reach a participant", shard=shard_id, command=next(iter(command)), error=str(error)
                 )
