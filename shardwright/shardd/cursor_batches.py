@@ -51,7 +51,7 @@ class CursorBatches:
             older.check_reader(cursor_id, request, upstream.user)
             if older.is_substituted(cursor_id):
                 return await self._next_of_substitute(upstream, request, cursor_id)
-            reply = older.answer(cursor_id, request)
+            reply = await older.answer(cursor_id, request)
             if reply is not None:
                 return reply
         reading = _Reading(in_use, cursor_id)
@@ -73,7 +73,7 @@ class CursorBatches:
         body = b"".join((request.body[:at], substitute, request.body[at + len(substitute) :]))
         reply = await self.get_more(upstream, request.with_body(body), is_whole=True)
         assert reply is not None
-        return await older.with_own_id(cursor_id, reply)
+        return await older.with_own_id(cursor_id, substitute, reply)
 
     @may_run_in_reactor
     async def _next_batch(

@@ -1,12 +1,11 @@
 """Checking ``collectionUUID``, by which a client says that only the very collection with that UUID is meant."""
 
-from typing import Any
 from uuid import UUID
 
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.local_collections import describe
+from shardwright.shardd.local_mongod.local_collections import name_of
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -25,13 +24,9 @@ async def check_expected_uuid(mongod: LocalMongod, namespace: Namespace, expecte
     """
     if expected is None:
         return
-    local = await describe(mongod, namespace)
-    if local is not None and local.uuid == UUID(bytes=bytes(expected)):
+    name = await name_of(mongod, namespace.db, UUID(bytes=bytes(expected)))
+    if name == namespace.collection:
         return
-    found: dict[str, Any] = await mongod.command(
-        namespace.db, {"listCollections": 1, "filter": {"info.uuid": expected}}
-    )
-    names = [each["name"] for each in found["cursor"]["firstBatch"]]
     raise CommandError(
         ErrorCode.CollectionUUIDMismatch,
         "Collection UUID does not match that specified",
@@ -39,6 +34,6 @@ async def check_expected_uuid(mongod: LocalMongod, namespace: Namespace, expecte
             "db": namespace.db,
             "collectionUUID": expected,
             "expectedCollection": namespace.collection,
-            "actualCollection": names[0] if names else None,
+            "actualCollection": name,
         },
     )

@@ -25,6 +25,9 @@ _DROPPED_WITH_DATABASE: Final = UNDROPPABLE | {"system.profile"}
 _NOT_OF_VIEWS: Final = ("cappedSize", "cappedMax")
 """Options of ``collMod`` that mongod 6.0.5 does not refuse for a view; it crashes."""
 
+_NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
+"""Lets a secondary answer, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalCollection:
@@ -53,6 +56,13 @@ async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection
     return None
 
 
+async def name_of(mongod: LocalMongod, db: str, uuid: UUID) -> str | None:
+    """The name of the collection that has a UUID, None if the database has no such collection."""
+    wanted = {"info.uuid": Binary.from_uuid(uuid)}
+    reply = await mongod.command(db, {"listCollections": 1, "filter": wanted, **_NEAREST})
+    return next((str(each["name"]) for each in reply["cursor"]["firstBatch"]), None)
+
+
 async def read_options(mongod: LocalMongod, namespace: Namespace) -> tuple[str, bytes] | None:
     """The kind of the collection or view with a name, and its raw options; None if there is none."""
     for entry in await RawCursor(mongod.pool.exchange, namespace.db, _listing(namespace)).all_documents():
@@ -66,16 +76,14 @@ def _listing(namespace: Namespace) -> dict[str, Any]:
     return {
         "listCollections": 1,
         "filter": {"name": namespace.collection},
-        "$readPreference": {"mode": "nearest"},
+        **_NEAREST,
     }
 
 
 async def list_indexes(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:
     """The specifications of a collection's indexes, of which there are at most 64; none if it does not exist."""
     try:
-        reply = await mongod.command(
-            namespace.db, {"listIndexes": namespace.collection, "$readPreference": {"mode": "nearest"}}
-        )
+        reply = await mongod.command(namespace.db, {"listIndexes": namespace.collection, **_NEAREST})
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise

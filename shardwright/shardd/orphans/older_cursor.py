@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 import trio
 
@@ -17,7 +18,9 @@ from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER, check
 from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import DOUBLE, INT32, INT64, STRING, decode_value, index
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import DOUBLE, INT32, INT64, STRING, append, decode_value, encode_elements, index, without
 from shardwright.wire.request import Request
 
 if TYPE_CHECKING:
@@ -28,6 +31,14 @@ _OUTSIDE_SESSION: Final = 50736
 _WITHOUT_SESSION: Final = 50737
 _IN_OTHER_SESSION: Final = 50738
 _IN_TRANSACTION: Final = 50739
+
+_CONCERNS: Final[Mapping[bytes, bytes]] = {
+    b"readConcern": encode_elements({"readConcern": {}}),
+    b"writeConcern": encode_elements({"writeConcern": {"w": 1}}),
+}
+_READ_PREFERENCE: Final = b"$readPreference"
+_FROM_ANY_MEMBER: Final = encode_elements({"$readPreference": {"mode": "nearest"}})
+"""Lets mongod open a cursor again although it has become a secondary, on which the first one could be read on."""
 
 
 @dataclass(slots=True)
@@ -45,6 +56,7 @@ class OlderCursor:
         opened: when that was, on trio's clock.
         reading: set when what is left of it has been read; None if that is not being done.
         kept: what is left of it.
+        collection_uuid: of the collection, if there is a command or something is kept.
         ended: why it was ended.
         last_used: on trio's clock.
     """
@@ -59,6 +71,7 @@ class OlderCursor:
     opened: float | None = None
     reading: trio.Event | None = None
     kept: Kept | None = None
+    collection_uuid: UUID | None = None
     ended: str | None = None
     last_used: float = field(default_factory=trio.current_time)
 
@@ -66,6 +79,18 @@ class OlderCursor:
     def is_held_here(self) -> bool:
         """Whether mongod has no such cursor any longer."""
         return self.kept is not None or self.ended is not None
+
+    def check_not_ended(self) -> None:
+        """Refuse to read on if it was ended.
+
+        Raises:
+            CommandError: QueryPlanKilled.
+        """
+        if self.ended is not None:
+            raise CommandError(
+                ErrorCode.QueryPlanKilled,
+                f"a range of the collection was received after the cursor was opened, and {self.ended}",
+            )
 
     def check_reader(self, request: Request, user: "UserName | None") -> None:
         """Refuse a ``getMore`` that mongod would refuse.
@@ -150,6 +175,17 @@ def is_well_formed(request: Request) -> bool:
     return size is None or (size[0] in _WHOLE_NUMBERS and decode_value(request.body, size) >= 0)
 
 
+def request_to_open_again(command: bytes) -> Request:
+    """The request that opens a cursor like the one that a command has opened."""
+    body = append(without(command, (_READ_PREFERENCE,)), _FROM_ANY_MEMBER)
+    request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
+    # mongod requires them if the client is another mongod.
+    for name, concern in _CONCERNS.items():
+        if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):
+            request = request.with_body(append(request.body, concern))
+    return request
+
+
 class HidingResult(Enum):
     """The outcome of an attempt to hide ranges from a cursor."""
 
@@ -168,6 +204,7 @@ class Hiding(NamedTuple):
         read: the cursors that have returned a batch since they were listed.
         listed: when the listing began, on trio's clock.
         rests_until: until when what is left of cursors is read.
+        collection_uuid: of the collection.
     """
 
     hidden: OwnershipFilter
@@ -176,6 +213,7 @@ class Hiding(NamedTuple):
     read: Set[bytes]
     listed: float
     rests_until: float
+    collection_uuid: UUID | None
 
     def merged_with(self, known: OwnershipFilter | None) -> OwnershipFilter:
         """The filter of a cursor from which some ranges were hidden before; cursors with the same one share it."""

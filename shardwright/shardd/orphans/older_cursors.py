@@ -25,10 +25,17 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.shardd.local_mongod.local_collections import describe, name_of
 from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.kept_documents import POLL_SECONDS, Kept
-from shardwright.shardd.orphans.older_cursor import Hiding, HidingResult, OlderCursor, is_well_formed
+from shardwright.shardd.orphans.older_cursor import (
+    Hiding,
+    HidingResult,
+    OlderCursor,
+    is_well_formed,
+    request_to_open_again,
+)
 from shardwright.shardd.orphans.open_cursors import OpenCursor, OpenCursors, now
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.visible_documents import visible_documents
@@ -38,9 +45,9 @@ from shardwright.wire import rawbson
 from shardwright.wire.cursor_batch import RawBatch, id_in_reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
-from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import OpMsg, op_msg, with_body
+from shardwright.wire.message import with_body
+from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cursor import RawCursor
@@ -72,14 +79,6 @@ _TOO_SLOW: Final = "what was left of it could not be read in time"
 _INTERRUPTED: Final = "what was left of it could not be read"
 _OF_SESSION: Final = ("lsid", "apiVersion", "apiStrict", "apiDeprecationErrors")
 """Fields in which a ``getMore`` and the command that opened its cursor must agree."""
-
-_CONCERNS: Final[Mapping[bytes, bytes]] = {
-    b"readConcern": rawbson.encode_elements({"readConcern": {}}),
-    b"writeConcern": rawbson.encode_elements({"writeConcern": {"w": 1}}),
-}
-_READ_PREFERENCE: Final = b"$readPreference"
-_FROM_ANY_MEMBER: Final = rawbson.encode_elements({"$readPreference": {"mode": "nearest"}})
-"""Lets mongod open a cursor again although it has become a secondary, on which the first one could be read on."""
 
 _INT64: Final = Struct("<q")
 
@@ -119,6 +118,8 @@ class OlderCursors:
             await self._hide(namespace, hidden)
 
     async def _hide(self, namespace: str, hidden: OwnershipFilter) -> None:
+        described = await describe(self._mongod, Namespace.parse(namespace))
+        uuid = None if described is None else described.uuid
         until = trio.current_time() + IN_USE_SECONDS_MAX
         rests_until = trio.current_time() + RESTS_SECONDS_MAX
         merged: dict[OwnershipFilter, OwnershipFilter] = {}
@@ -126,7 +127,9 @@ class OlderCursors:
             listed, present = trio.current_time(), now()
             with self._open_cursors.in_use.noting_batches() as read:
                 cursors = await self._open_cursors.older(namespace, opened_until=present)
-                hiding = Hiding(hidden, merged, await self._commands_of_deferred(cursors), read, listed, rests_until)
+                hiding = Hiding(
+                    hidden, merged, await self._commands_of_deferred(cursors), read, listed, rests_until, uuid
+                )
                 results = [(each, await self._hide_from(each, hiding)) for each in cursors]
             if trio.current_time() >= until:
                 for cursor in [each for each, result in results if result is HidingResult.IN_USE]:
@@ -226,12 +229,7 @@ class OlderCursors:
         older.last_used = trio.current_time()
         if older.substitute is None:
             assert older.command is not None
-            body = rawbson.append(rawbson.without(older.command, (_READ_PREFERENCE,)), _FROM_ANY_MEMBER)
-            request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
-            # mongod requires them if the client is another mongod.
-            for name, concern in _CONCERNS.items():
-                if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):
-                    request = request.with_body(rawbson.append(request.body, concern))
+            request = request_to_open_again(older.command)
             namespace = Namespace.parse(older.namespace)
             while older.substitute is None:
                 hidden = older.hidden
@@ -240,10 +238,11 @@ class OlderCursors:
                 frame = await upstream.forward(filtered.message.frame, 0)
                 assert frame is not None
                 opened = _INT64.pack(RawBatch(frame).cursor_id)
-                if self._older.get(cursor_id) is not older:  # the client has killed it
+                try:
+                    await self._check_collection(cursor_id, older)  # it was opened by name
+                except CommandError:
                     await self._kill_on_mongod(older.namespace, opened)
-                    (number,) = _INT64.unpack(cursor_id)
-                    raise CommandError(ErrorCode.CursorNotFound, f"cursor id {number} not found")
+                    raise
                 if older.substitute is None and older.hidden is hidden:
                     older.substitute, older.opened = opened, trio.current_time()
                 else:  # another range is going to be received, or another `getMore` has opened it
@@ -251,32 +250,50 @@ class OlderCursors:
             logger.info("Opened a cursor again because a range was received", namespace=older.namespace)
         return older.substitute
 
-    async def with_own_id(self, cursor_id: bytes, frame: bytes) -> bytes:
-        """The reply of a substitute, with the id that the client knows; forgets the substitute if it has ended."""
-        older = self._older.get(cursor_id)
-        span = id_in_reply(frame)
-        if older is None:
-            return frame  # it has been killed
-        if span is not None and any(frame[span[2] : span[3]]):
-            return b"".join((frame[: span[2]], cursor_id, frame[span[3] :]))
-        older.substitute = None
-        await self.kill(cursor_id)
-        await self._kill_on_mongod(older.namespace, cursor_id)
-        return frame
+    async def with_own_id(self, cursor_id: bytes, substitute: bytes, frame: bytes) -> bytes:
+        """The reply of a substitute, with the id that the client knows; forgets the substitute if it has ended.
 
-    def answer(self, cursor_id: bytes, request: Request) -> bytes | None:
-        """The reply to a ``getMore`` that needs no read from mongod; None for all others.
+        Args:
+            cursor_id: the client's cursor.
+            substitute: the one that was read in its place.
+            frame: the reply.
 
         Raises:
-            CommandError: QueryPlanKilled, the cursor was ended.
+            CommandError: as the reply says; CursorInUse does not end the cursor.
+            BackendError: mongod does not answer.
+        """
+        span = id_in_reply(frame)
+        if span is not None and any(frame[span[2] : span[3]]):  # it may have been killed since, as on mongod
+            return b"".join((frame[: span[2]], cursor_id, frame[span[3] :]))
+        error = None if span is not None else CommandError.from_reply(decode_document(response_body(frame)))
+        if error is not None:
+            error.message = error.message.replace(str(_number(substitute)), str(_number(cursor_id)))
+        if error is not None and error.code == ErrorCode.CursorInUse:
+            raise error
+        older = self._older.get(cursor_id)
+        if older is not None:
+            older.substitute = None
+            await self.kill(cursor_id)
+            await self._kill_on_mongod(older.namespace, cursor_id)
+        if error is not None:
+            raise error
+        return frame
+
+    async def answer(self, cursor_id: bytes, request: Request) -> bytes | None:
+        """The reply to a ``getMore`` that needs no read of the collection; None for all others.
+
+        Raises:
+            CommandError: QueryPlanKilled, the cursor was ended, or its collection is gone; CursorNotFound.
+            BackendError: mongod does not answer.
         """
         older = self._older.get(cursor_id)
         if older is None or not is_well_formed(request):
             return None
         older.last_used = trio.current_time()
-        _check_not_ended(older)
+        older.check_not_ended()
         if older.kept is None:
             return None
+        await self._check_collection(cursor_id, older)
         reply = older.kept.answer(cursor_id, request)
         if not older.kept.documents:
             del self._older[cursor_id]
@@ -295,7 +312,7 @@ class OlderCursors:
         older = self._older.get(cursor_id)
         if older is None:
             return frame, False  # it has been killed
-        _check_not_ended(older)
+        older.check_not_ended()
         body = response_body(frame)
         cursor = rawbson.find(body, b"cursor")
         if cursor is None or older.hidden is None:  # an error: mongod has closed the cursor, or the client tries again
@@ -317,6 +334,21 @@ class OlderCursors:
         if older.hidden is None:
             return documents
         return await visible_documents(self._mongod, older.namespace, older.hidden, older.shown, documents)
+
+    async def _check_collection(self, cursor_id: bytes, older: OlderCursor) -> None:
+        """Refuse to read on from a cursor that has been killed, or whose collection has been dropped or renamed.
+
+        mongod kills its cursors itself. It does not know the documents that are kept here, and opens a cursor on any
+        collection of the name.
+        """
+        uuid, namespace = older.collection_uuid, Namespace.parse(older.namespace)
+        name = None if uuid is None else await name_of(self._mongod, namespace.db, uuid)
+        if self._older.get(cursor_id) is not older:
+            raise CommandError(ErrorCode.CursorNotFound, f"cursor id {_number(cursor_id)} not found")
+        if name != namespace.collection:
+            await self.kill(cursor_id)
+            await self._kill_on_mongod(older.namespace, cursor_id)
+            raise CommandError(ErrorCode.QueryPlanKilled, f"collection dropped. UUID {uuid}")
 
     # Ends
 
@@ -365,8 +397,7 @@ class OlderCursors:
 
     async def _kill_on_mongod(self, namespace: str, cursor_id: bytes) -> None:
         db, _, collection = namespace.partition(".")
-        (number,) = _INT64.unpack(cursor_id)
-        await self._mongod.command(db, {"killCursors": collection, "cursors": [Int64(number)]})
+        await self._mongod.command(db, {"killCursors": collection, "cursors": [Int64(_number(cursor_id))]})
 
     # Hiding
 
@@ -407,18 +438,19 @@ class OlderCursors:
             if cursor_id not in hiding.read:
                 older = self._note(cursor)
                 older.hidden, older.command = hiding.merged_with(older.hidden), command
+                older.collection_uuid = hiding.collection_uuid
                 return HidingResult.HIDDEN
             if not may_return(cursor.command, hidden):
                 return HidingResult.HIDDEN
         # The shard key may have been refined since another range was hidden.
         shown = shown_by(cursor.command, hidden.pattern)
         if shown is Shown.NEITHER:
-            return await self._try_keep(cursor, hiding.rests_until)
+            return await self._try_keep(cursor, hiding)
         older = self._note(cursor)
         older.hidden, older.shown = hiding.merged_with(older.hidden), shown
         return HidingResult.HIDDEN
 
-    async def _try_keep(self, cursor: OpenCursor, until: float) -> HidingResult:
+    async def _try_keep(self, cursor: OpenCursor, hiding: Hiding) -> HidingResult:
         """Read what is left of a cursor, unless its next batch is being read."""
         cursor_id = _INT64.pack(cursor.id)
         if cursor_id in self._open_cursors.in_use:
@@ -428,9 +460,9 @@ class OlderCursors:
         older.reading = trio.Event()
         kept, is_untouched = Kept(), False
         try:
-            with trio.move_on_at(min(until, trio.current_time() + REST_SECONDS_MAX)) as patience:
+            with trio.move_on_at(min(hiding.rests_until, trio.current_time() + REST_SECONDS_MAX)) as patience:
                 if await self._read_rest(cursor, older, kept):
-                    older.kept = kept
+                    older.kept, older.collection_uuid = kept, hiding.collection_uuid
                     logger.info("Read the rest of a cursor", namespace=cursor.namespace, documents=len(kept.documents))
                 else:
                     await self._end(cursor, _TOO_LONG)
@@ -461,9 +493,6 @@ class OlderCursors:
         return await kept.read_all(reading, partial(self._visible, older), room)
 
 
-def _check_not_ended(older: OlderCursor) -> None:
-    if older.ended is not None:
-        raise CommandError(
-            ErrorCode.QueryPlanKilled,
-            f"a range of the collection was received after the cursor was opened, and {older.ended}",
-        )
+def _number(cursor_id: bytes) -> int:
+    (number,) = _INT64.unpack(cursor_id)
+    return int(number)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -96,7 +97,7 @@ async def rest_of(mongod: LocalMongod, older: OlderCursors, documents: Documents
     current = cursor_id
     while current:
         asked = get_more(documents, current, batchSize=7)
-        reply = older.answer(raw(current), asked)
+        reply = await older.answer(raw(current), asked)
         if reply is None:
             reply = await mongod.pool.exchange(asked.message.frame)
             if raw(current) in older:
@@ -206,7 +207,7 @@ def test_the_error_of_an_ended_cursor_is_remembered(
             await older.hide(documents.full_name, hidden())
         for _ in range(2):
             with pytest.raises(CommandError, match="more was left of it than can be kept") as caught:
-                older.answer(raw(cursor_id), get_more(documents, cursor_id))
+                await older.answer(raw(cursor_id), get_more(documents, cursor_id))
             assert caught.value.code == QUERY_PLAN_KILLED
 
     run(lone, documents, command, test)
@@ -276,7 +277,7 @@ def test_no_document_is_missed_if_what_is_left_cannot_be_read(
         assert len(asked) == 2
         for _ in range(2):
             with pytest.raises(CommandError, match="what was left of it could not be read") as caught:
-                older.answer(raw(cursor_id), get_more(documents, cursor_id))
+                await older.answer(raw(cursor_id), get_more(documents, cursor_id))
             assert caught.value.code == QUERY_PLAN_KILLED
             await older.hide(documents.full_name, hidden())
 
@@ -323,7 +324,7 @@ def test_no_receipt_waits_for_a_slow_cursor(lone: LoneMongod, documents: Documen
         await older.hide(documents.full_name, hidden())
         assert trio.current_time() - began < 4
         with pytest.raises(CommandError, match="could not be read in time"):
-            older.answer(raw(cursor_id), get_more(documents, cursor_id))
+            await older.answer(raw(cursor_id), get_more(documents, cursor_id))
         # A batch that was being read may contain what it must not.
         with pytest.raises(CommandError, match="could not be read in time"):
             await older.without_hidden(raw(cursor_id), b"")
@@ -394,7 +395,7 @@ def test_what_is_left_is_read_without_what_was_hidden_before(lone: LoneMongod, d
         documents.insert_many(documents_of(list(range(100, 110))))
         await older.hide(documents.full_name, later)
         documents.insert_many(documents_of(list(range(110, 120))))
-        reply = older.answer(raw(cursor_id), get_more(documents, cursor_id))
+        reply = await older.answer(raw(cursor_id), get_more(documents, cursor_id))
         assert reply is not None
         assert [each["key"] for each in decode_reply(reply)["cursor"]["nextBatch"]] == OWNED[3:]
 
@@ -437,7 +438,7 @@ def test_readers_are_refused_as_by_a_mongod(
             assert (caught.value.code, caught.value.message) == (expected["code"], expected["errmsg"])
         else:
             older.check_reader(raw(cursor_id), request, None)
-            assert older.answer(raw(cursor_id), request) is None, "mongod is asked"
+            assert await older.answer(raw(cursor_id), request) is None, "mongod is asked"
         if not opener:
             assert await rest_of(mongod, older, documents, cursor_id) == left
 
@@ -588,5 +589,58 @@ def test_a_cursor_is_opened_again_on_a_former_primary(
             await mongod.command("admin", {"replSetFreeze": 0})
             admin = documents.database.client.admin
             eventually(lambda: admin.command("hello")["isWritablePrimary"], within=20, what="it is primary again")
+
+    run(lone, documents, command, test)
+
+
+@pytest.mark.parametrize(
+    "command", [{"find": "c", "limit": 1000, "batchSize": 3}, {"find": "c", "batchSize": 0}], ids=str
+)
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_a_cursor_ends_with_its_collection(
+    lone: LoneMongod, documents: Documents, command: dict[str, Any], is_renamed: bool
+) -> None:
+    """Although there is another one of that name, and what is left of the cursor is kept or it has not begun."""
+    errors: list[dict[str, Any]] = []
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        upstream = cast("Upstream", SimpleNamespace(forward=lambda frame, _flags: mongod.pool.exchange(frame)))
+        request = get_more(documents, cursor_id)
+        await older.hide(documents.full_name, hidden())
+        of_mongod = await opened(mongod, documents, {**command, "limit": 0, "batchSize": 3})
+        if is_renamed:
+            documents.rename("renamed")
+        else:
+            documents.drop()
+        documents.insert_one({"key": 1})
+        reply = await mongod.pool.exchange(get_more(documents, of_mongod).message.frame)
+        errors.append(decode_reply(reply))
+        is_substituted = older.is_substituted(raw(cursor_id))
+        read = partial(older.substitute, upstream) if is_substituted else partial(older.answer, request=request)
+        with pytest.raises(CommandError) as caught:
+            await read(raw(cursor_id))
+        errors.append(caught.value.reply())
+        assert raw(cursor_id) not in older
+
+    run(lone, documents, command, test)
+    assert {name: errors[0][name] for name in errors[1]} == errors[1]
+
+
+def test_a_cursor_in_use_stays_open(lone: LoneMongod, documents: Documents) -> None:
+    """The error names the cursor that the client knows, as does the reply to the command that uses it."""
+    command: dict[str, Any] = {"find": "c", "batchSize": 0}
+
+    async def test(mongod: LocalMongod, older: OlderCursors, cursor_id: int) -> None:
+        upstream = cast("Upstream", SimpleNamespace(forward=lambda frame, _flags: mongod.pool.exchange(frame)))
+        await older.hide(documents.full_name, hidden())
+        substitute = await older.substitute(upstream, raw(cursor_id))
+        number = int.from_bytes(substitute, "little", signed=True)
+        refused = CommandError(ErrorCode.CursorInUse, f"cursor id {number} is already in use")
+        with pytest.raises(CommandError, match=f"cursor id {cursor_id} is already in use$"):
+            await older.with_own_id(raw(cursor_id), substitute, op_msg(encode_document(refused.reply()), request_id=1))
+        reply = await mongod.pool.exchange(get_more(documents, number, batchSize=5).message.frame)
+        await older.kill(raw(cursor_id))
+        said = decode_reply(await older.with_own_id(raw(cursor_id), substitute, reply))["cursor"]
+        assert (said["id"], len(said["nextBatch"])) == (cursor_id, 5)
 
     run(lone, documents, command, test)
