@@ -1,9 +1,7 @@
 """Commands left unanswered at the end of a term are finished before the next term begins."""
 
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -21,6 +19,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.pool import Pool
 from shardwright.wire.transport.pools import ConnectionPools
+from tests.pauses import paused
 from tests.shardd.lone_mongod import LoneMongod
 
 if TYPE_CHECKING:
@@ -59,15 +58,6 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoppableMongod]:
             yield mongod
 
 
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 async def exists(mongod: LocalMongod, name: str) -> bool:
     listing = {"listCollections": 1, "filter": {"name": name}}
     return bool((await mongod.pool.command("left", listing))["cursor"]["firstBatch"])
@@ -104,7 +94,7 @@ async def begin(mongod: LocalMongod, name: str) -> None:
 def test_unread_commands_are_executed_before_the_next_term(lone: StoppableMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         await begin(mongod, "first")  # so that there is a connection
-        with stopped(lone.pid):
+        with paused(lone.pid):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(begin, mongod, "unread")
                 await trio.testing.wait_all_tasks_blocked()

@@ -1,6 +1,5 @@
 """Reads on a secondary whose daemon was paused while its mongod went on: they see neither too much nor too little."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from bson import MaxKey, MinKey
 from shardwright.daemon.sidecar.role_certainty import SECONDARY_PAUSE_SECONDS_MAX
 from shardwright.shardd.context.fail_point_names import RECIPIENT
 from shardwright.wire.error_codes import ErrorCode
+from tests import pauses
 from tests.fail_points import fail_point
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import MAJORITY, Member, MiniCluster, Set, mini_cluster
@@ -121,13 +121,10 @@ def replies_after(
 def paused(member: Member) -> Iterator[None]:
     """Suspend a member's daemon until the block ends, and long enough for the daemon to notice it."""
     assert member.daemon.running is not None
-    member.daemon.running.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-    try:
+    with pauses.paused(member.daemon.running.pid):
+        began = time.monotonic()
         yield
         time.sleep(max(0.0, began + 1.1 * SECONDARY_PAUSE_SECONDS_MAX - time.monotonic()))
-    finally:
-        member.daemon.running.send_signal(signal.SIGCONT)
 
 
 def _is_secondary(member: Member) -> bool:

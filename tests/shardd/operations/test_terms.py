@@ -1,10 +1,8 @@
 """A daemon that was suspended during the terms of other primaries must not use what it knew before."""
 
-import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import bson
@@ -15,6 +13,7 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.message import MORE_TO_COME
 from tests.integration.raw_client import RawClient
 from tests.integration.waiting import eventually
+from tests.pauses import paused
 from tests.shardd.mini_cluster import MAJORITY, Client, Member, MiniCluster, Process, Set, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -28,16 +27,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
         yield cluster
 
 
-@contextmanager
-def asleep(process: Process) -> Iterator[None]:
+def asleep(process: Process) -> AbstractContextManager[None]:
     """Suspend a process until the block ends."""
-    running = process.running
-    assert running is not None
-    os.kill(running.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(running.pid, signal.SIGCONT)
+    assert process.running is not None
+    return paused(process.running.pid)
 
 
 @contextmanager

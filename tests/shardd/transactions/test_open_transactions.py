@@ -1,6 +1,5 @@
 """How long a transaction counts as open on a shard, and so keeps ranges of its collections from moving."""
 
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ from bson import Int64
 from bson.timestamp import Timestamp
 
 from tests.integration.raw_client import raw_client
+from tests.pauses import paused
 from tests.shardd.mini_cluster import Member, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from tests.shardd.transactions.conftest import Begin
@@ -143,12 +143,9 @@ def test_a_mongod_out_of_reach_for_a_while_leaves_no_transaction_behind(
     assert transaction.run(INSERT)["ok"]
     mongod = impatient.mongod.running
     assert mongod is not None
-    mongod.send_signal(signal.SIGSTOP)
-    try:
+    with paused(mongod.pid):
         transaction.client.socket.settimeout(30)
         assert not transaction.client.socket.recv(1)  # the daemon has given the mongod up
-    finally:
-        mongod.send_signal(signal.SIGCONT)
     impatient.wait_ready()
     transaction.reconnect()
     assert try_move(ranged) == 0

@@ -1,8 +1,7 @@
 """The coordinator's shard elects another primary during a commit, and the former one may not even notice."""
 
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import pytest
@@ -11,6 +10,7 @@ from pymongo.errors import PyMongoError
 
 from tests.fail_points import fail_point
 from tests.integration.waiting import eventually
+from tests.pauses import paused
 from tests.shardd.mini_cluster import MiniCluster, mini_cluster
 from tests.shardd.two_phase_commit.hand_made_transaction import (
     HandMadeTransaction,
@@ -83,12 +83,8 @@ def pausing(cluster: MiniCluster, index: int, *, is_paused: bool) -> Iterator[No
     """Pause the daemon of a member during the block, if it is to be paused."""
     running = cluster.shards["sh0"].members[index].daemon.running
     assert running is not None
-    if is_paused:
-        running.send_signal(signal.SIGSTOP)
-    try:
+    with paused(running.pid) if is_paused else nullcontext():
         yield
-    finally:
-        running.send_signal(signal.SIGCONT)
 
 
 def unfreeze(cluster: MiniCluster, index: int) -> None:
