@@ -12,6 +12,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.replaced_document import insert_document, replace_document
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.writes.merge import error_document
 from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER, OwnerChange, document_of_other_owner
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
@@ -105,8 +106,7 @@ def failed_update(error: CommandError) -> dict[str, Any] | None:
     """
     if error.labels or has_category(error.code, Category.RETRYABLE) or has_category(error.code, Category.STALE_ROUTING):
         return None
-    item = {"index": 0, "code": error.code, "errmsg": error.message, **error.extra}
-    return {"n": 0, "nModified": 0, "writeErrors": [item]}
+    return {"n": 0, "nModified": 0, "writeErrors": [raw_document(error_document(error))]}
 
 
 def _id_of(document: bytes) -> Any:  # noqa: ANN401 - any BSON value

@@ -15,12 +15,18 @@ from shardwright.wire.rawbson import INT32, decode_document, raw_document
 ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
 """How much text the errors of one reply may hold; later ones get an empty ``errmsg``, as in mongod."""
 
+_WRITE_CONCERN_ERROR: Final = "writeConcernError"
+
 _pack_int32 = Struct("<i").pack
 
 
 def error_document(error: CommandError) -> bytes:
-    """A ``writeErrors`` entry for a failure without an entry from a shard; `with_index` sets its index."""
-    return bson.encode({"index": 0, "code": error.code, "errmsg": error.message, **error.extra})
+    """A ``writeErrors`` entry for a failure without an entry from a shard; `with_index` sets its index.
+
+    The write concern error of a command that failed as a whole, as one that was killed, is not one of its statements.
+    """
+    extra = {name: value for name, value in error.extra.items() if name != _WRITE_CONCERN_ERROR}
+    return bson.encode({"index": 0, "code": error.code, "errmsg": error.message, **extra})
 
 
 def with_index(document: bytes, index: int) -> bytes:

@@ -38,6 +38,18 @@ def test_error_document_keeps_extra_fields() -> None:
     }
 
 
+def test_error_document_has_no_write_concern_error() -> None:
+    """A mongod adds one to the error of a killed write; mongos leaves it out."""
+    failed = {"ok": 0.0, "errmsg": "interrupted", "code": 11601, "codeName": "Interrupted", "errInfo": {"a": 1}}
+    error = CommandError.from_reply({**failed, "writeConcernError": {"code": 11601, "errmsg": "interrupted"}})
+    assert bson.decode(error_document(error)) == {
+        "index": 0,
+        "code": 11601,
+        "errmsg": "interrupted",
+        "errInfo": {"a": 1},
+    }
+
+
 def test_combined_error_of_one_shard_is_its_own() -> None:
     assert combined_error([bson.encode(DUPLICATE)]) == bson.encode(DUPLICATE)
 
