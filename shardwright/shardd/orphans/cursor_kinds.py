@@ -38,6 +38,8 @@ _ADDED_BY: Final[Mapping[str, Sequence[str]]] = {
 }
 """The arguments of stages that name the fields that they add."""
 
+_SORT_KEY: Final = "$sortKey"
+
 _KNOWN_PROJECTIONS_MAX: Final = 1_024
 
 
@@ -94,7 +96,7 @@ def shown_by(command: Mapping[str, Any], pattern: ShardKeyPattern) -> Shown:
         return shown_by_stages(_stages(command), pattern)
     if command.get("limit") or command.get("returnKey"):
         return Shown.NEITHER
-    return shown_by_stages([{"$project": _without_sort_keys(command.get("projection", {}))}], pattern)
+    return shown_by_stages([{"$project": _without_sort_key(command.get("projection", {}))}], pattern)
 
 
 def results_max(command: Mapping[str, Any]) -> int | None:
@@ -127,7 +129,7 @@ def shown_by_projection(projection: bytes, pattern: bytes) -> Shown:
         pattern: the shard key, raw.
     """
     fields: dict[str, Any] = bson.decode(projection, codec_options=VALUE_CODEC)
-    return shown_by_stages([{"$project": _without_sort_keys(fields)}], ShardKeyPattern.from_bson(pattern))
+    return shown_by_stages([{"$project": _without_sort_key(fields)}], ShardKeyPattern.from_bson(pattern))
 
 
 def shown_by_stages(stages: Sequence[Mapping[str, Any]], pattern: ShardKeyPattern) -> Shown:
@@ -193,9 +195,9 @@ def _flattened(projection: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
             yield prefix + name, value
 
 
-def _without_sort_keys(projection: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_sort_key(projection: Mapping[str, Any]) -> Mapping[str, Any]:
     """A projection without the field that routers add in order to merge sorted results."""
-    return {name: value for name, value in projection.items() if value != {"$meta": "sortKey"}}
+    return {name: value for name, value in projection.items() if name != _SORT_KEY}
 
 
 def _query(command: Mapping[str, Any], pipeline: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -55,6 +55,8 @@ def test_a_group_that_has_not_begun_may_still_read_a_range() -> None:
         ({"find": "c"}, KEY),
         ({"find": "c", "projection": {}}, KEY),
         ({"find": "c", "projection": {"$sortKey": {"$meta": "sortKey"}}}, KEY),
+        ({"find": "c", "projection": {"$sortKey": {"$meta": "geoNearDistance"}}}, KEY),
+        ({"find": "c", "projection": {"a": {"$meta": "sortKey"}}, "sort": {"other": 1}}, ID),
         ({"find": "c", "projection": {"a": 1, "b": 1}}, KEY),
         ({"find": "c", "projection": {"a": 1, "b": {"c": 1}, "x": {"$add": ["$y", 1]}}}, KEY),
         ({"find": "c", "projection": {"a": 1, "b.c": True, "_id": 0}}, KEY),
