@@ -19,7 +19,7 @@ from shardwright.sharding.routing_table_build import blocks_of_all_chunks, split
 from shardwright.sharding.routing_table_update import ChangedChunk, latest_of_overlapping, replace_chunks, total_owned
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.sharding.versions import ChunkVersion, shard_version_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -216,6 +216,23 @@ class RoutingTable:
         """The packed time at which the chunk of an encoded key came to its shard; 0 if the catalog does not know."""
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         return block.valid_after[bisect_right(block.min_keys, key) - 1]
+
+    def given_away(self, key: bytes, shard: str, cluster_time: Timestamp) -> tuple[Timestamp, str] | None:
+        """When and to which shard another one gave an encoded key away, the last time before a time in the past.
+
+        None if the other shard owned the key at that time, or is not known to have owned it before.
+        """
+        block = self._blocks[bisect_right(self._first_keys, key) - 1]
+        position = bisect_right(block.min_keys, key) - 1
+        newest = (block.valid_after[position], block.shards[position])
+        later: tuple[int, str] | None = None
+        for valid_after, owner in (newest, *block.older.get(block.min_keys[position], ())):
+            if valid_after > pack_timestamp(cluster_time):
+                continue
+            if owner == shard:
+                return None if later is None else (unpack_timestamp(later[0]), later[1])
+            later = valid_after, owner
+        return None
 
     def shards_for_range_at(
         self, low: bytes, high: bytes, cluster_time: Timestamp, *, high_inclusive: bool = False

@@ -88,3 +88,38 @@ def test_a_document_that_expires_while_it_moves_is_deleted_once(cluster: Running
         events += take(stream, 1)
         assert stream.try_next() is None
     assert sorted(brief(events)) == [("delete", key) for key in range(20)] + [("insert", 20)]
+
+
+def test_a_document_whose_copy_expires_first_is_deleted_once(cluster: RunningCluster, expiring: Documents) -> None:
+    """The recipient deletes its copies before it owns them, the donor the documents when it owns them no longer."""
+    now = datetime.now(UTC)
+    expiring.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=6)} for key in range(20)])
+    expiring.insert_one({"_id": 20, "key": 20, "at": now + timedelta(days=1)})
+    expiring.create_index("at", expireAfterSeconds=0)
+    move = partial(expiring.database.client.admin.command, "moveChunk", expiring.full_name, find={"key": 1}, to=UPPER)
+    with (
+        expiring.watch(max_await_time_ms=500) as stream,
+        cluster.direct(f"{LOWER}.0.shardd") as donor,
+        cluster.direct(f"{LOWER}.0.mongod") as patient,
+        orphans_kept(donor),
+    ):
+        patient.admin.command("setParameter", 1, ttlMonitorEnabled=False)
+        try:
+            mover = Thread(target=move)
+            with fail_point(donor, "moveChunkHangAtStep4") as here:
+                mover.start()
+                here.wait_entered()
+                with cluster.direct(f"{UPPER}.0.mongod") as recipient:
+                    copies = recipient[expiring.database.name][expiring.name]
+                    assert copies.count_documents({}) == 21
+                    eventually(lambda: copies.count_documents({}) == 1, within=60, what="the copies have expired")
+                here.turn_off()
+                mover.join(60)
+            assert expiring.count_documents({}) == 1
+        finally:
+            patient.admin.command("setParameter", 1, ttlMonitorEnabled=True)
+        events = take(stream, 20, within=60)
+        expiring.delete_one({"_id": 20, "key": 20})
+        events += take(stream, 1)
+        assert stream.try_next() is None
+    assert sorted(brief(events)) == [("delete", key) for key in range(21)]

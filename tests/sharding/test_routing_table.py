@@ -186,6 +186,21 @@ def test_owner_in_the_past() -> None:
         assert table.shards_for_range_at(key(0), key(9), Timestamp(seconds, 0)) == {shard}
 
 
+def test_when_a_key_was_given_away() -> None:
+    table = table_of([moved((400, "s1"), (300, "s3"), (200, "s2"), (100, "s1"))])
+
+    def given(shard: str, seconds: int) -> tuple[int, str] | None:
+        found = table.given_away(key(0), shard, Timestamp(seconds, 0))
+        return None if found is None else (found[0].time, found[1])
+
+    assert given("s1", 500) is None, "it owns the key again"
+    assert given("s1", 399) == given("s1", 200) == (200, "s2")
+    assert given("s2", 500) == (300, "s3")
+    assert given("s3", 399) is None
+    assert given("s3", 299) is None, "it did not own the key before"
+    assert given("s1", 99) is None, "nothing is known"
+
+
 def test_a_placement_of_the_past() -> None:
     chunks = [
         replace(each, history=tuple(ChunkHistory(Timestamp(seconds, 0), shard) for seconds, shard in history))

@@ -177,19 +177,19 @@ class Commands:
     async def find_on_shard(
         self,
         shard_id: str,
-        collection: str,
-        query: Mapping[str, Any],
+        namespace: str,
+        query: Mapping[str, Any] | bytes,
         projection: Mapping[str, Any],
         token: ResumeToken,
         *,
         at_time: Timestamp | None = None,
     ) -> list[bytes]:
-        """Documents of a shard's own config database, as a majority has them at the time of an event or later.
+        """Documents that a shard has, orphans too, as a majority has them at the time of an event or later.
 
         Args:
             shard_id: the shard.
-            collection: the collection in ``config``.
-            query: the filter.
+            namespace: the collection.
+            query: the filter, maybe raw.
             projection: the fields to return.
             token: of the event.
             at_time: the time to read at instead.
@@ -197,13 +197,15 @@ class Commands:
         Raises:
             CommandError: the shard failed.
         """
+        db, _, collection = namespace.partition(".")
         command = {
             "find": collection,
-            "filter": query,
+            "filter": raw_document(query) if isinstance(query, bytes) else query,
             "projection": projection,
+            "collation": _SIMPLE,
             "readConcern": _read_concern(token) if at_time is None else _snapshot(at_time),
             "$clusterTime": signed_cluster_time(token.time),
-            "$db": "config",
+            "$db": db,
         }
         return await self._all(await self._send(shard_id, bson.encode(command)))
 

@@ -5,6 +5,10 @@ are being moved or wait to be deleted. A genuine shard marks these deletions as 
 the ``_id``. The router therefore reads the document on the same shard as of just before the event: if it was an orphan
 then, the shard hides it. That costs a read per deletion, but only while documents of the collection expire and the
 shard has ranges that may hold orphans.
+
+One such deletion is an event all the same. If the recipient of a range deletes its copy of an expired document before
+it owns the range, and the donor has not deleted the document by then, both delete orphans, and yet the document is
+gone. So a donor's deletion is left out only if the recipient had the document when the range was given away.
 """
 
 from collections import defaultdict
@@ -22,6 +26,8 @@ from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, find
+
+_RANGE_DELETIONS: Final = "config.rangeDeletions"
 
 _NOT_READABLE: Final = frozenset(
     {
@@ -58,7 +64,7 @@ class OrphanDeletions:
         orphans: set[str] = set()
         for (shard, namespace), found in deletions.items():
             if await self._may_be_orphans(shard, namespace, found):
-                orphans |= await self._of_orphans(shard, namespace, found)
+                orphans |= await self._repeated(shard, namespace, found)
         return [event for event in events if event.token.data not in orphans] if orphans else [*events]
 
     async def _may_be_orphans(self, shard: str, namespace: str, events: Sequence[Event]) -> bool:
@@ -70,13 +76,13 @@ class OrphanDeletions:
         if not await self._commands.may_expire(shard, namespace):
             return False
         query = {"collectionUuid": Binary.from_uuid(table.collection.uuid)}
-        if await self._commands.find_on_shard(shard, "rangeDeletions", query, {"_id": 1}, events[-1].token):
+        if await self._commands.find_on_shard(shard, _RANGE_DELETIONS, query, {"_id": 1}, events[-1].token):
             return True
         before = _just_before(events[0].token.time)
         try:
             return bool(
                 await self._commands.find_on_shard(
-                    shard, "rangeDeletions", query, {"_id": 1}, events[0].token, at_time=before
+                    shard, _RANGE_DELETIONS, query, {"_id": 1}, events[0].token, at_time=before
                 )
             )
         except CommandError as error:
@@ -84,23 +90,43 @@ class OrphanDeletions:
                 raise
             return False
 
-    async def _of_orphans(self, shard: str, namespace: str, events: Sequence[Event]) -> Set[str]:
-        """The tokens of those deletions whose documents the shard hid before."""
-        visible = await look_up_each(events, partial(self._was_visible, shard, namespace))
-        return {event.token.data for event, was_visible in zip(events, visible, strict=True) if not was_visible}
+    async def _repeated(self, shard: str, namespace: str, events: Sequence[Event]) -> Set[str]:
+        """The tokens of the deletions that are left out."""
+        ending = await look_up_each(events, partial(self._ended_document, shard, namespace))
+        return {event.token.data for event, has_ended in zip(events, ending, strict=True) if not has_ended}
 
-    async def _was_visible(self, shard: str, namespace: str, event: Event) -> bool:
+    async def _ended_document(self, shard: str, namespace: str, event: Event) -> bool:
+        """Whether a deletion was the end of a document, not just of an orphan of one that lives or ended otherwise."""
         key = find(event.document, b"documentKey")
         if key is None or key[0] != OBJECT:
             return True
         document = event.document[key[2] : key[3]]
         before = _just_before(event.token.time)
+        is_orphan = False
         try:
-            return await self._commands.was_on_shard(shard, namespace, document, event.token, before)
+            is_orphan = not await self._commands.was_on_shard(shard, namespace, document, event.token, before)
+            return not is_orphan or not await self._was_handed_over(shard, namespace, event, document, before)
         except CommandError as error:
             if error.code not in _NOT_READABLE:
                 raise
+            return not is_orphan
+
+    async def _was_handed_over(
+        self, shard: str, namespace: str, event: Event, document_key: bytes, before: Timestamp
+    ) -> bool:
+        """Whether an orphan's shard had given it away with its range; so it has, too, if it never owned the range."""
+        routing = await self._routing.find(namespace)
+        table = None if routing is None else routing.table
+        if table is None or event.token.collection_uuid != table.collection.uuid:
             return True
+        fields = {each.name.decode(): 1 for each in table.key_pattern.fields}
+        found = await self._commands.find_on_shard(shard, namespace, document_key, fields, event.token, at_time=before)
+        if not found:
+            return True
+        given = table.given_away(table.key_pattern.key_bytes_of_document(found[0]), shard, before)
+        return given is None or await self._commands.was_on_shard(
+            given[1], namespace, document_key, event.token, given[0]
+        )
 
 
 def _just_before(time: Timestamp) -> Timestamp:

@@ -10,7 +10,7 @@ from shardwright.wire.rawbson import OBJECT, find, raw_document
 PRE_IMAGE_ID: Final = b"preImageId"
 """The field by which a shard's event names its pre-image, whether there is one or not."""
 
-_COLLECTION: Final = "system.preimages"
+_COLLECTION: Final = "config.system.preimages"
 
 
 class PreImages:

@@ -45,10 +45,10 @@ class FakeCommands:
         self.reads: list[tuple[str, list[int], set[str]]] = []
 
     async def find_on_shard(
-        self, shard_id: str, collection: str, query: Pairs, projection: Mapping[str, Any], newest: ResumeToken
+        self, shard_id: str, namespace: str, query: Pairs, projection: Mapping[str, Any], newest: ResumeToken
     ) -> list[bytes]:
         """As `Commands`."""
-        assert collection == "system.preimages"
+        assert namespace == "config.system.preimages"
         ids = [bson.decode(each.raw)["n"] for each in query["_id"]["$in"]]
         assert newest == token(max(ids))
         self.reads.append((shard_id, ids, set(projection)))
