@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
@@ -10,9 +9,11 @@ import trio
 from shardwright.sharding.catalog.config_time import observe_command, observe_read, read_after
 from shardwright.sharding.catalog.reads import CatalogRead, CatalogReads, Result, find_in_catalog
 from shardwright.sharding.clock import VectorClock
+from shardwright.wire.cursor_batch import DocumentSink
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import Span
 from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPreference
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -78,10 +79,10 @@ class CatalogClient:
         """
         preference = preference or self._preference
         try:
-            with trio.fail_after(self._read_seconds_max):
+            with trio.fail_after(self._read_seconds_max) as scope:
                 step = next(reads)
                 while True:
-                    step = reads.send(await self._find(step, as_of, preference))
+                    step = reads.send(await self._collect(step, as_of, preference, scope))
         except StopIteration as finished:
             result: Result = finished.value
             return result
@@ -129,7 +130,9 @@ class CatalogClient:
         )
         try:
             with trio.fail_after(self._read_seconds_max), _as_command_errors():
-                reply = await self.client.command(*asked, preference=PRIMARY_PREFERRED, is_idempotent=True)
+                reply = await self.client.command(
+                    asked.db, asked.command, preference=PRIMARY_PREFERRED, is_idempotent=True
+                )
         except trio.TooSlowError:
             raise _too_slow() from None
         self.is_silent = False
@@ -170,15 +173,23 @@ class CatalogClient:
         self.is_silent = True
         return None
 
-    async def _find(self, read: CatalogRead, as_of: int, preference: ReadPreference) -> list[bytes]:
-        """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do."""
-        bounded = read_after(read, self.clock.time, int(self._read_seconds_max * 1000), as_of=as_of)
+    async def _collect(
+        self, read: CatalogRead, as_of: int, preference: ReadPreference, scope: trio.CancelScope
+    ) -> DocumentSink:
+        """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do.
+
+        With each batch the time limit begins again: the chunks of a large collection are many batches.
+        """
+        db, command, new_sink = read_after(read, self.clock.time, int(self._read_seconds_max * 1000), as_of=as_of)
+
+        def on_reply(body: bytes, fields: Mapping[bytes, Span]) -> None:
+            observe_read(self.clock, body, fields)
+            scope.deadline = trio.current_time() + self._read_seconds_max
+
         while True:
             try:
                 with _as_command_errors():
-                    found = await self.client.find_raw(
-                        *bounded, preference=preference, on_reply=partial(observe_read, self.clock)
-                    )
+                    found = await self.client.read_into(new_sink, db, command, preference=preference, on_reply=on_reply)
                 self.is_silent = False
                 return found
             except CommandError as error:

@@ -1,19 +1,32 @@
-"""A run of neighbouring chunks of a routing table, stored as parallel arrays.
+"""A run of neighbouring chunks of a routing table, packed into a few byte strings and arrays.
 
 A routing table of a million chunks is some four thousand blocks; a refresh makes new blocks for the few that changed
-and shares all others with the table before it.
+and shares all others with the table before it. A chunk is not an object: as one, its keys alone would take more memory
+than everything that a block stores of it.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise, repeat
+from typing import Final, NamedTuple, TypeAlias
 
 CHUNKS_PER_BLOCK = 256
-"""Balances the copy that one changed chunk costs against the number of blocks that every refresh passes over."""
+"""Balances the copy that one changed chunk costs against the number of blocks that every refresh passes over.
+
+At most 256, as the owner of a chunk is a byte.
+"""
+
+_LANDMARKS_MIN: Final = 32
+"""How many keys of a block are at least objects of their own; all keys of a block that is smaller."""
+
+
+Row: TypeAlias = tuple[bytes, bytes, str, int, int, tuple[tuple[int, str], ...]]
+"""The values of a `BlockRow`, of which a table is built by the million."""
 
 
 class BlockRow(NamedTuple):
-    """One chunk as a block stores it; its upper bound is the lower bound of the next row."""
+    """One chunk; its upper bound is the lower bound of the next row."""
 
     min_key: bytes
     min: bytes
@@ -31,46 +44,170 @@ class Owned(NamedTuple):
 
 
 class ChunkBlock:
-    """Immutable once built. All sequences have the same length and are ordered by ``min_keys``."""
+    """The chunks of some rows, at least one, ordered by their keys; immutable.
 
-    __slots__ = ("min_keys", "mins", "newest_valid_after", "older", "owned", "shards", "valid_after", "versions")
+    Attributes:
+        first_key: the first of the keys.
+        owners: the shards that own chunks of the block.
+        owner_numbers: the shard of each chunk, as a position in ``owners``.
+        versions: the packed version of each chunk.
+        valid_after: the packed time since which each chunk has been on its shard.
+        newest_valid_after: from this packed time on all chunks are where they are now, so none has to be looked at.
+    """
 
-    def __init__(self, rows: Iterable[BlockRow]) -> None:
-        self.min_keys: list[bytes] = []
-        self.mins: list[bytes] = []
-        self.shards: list[str] = []
-        self.versions = array("Q")
-        self.valid_after = array("Q")
+    __slots__ = (
+        "_count",
+        "_counts",
+        "_key_ends",
+        "_keys",
+        "_landmarks",
+        "_min_ends",
+        "_mins",
+        "_mins_prefix",
+        "_newest",
+        "_older",
+        "_spacing",
+        "first_key",
+        "newest_valid_after",
+        "owner_numbers",
+        "owners",
+        "valid_after",
+        "versions",
+    )
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        keys, mins, shards, versions, valid_after, older = zip(*rows, strict=True)
+        self._count = len(rows)
+        # Bisection over the landmarks runs in C; between two of them the keys are cut out of the packed ones.
+        self._spacing = max(len(rows) // _LANDMARKS_MIN, 1)
+        self._landmarks: tuple[bytes, ...] = keys[:: self._spacing]
+        self._keys = b"".join(keys)
+        self._key_ends = array("I", accumulate(map(len, keys), initial=0))
+        # The documents of bounds have the same field names, and mostly the same size.
+        self._mins_prefix = _common_prefix(min(mins), max(mins))
+        cut = len(self._mins_prefix)
+        self._mins = b"".join([document[cut:] for document in mins] if cut else mins)
+        self._min_ends = array("I", accumulate([len(document) - cut for document in mins], initial=0))
+        self.owners: tuple[str, ...] = tuple(dict.fromkeys(shards))
+        numbers = {shard: number for number, shard in enumerate(self.owners)}
+        self.owner_numbers = bytes(map(numbers.__getitem__, shards))
+        self.versions = array("Q", versions)
+        self.valid_after = array("Q", valid_after)
+        self.newest_valid_after: int = max(valid_after)
         # History before valid_after, which few chunks have: a move made less than the snapshot window ago.
-        self.older: dict[bytes, tuple[tuple[int, str], ...]] = {}
-        counts: dict[str, int] = {}
-        versions: dict[str, int] = {}
-        for min_key, min_document, shard, version, valid_after, older in rows:
-            self.min_keys.append(min_key)
-            self.mins.append(min_document)
-            self.shards.append(shard)
-            self.versions.append(version)
-            self.valid_after.append(valid_after)
-            if older:
-                self.older[min_key] = older
-            counts[shard] = counts.get(shard, 0) + 1
-            if version > versions.get(shard, -1):
-                versions[shard] = version
-        self.owned = {shard: Owned(count, versions[shard]) for shard, count in counts.items()}
-        # From this packed time on all chunks are where they are now, so none of them has to be looked at.
-        self.newest_valid_after = max(self.valid_after, default=0)
+        self._older: dict[int, tuple[tuple[int, str], ...]] | None = {
+            position: each for position, each in enumerate(older) if each
+        } or None
+        self._counts = array("H", map(self.owner_numbers.count, range(len(self.owners))))
+        newest = [0] * len(self.owners)
+        for number, version in zip(self.owner_numbers, versions, strict=True):
+            if version > newest[number]:
+                newest[number] = version
+        self._newest = array("Q", newest)
+        self.first_key: bytes = keys[0]
 
     def __len__(self) -> int:
-        return len(self.min_keys)
+        return self._count
+
+    def position_of(self, key: bytes) -> int:
+        """The position of the chunk in which a key lies that is not before the block; the last one if it is after."""
+        position = bisect_right(self._landmarks, key)
+        spacing = self._spacing
+        if spacing == 1:
+            return position - 1
+        keys, ends = self._keys, self._key_ends
+        low = (position - 1) * spacing + 1
+        high = position * spacing
+        if high > self._count:
+            high = self._count
+        while low < high:
+            middle = (low + high) >> 1
+            if key < keys[ends[middle] : ends[middle + 1]]:
+                high = middle
+            else:
+                low = middle + 1
+        return low - 1
+
+    def first_from(self, key: bytes) -> int:
+        """The position of the first chunk that does not begin before a key; the length of the block if all do."""
+        if key <= self.first_key:
+            return 0
+        position = self.position_of(key)
+        return position if self.min_key(position) == key else position + 1
+
+    def min_key(self, position: int) -> bytes:
+        """The key at which a chunk begins."""
+        ends = self._key_ends
+        return self._keys[ends[position] : ends[position + 1]]
+
+    def min_document(self, position: int) -> bytes:
+        """The lower bound of a chunk, as a document."""
+        ends = self._min_ends
+        return self._mins_prefix + self._mins[ends[position] : ends[position + 1]]
+
+    def shard(self, position: int) -> str:
+        """The shard that owns a chunk."""
+        return self.owners[self.owner_numbers[position]]
+
+    def older(self, position: int) -> tuple[tuple[int, str], ...]:
+        """The history of a chunk before it came to its shard: packed time and shard, newest first."""
+        return () if self._older is None else self._older.get(position, ())
 
     def rows(self) -> Iterator[BlockRow]:
         """The chunks of this block, in order."""
-        older = self.older.get
-        for row in zip(self.min_keys, self.mins, self.shards, self.versions, self.valid_after, strict=True):
-            yield BlockRow(*row, older(row[0], ()))
+        keys = [self._keys[start:end] for start, end in pairwise(self._key_ends)]
+        prefix = self._mins_prefix
+        mins = [prefix + self._mins[start:end] for start, end in pairwise(self._min_ends)]
+        shards = [self.owners[number] for number in self.owner_numbers]
+        older = map(self.older, range(len(keys))) if self._older else repeat(())
+        return map(BlockRow._make, zip(keys, mins, shards, self.versions, self.valid_after, older, strict=False))
+
+    def owned(self) -> Iterator[tuple[str, Owned]]:
+        """What each of the owners has of the block."""
+        return zip(self.owners, map(Owned, self._counts, self._newest), strict=True)
+
+    def owned_by(self, shard: str) -> Owned:
+        """What a shard has of the block; nothing, with version 0, if it is not an owner."""
+        if shard not in self.owners:
+            return Owned(0, 0)
+        number = self.owners.index(shard)
+        return Owned(self._counts[number], self._newest[number])
+
+    def owners_between(self, first: int, end: int) -> set[str]:
+        """The shards that own the chunks at the positions from ``first`` to before ``end``."""
+        return {self.owners[number] for number in set(self.owner_numbers[first:end])}
+
+    def runs_of_shard(self, shard: str) -> Iterator[tuple[int, bool]]:
+        """Where runs of chunks begin that a shard owns, or does not own: the first position, and whether it does."""
+        if shard not in self.owners or len(self.owners) == 1:
+            yield 0, shard in self.owners
+            return
+        number = self.owners.index(shard)
+        is_owned: bool | None = None
+        for position, owner in enumerate(self.owner_numbers):
+            if (owner == number) is not is_owned:
+                is_owned = owner == number
+                yield position, is_owned
+
+    def positions_of_shard(self, shard: str) -> Iterator[int]:
+        """The positions of the chunks that a shard owns, in order."""
+        if shard in self.owners:
+            number = self.owners.index(shard)
+            position = self.owner_numbers.find(number)
+            while position >= 0:
+                yield position
+                position = self.owner_numbers.find(number, position + 1)
 
 
-def cut_into_blocks(rows: list[BlockRow]) -> list[ChunkBlock]:
+def cut_into_blocks(rows: Sequence[BlockRow]) -> list[ChunkBlock]:
     """Blocks of about equal size, none larger than `CHUNKS_PER_BLOCK`."""
     count = -(-len(rows) // CHUNKS_PER_BLOCK)
     return [ChunkBlock(rows[len(rows) * n // count : len(rows) * (n + 1) // count]) for n in range(count)]
+
+
+def _common_prefix(least: bytes, greatest: bytes) -> bytes:
+    """What all byte strings between two begin with."""
+    if least == greatest:
+        return least
+    length = bisect_left(range(len(least)), True, key=lambda at: least[: at + 1] != greatest[: at + 1])
+    return least[:length]

@@ -4,10 +4,11 @@ Bounds are kept as the raw BSON documents of the catalog. Their order is that of
 `ShardKeyPattern` encodes them; only code that compares bounds needs the pattern.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import Struct
+from struct import error as struct_error
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -26,6 +27,20 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
+
+# Servers write the fields of a chunk in one order. Everything up to the lower bound has a fixed size.
+_read_catalog_head: Final = Struct("<5s12x11s16x5si").unpack_from
+_read_cache_head: Final = Struct("<5si").unpack_from
+_CATALOG_HEAD: Final = [b"\x07_id\0", b"\x05uuid\0\x10\0\0\0\x04", b"\x03min\0"]
+_CACHE_HEAD: Final = [b"\x03_id\0"]
+_CATALOG_HEAD_BYTES: Final = 49
+_CACHE_HEAD_BYTES: Final = 5
+_read_max: Final = Struct("<5si").unpack_from
+_read_shard: Final = Struct("<7si").unpack_from
+_read_rest: Final = Struct("<9sQ9si").unpack_from
+_read_rest_with_jumbo: Final = Struct("<9sQ7sx9si").unpack_from
+_REST_BYTES: Final = 26
+_JUMBO: Final = b"\x08jumbo\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +118,21 @@ class ChunkPlacement(NamedTuple):
     history: tuple[tuple[int, str], ...]
 
     @classmethod
-    def from_raw(cls, document: bytes, *, min_field: bytes = b"min") -> "ChunkPlacement":
-        """Read one document of ``config.chunks``, or of a shard's cache, where the lower bound is in another field.
+    def from_raw(cls, document: bytes, start: int = 0, *, is_cached: bool = False) -> "ChunkPlacement":
+        """Read the chunk document that begins at ``start``.
+
+        Args:
+            document: contains it.
+            start: where.
+            is_cached: it is not of ``config.chunks`` but of a shard's cache, where the lower bound is the ``_id``.
 
         Raises:
             CommandError: NoSuchKey or TypeMismatch, it is not a chunk document.
         """
-        fields = rawbson.index(document)
-        min_document = _raw_field(document, fields, min_field, rawbson.OBJECT)
+        fields = rawbson.index(document, start)
+        min_document = _raw_field(document, fields, b"_id" if is_cached else b"min", rawbson.OBJECT)
         max_document = _raw_field(document, fields, b"max", rawbson.OBJECT)
-        shard = _raw_field(document, fields, b"shard", rawbson.STRING)[4:-1].decode()
+        shard = _shard_name(_raw_field(document, fields, b"shard", rawbson.STRING)[4:-1])
         version = _unpack_uint64(_raw_field(document, fields, b"lastmod", rawbson.TIMESTAMP))[0]
         history = _read_history(_raw_field(document, fields, b"history", rawbson.ARRAY)) if b"history" in fields else ()
         return cls(min_document, max_document, shard, version, history)
@@ -185,6 +205,67 @@ class Chunk:
         return replace(self, version=version)
 
 
+def read_placements(
+    documents: Iterable[bytes], start: int = 0, end: int = 0, *, is_cached: bool = False
+) -> Iterator[ChunkPlacement]:
+    """`ChunkPlacement.from_raw` of each of many documents.
+
+    Those whose fields are in the order in which servers write them are read without an index of their fields, as tables
+    are built of millions of chunks.
+
+    Args:
+        documents: contain the chunk documents.
+        start: where these begin.
+        end: how many bytes come after them.
+        is_cached: as for `ChunkPlacement.from_raw`.
+
+    Raises:
+        CommandError: as `ChunkPlacement.from_raw`.
+    """
+    read_head, head = (_read_cache_head, _CACHE_HEAD) if is_cached else (_read_catalog_head, _CATALOG_HEAD)
+    head_start = start + 4
+    min_start = head_start + (_CACHE_HEAD_BYTES if is_cached else _CATALOG_HEAD_BYTES)
+    for document in documents:
+        try:
+            *names, size = read_head(document, head_start)
+            max_start = min_start + size + 5
+            max_name, size = _read_max(document, max_start - 5)
+            max_end = max_start + size
+            shard_name, size = _read_shard(document, max_end)
+            shard_start = max_end + 11
+            shard_end = shard_start + size
+            lastmod_name, version, history_name, size = _read_rest(document, shard_end)
+            history_start = shard_end + _REST_BYTES
+            if history_name.startswith(_JUMBO):
+                lastmod_name, version, _, history_name, size = _read_rest_with_jumbo(document, shard_end)
+                history_start += len(_JUMBO) + 1
+        except struct_error:  # the document ends
+            history_name = b""
+        history_end = len(document) - end - 1
+        if (
+            history_name != b"\x04history\0"
+            or lastmod_name != b"\x11lastmod\0"
+            or shard_name != b"\x02shard\0"
+            or max_name != b"\x03max\0"
+            or names != head
+            or history_start + size != history_end
+        ):
+            yield ChunkPlacement.from_raw(document, start, is_cached=is_cached)
+            continue
+        yield ChunkPlacement(
+            document[min_start : max_start - 5],
+            document[max_start:max_end],
+            _shard_name(document[shard_start : shard_end - 1]),
+            version,
+            _read_history(document[history_start:history_end]),
+        )
+
+
+@lru_cache(4096)
+def _shard_name(name: bytes) -> str:
+    return name.decode()
+
+
 @lru_cache(4096)  # the chunks of a collection that was sharded at once share one history
 def _read_history(array: bytes) -> tuple[tuple[int, str], ...]:
     try:
@@ -197,7 +278,7 @@ def _read_history(array: bytes) -> tuple[tuple[int, str], ...]:
 def _read_history_entry(document: bytes) -> tuple[int, str]:
     fields = rawbson.index(document)
     valid_after = _unpack_uint64(_raw_field(document, fields, b"validAfter", rawbson.TIMESTAMP))[0]
-    return valid_after, _raw_field(document, fields, b"shard", rawbson.STRING)[4:-1].decode()
+    return valid_after, _shard_name(_raw_field(document, fields, b"shard", rawbson.STRING)[4:-1])
 
 
 def _raw_field(document: bytes, fields: Mapping[bytes, rawbson.Span], name: bytes, kind: int) -> bytes:

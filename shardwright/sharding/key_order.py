@@ -77,6 +77,10 @@ def encode_key(key: bytes, start: int = 0) -> bytes:
         InvalidBSONError: ``key`` is not a well-formed document.
     """
     encoders = _ENCODERS
+    if not start:  # most keys have one field, and tables are built of a million of them
+        kind, value = key[4], key.find(0, 5) + 1
+        if len(key) == value + _FIXED_SIZES[kind] + 1 and not key[-1]:
+            return encoders[kind](key, value, len(key) - 1)
     return b"".join([encoders[kind](key, value, end) for _, (kind, _, value, end) in rawbson.spans(key, start)])
 
 
@@ -165,6 +169,19 @@ RANKS: Final = [b"\0"] * 256
 """By type byte: the rank, one for all numbers, that precedes a field's name in an object."""
 
 _ENCODERS: Final[list[Encoder]] = [_invalid] * 256
+
+_FIXED_SIZES: Final = [-6] * 256  # so that other values never seem to fill a document
+for _kind, _size in (
+    (rawbson.DOUBLE, 8),
+    (rawbson.OBJECT_ID, 12),
+    (rawbson.BOOL, 1),
+    (rawbson.DATE, 8),
+    (rawbson.INT32, 4),
+    (rawbson.TIMESTAMP, 8),
+    (rawbson.INT64, 8),
+    (rawbson.DECIMAL128, 16),
+):
+    _FIXED_SIZES[_kind] = _size
 for _kind, _rank, _encoder in (
     (rawbson.MIN_KEY, _MIN_KEY, _constant(_MIN_KEY)),
     (rawbson.UNDEFINED, _UNDEFINED, _constant(_UNDEFINED)),

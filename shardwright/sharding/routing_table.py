@@ -6,17 +6,17 @@ so a look-up is two bisections, one over the blocks and one inside a block.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.chunk_block import BlockRow, ChunkBlock, Owned
-from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.chunk_block import BlockRow, ChunkBlock
+from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table_build import blocks_of_all_chunks, split_history
-from shardwright.sharding.routing_table_update import ChangedChunk, latest_of_overlapping, replace_chunks, total_owned
+from shardwright.sharding.routing_table_build import BlockBuilder, split_history
+from shardwright.sharding.routing_table_update import ChangedChunk, TableBlocks, latest_of_overlapping, replace_chunks
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
@@ -41,6 +41,7 @@ class RoutingTable:
 
     __slots__ = (
         "_blocks",
+        "_contents",
         "_elements",
         "_first_keys",
         "_global_max",
@@ -56,18 +57,17 @@ class RoutingTable:
         "shards",
     )
 
-    def __init__(self, collection: ShardedCollection, blocks: list[ChunkBlock], owned: dict[str, Owned]) -> None:
-        """Use `build`, or `with_changed_chunks` of a table: they check what this assumes.
+    def __init__(self, collection: ShardedCollection, contents: TableBlocks) -> None:
+        """Use `build` or a `RoutingTableBuilder`, or `with_changed_chunks` of a table: they check what this assumes.
 
         Args:
             collection: whose table it is.
-            blocks: all chunks, without gap or overlap.
-            owned: totals over all blocks.
+            contents: all chunks.
         """
         self.collection = collection
-        self._blocks = blocks
+        self._contents = contents
+        self._blocks, self._first_keys, owned, newest_valid_after = contents
         self._owned = owned
-        self._first_keys = [block.min_keys[0] for block in blocks]
         self._global_max = collection.key_pattern.global_max()
         self._global_max_key = collection.key_pattern.global_max_bytes()
         self._versions = {shard: collection.version(total.version) for shard, total in owned.items()}
@@ -79,7 +79,7 @@ class RoutingTable:
         self.chunk_count = sum(total.chunks for total in owned.values())
         self.collection_version = collection.version(max(total.version for total in owned.values()))
         """The highest version of all chunks."""
-        self.newest_valid_after = max(block.newest_valid_after for block in blocks)
+        self.newest_valid_after = newest_valid_after
         """The packed time since which every chunk is where it is now."""
 
     @classmethod
@@ -90,8 +90,10 @@ class RoutingTable:
             CommandError: ConflictingOperationInProgress, the chunks do not tile the key space, as when they were
                 read while the config server was changing them.
         """
-        blocks = blocks_of_all_chunks(collection.key_pattern, chunks)
-        return cls(collection, blocks, total_owned(blocks))
+        encode = collection.key_pattern.key_bytes
+        builder = RoutingTableBuilder(collection)
+        builder.add(sorted(chunks, key=lambda chunk: encode(chunk.min)))
+        return builder.finish()
 
     def with_changed_chunks(
         self, changed: Iterable[ChunkPlacement], collection: ShardedCollection | None = None
@@ -109,30 +111,29 @@ class RoutingTable:
         collection = collection or self.collection
         changes = latest_of_overlapping([self._changed_chunk(chunk) for chunk in changed])
         if not changes:
-            return RoutingTable(collection, self._blocks, self._owned)
-        blocks, owned = replace_chunks(self._blocks, self._owned, changes, self._global_max_key)
-        return RoutingTable(collection, blocks, owned)
+            return RoutingTable(collection, self._contents)
+        return RoutingTable(collection, replace_chunks(self._contents, changes, self._global_max_key))
 
     def with_collection(self, collection: ShardedCollection) -> "RoutingTable":
         """The same chunks under changed attributes of the collection, of the same timestamp."""
-        return RoutingTable(collection, self._blocks, self._owned)
+        return RoutingTable(collection, self._contents)
 
     # Where keys are
 
     def shard_for_key(self, key: bytes) -> str:
         """The shard that owns an encoded shard key value."""
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
-        return block.shards[bisect_right(block.min_keys, key) - 1]
+        return block.owners[block.owner_numbers[block.position_of(key)]]
 
     def chunk_for_key(self, key: bytes) -> RoutedChunk:
         """The chunk in which an encoded shard key value lies."""
         at = bisect_right(self._first_keys, key) - 1
-        return self._chunk(at, bisect_right(self._blocks[at].min_keys, key) - 1)
+        return self._chunk(at, self._blocks[at].position_of(key))
 
     def chunk_before_key(self, key: bytes) -> RoutedChunk:
         """The chunk that holds the keys right before an encoded key, such as the end of a range."""
         at = max(bisect_left(self._first_keys, key) - 1, 0)
-        return self._chunk(at, max(bisect_left(self._blocks[at].min_keys, key) - 1, 0))
+        return self._chunk(at, max(self._blocks[at].first_from(key) - 1, 0))
 
     def shards_for_range(self, low: bytes, high: bytes, *, high_inclusive: bool = False) -> set[str]:
         """The shards that own some key in ``[low, high)``, or in ``[low, high]``.
@@ -144,9 +145,9 @@ class RoutingTable:
         found: set[str] = set()
         for block, first, end in self._overlapped(low, high, high_inclusive):
             if first == 0 and end == len(block):
-                found.update(block.owned)
+                found.update(block.owners)
             else:
-                found.update(block.shards[first:end])
+                found |= block.owners_between(first, end)
             if len(found) == len(self.shards):
                 break
         return found
@@ -160,10 +161,23 @@ class RoutingTable:
     def chunks_of_shard(self, shard: str) -> Iterator[RoutedChunk]:
         """The chunks that one shard owns, in order."""
         for at, block in enumerate(self._blocks):
-            if shard in block.owned:
-                for position, owner in enumerate(block.shards):
-                    if owner == shard:
-                        yield self._chunk(at, position)
+            for position in block.positions_of_shard(shard):
+                yield self._chunk(at, position)
+
+    def ranges_by_ownership(self, shard: str) -> Iterator[tuple[bool, ChunkRange]]:
+        """The whole key space in ranges that a shard owns and that it does not own, in turn; neighbours are merged."""
+        begin: tuple[bytes, bytes] | None = None
+        was_owned = False
+        for block in self._blocks:
+            for position, is_owned in block.runs_of_shard(shard):
+                if begin is not None and is_owned is was_owned:
+                    continue
+                low, low_key = block.min_document(position), block.min_key(position)
+                if begin is not None:
+                    yield was_owned, ChunkRange(begin[0], low, begin[1], low_key)
+                begin, was_owned = (low, low_key), is_owned
+        assert begin is not None, "a table has a chunk"
+        yield was_owned, ChunkRange(begin[0], self._global_max, begin[1], self._global_max_key)
 
     def placements_since(self, older: "RoutingTable | None" = None) -> Iterator[ChunkPlacement]:
         """The chunks, with history, that ``older`` does not have; all of them without it.
@@ -194,10 +208,9 @@ class RoutingTable:
             IndexError: the shard owns no more than ``number`` chunks.
         """
         for at, block in enumerate(self._blocks):
-            owned = block.owned[shard].chunks if shard in block.owned else 0
+            owned = block.owned_by(shard).chunks
             if number < owned:
-                positions = (position for position, owner in enumerate(block.shards) if owner == shard)
-                return self._chunk(at, next(islice(positions, number, None)))
+                return self._chunk(at, next(islice(block.positions_of_shard(shard), number, None)))
             number -= owned
         raise IndexError(number)
 
@@ -210,12 +223,13 @@ class RoutingTable:
             CommandError: StaleChunkHistory, the catalog no longer knows.
         """
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
-        return _owner_at(block, bisect_right(block.min_keys, key) - 1, cluster_time)
+        return _owner_at(block, block.position_of(key), cluster_time)
 
     def valid_after_of_key(self, key: bytes) -> int:
         """The packed time at which the chunk of an encoded key came to its shard; 0 if the catalog does not know."""
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
-        return block.valid_after[bisect_right(block.min_keys, key) - 1]
+        valid_after: int = block.valid_after[block.position_of(key)]
+        return valid_after
 
     def given_away(self, key: bytes, shard: str, cluster_time: Timestamp) -> tuple[Timestamp, str] | None:
         """When and to which shard another one gave an encoded key away, the last time before a time in the past.
@@ -248,9 +262,9 @@ class RoutingTable:
             if block.newest_valid_after > time:
                 found.update(_owner_at(block, position, cluster_time) for position in range(first, end))
             elif first == 0 and end == len(block):
-                found.update(block.owned)
+                found.update(block.owners)
             else:
-                found.update(block.shards[first:end])
+                found |= block.owners_between(first, end)
         return found
 
     # Versions
@@ -278,17 +292,17 @@ class RoutingTable:
     def _chunk(self, at: int, position: int) -> RoutedChunk:
         block = self._blocks[at]
         if position + 1 < len(block):
-            end, end_key = block.mins[position + 1], block.min_keys[position + 1]
+            end, end_key = block.min_document(position + 1), block.min_key(position + 1)
         elif at + 1 < len(self._blocks):
-            end, end_key = self._blocks[at + 1].mins[0], self._first_keys[at + 1]
+            end, end_key = self._blocks[at + 1].min_document(0), self._first_keys[at + 1]
         else:
             end, end_key = self._global_max, self._global_max_key
         return RoutedChunk(
-            block.mins[position],
+            block.min_document(position),
             end,
-            block.min_keys[position],
+            block.min_key(position),
             end_key,
-            block.shards[position],
+            block.shard(position),
             block.versions[position],
         )
 
@@ -296,9 +310,13 @@ class RoutingTable:
         """The blocks that a range touches, with the positions in each."""
         end_of = bisect_right if high_inclusive else bisect_left
         first_block = max(bisect_right(self._first_keys, low) - 1, 0)
-        for block in self._blocks[first_block : end_of(self._first_keys, high)]:
-            first = max(bisect_right(block.min_keys, low) - 1, 0)
-            end = end_of(block.min_keys, high)
+        for at in range(first_block, end_of(self._first_keys, high)):
+            block = self._blocks[at]
+            first = block.position_of(low) if low > block.first_key else 0
+            if high_inclusive:
+                end = block.position_of(high) + 1 if high >= block.first_key else 0
+            else:
+                end = block.first_from(high)
             if first < end:
                 yield block, first, end
 
@@ -306,19 +324,47 @@ class RoutingTable:
         encode = self.collection.key_pattern.key_bytes
         valid_after, older = split_history(chunk.history)
         min_key = encode(chunk.min)
-        row = BlockRow(min_key, chunk.min, _intern_shard(chunk.shard, self._owned), chunk.version, valid_after, older)
+        row = BlockRow(min_key, chunk.min, chunk.shard, chunk.version, valid_after, older)
         return ChangedChunk(min_key, encode(chunk.max), row)
 
 
-def _intern_shard(shard: str, known: Mapping[str, Any]) -> str:
-    return next((each for each in known if each == shard), shard)
+class RoutingTableBuilder:
+    """Builds a table from chunks as they arrive, without keeping them.
+
+    Args:
+        collection: whose table it is.
+    """
+
+    def __init__(self, collection: ShardedCollection) -> None:
+        self._collection = collection
+        self._blocks = BlockBuilder(collection.key_pattern)
+        self._failure: CommandError | None = None
+
+    def add(self, chunks: Iterable[ChunkPlacement]) -> None:
+        """Add chunks, in the order of their keys."""
+        if self._failure is None:
+            try:
+                self._blocks.add(chunks)
+            except CommandError as error:
+                self._failure = error
+
+    def finish(self) -> RoutingTable:
+        """The table of all chunks that were added.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space; or what the iteration
+                over them raised.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return RoutingTable(self._collection, TableBlocks.of(self._blocks.finish()))
 
 
 def _owner_at(block: ChunkBlock, position: int, cluster_time: Timestamp) -> str:
     time = pack_timestamp(cluster_time)
     if block.valid_after[position] <= time:
-        return block.shards[position]
-    for valid_after, shard in block.older.get(block.min_keys[position], ()):
+        return block.shard(position)
+    for valid_after, shard in block.older(position):
         if valid_after <= time:
             return shard
     raise CommandError(

@@ -22,6 +22,27 @@ class ChangedChunk(NamedTuple):
     row: BlockRow
 
 
+class TableBlocks(NamedTuple):
+    """The blocks of a table, with what look-ups need of all of them.
+
+    Attributes:
+        blocks: all chunks in order, without gap or overlap.
+        first_keys: the first key of each block.
+        owned: what each shard owns of all blocks.
+        newest_valid_after: the packed time since which every chunk is where it is now.
+    """
+
+    blocks: list[ChunkBlock]
+    first_keys: list[bytes]
+    owned: dict[str, Owned]
+    newest_valid_after: int
+
+    @classmethod
+    def of(cls, blocks: list[ChunkBlock]) -> "TableBlocks":
+        """These blocks."""
+        return cls(blocks, [block.first_key for block in blocks], total_owned(blocks), _newest_valid_after(blocks))
+
+
 def latest_of_overlapping(changes: list[ChangedChunk]) -> list[ChangedChunk]:
     """Of chunks that overlap only the one of the highest version, all in order of their keys.
 
@@ -70,25 +91,20 @@ def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -
     return result
 
 
-def replace_chunks(
-    blocks: Sequence[ChunkBlock], owned: Mapping[str, Owned], changes: Sequence[ChangedChunk], global_max_key: bytes
-) -> tuple[list[ChunkBlock], dict[str, Owned]]:
+def replace_chunks(before: TableBlocks, changes: Sequence[ChangedChunk], global_max_key: bytes) -> TableBlocks:
     """Replace chunks of a table, rebuilding only the blocks they lie in.
 
     Args:
-        blocks: all blocks of the table, left as they are.
-        owned: totals over ``blocks``.
+        before: the blocks of the table, left as they are.
         changes: chunks that do not overlap one another, in order; at least one.
         global_max_key: where the last block ends.
-
-    Returns:
-        the blocks afterwards, and the totals over them.
 
     Raises:
         CommandError: ConflictingOperationInProgress, a chunk would be replaced only in part.
     """
-    first_keys = [block.min_keys[0] for block in blocks]
-    result = list(blocks)
+    blocks, first_keys = before.blocks, before.first_keys
+    # Copies of pointers. Nothing else here grows with the number of blocks.
+    result, result_keys = list(blocks), list(first_keys)
     removed: list[ChunkBlock] = []
     added: list[ChunkBlock] = []
     for first, last, run in reversed(list(_runs_of_blocks(first_keys, changes))):
@@ -98,18 +114,22 @@ def replace_chunks(
         removed += blocks[first : last + 1]
         added += rebuilt
         result[first : last + 1] = rebuilt
-    totals = _totals_after(owned, result, removed, added)
-    chunk_count = sum(total.chunks for total in totals.values())
+        result_keys[first : last + 1] = [block.first_key for block in rebuilt]
+    owned = _totals_after(before.owned, result, removed, added)
+    chunk_count = sum(total.chunks for total in owned.values())
     if len(result) * CHUNKS_PER_BLOCK > _FRAGMENTATION_MAX * (chunk_count + CHUNKS_PER_BLOCK):
-        result = cut_into_blocks([row for block in result for row in block.rows()])
-    return result, totals
+        return TableBlocks.of(cut_into_blocks([row for block in result for row in block.rows()]))
+    newest = max(before.newest_valid_after, _newest_valid_after(added))
+    if newest == _newest_valid_after(removed):
+        newest = _newest_valid_after(result)
+    return TableBlocks(result, result_keys, owned, newest)
 
 
 def total_owned(blocks: Iterable[ChunkBlock]) -> dict[str, Owned]:
     """What each shard owns of some blocks."""
     totals: dict[str, Owned] = {}
     for block in blocks:
-        for shard, owned in block.owned.items():
+        for shard, owned in block.owned():
             known = totals.get(shard)
             totals[shard] = Owned(known.chunks + owned.chunks, max(known.version, owned.version)) if known else owned
     return totals
@@ -156,8 +176,12 @@ def _totals_after(
         elif gained.version >= known.version or lost.version < known.version:
             totals[shard] = Owned(count, max(gained.version, known.version))
         else:
-            totals[shard] = Owned(count, max(block.owned[shard].version for block in blocks if shard in block.owned))
+            totals[shard] = Owned(count, max(block.owned_by(shard).version for block in blocks))
     return totals
+
+
+def _newest_valid_after(blocks: Iterable[ChunkBlock]) -> int:
+    return max((block.newest_valid_after for block in blocks), default=0)
 
 
 def _key_at(keys: list[bytes], position: int, end_key: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """One batch of a cursor, within the reply that contains it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,6 +30,13 @@ class CursorBatch(Protocol[Document]):
 
     def documents(self) -> Sequence[Document]:
         """The documents; a batch may be empty."""
+
+
+class DocumentSink(Protocol):
+    """Takes the raw documents of a cursor as its batches arrive, such as a list."""
+
+    def extend(self, documents: Iterable[bytes], /) -> None:
+        """Take the documents of the next batch."""
 
 
 class DecodedBatch:

@@ -1,7 +1,7 @@
 """Config servers that a test makes up."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import bson
 import trio
@@ -10,12 +10,15 @@ from bson.timestamp import Timestamp
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire import rawbson
+from shardwright.wire.cursor_batch import DocumentSink
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 READ_SECONDS_MAX = 5
+
+Sink = TypeVar("Sink", bound=DocumentSink)
 
 
 class FakeConfigServers:
@@ -36,20 +39,21 @@ class FakeConfigServers:
         self.commands: list[Mapping[str, Any]] = []
         self.preferences: list[ReadPreference] = []
 
-    async def find_raw(
+    async def read_into(
         self,
+        new_sink: Callable[[], Sink],
         _: str,
         command: Mapping[str, Any],
         *,
         preference: ReadPreference,
         on_reply: Callable[[bytes, Mapping[bytes, rawbson.Span]], None],
-    ) -> list[bytes]:
+    ) -> Sink:
         self.preferences.append(preference)
         self.commands.append(command)
         await self._fail()
         body = bson.encode({"ok": 1.0, "operationTime": self.time})
         on_reply(body, rawbson.index(body))
-        return []
+        return new_sink()
 
     async def command(
         self, db: str, command: Mapping[str, Any], *, is_idempotent: bool, preference: ReadPreference = PRIMARY

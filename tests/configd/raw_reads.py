@@ -19,7 +19,9 @@ def run_reads(client: MongoClient[dict[str, Any]], steps: CatalogReads[Result]) 
     try:
         read = next(steps)
         while True:
-            read = steps.send(read_raw(client, read))
+            sink = read.new_sink()
+            sink.extend(read_raw(client, read))
+            read = steps.send(sink)
     except StopIteration as finished:
         result: Result = finished.value
         return result

@@ -1,13 +1,25 @@
 """Chunk ranges and chunk documents."""
 
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
 import bson
 import pytest
+from bson.binary import Binary
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkPlacement, ChunkRange
+from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkPlacement, ChunkRange, read_placements
 from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import EPOCH, PATTERN, TIME, bound, chunk, key, span, version
+
+SMALL = st.integers(0, 3)
+KEY_VALUES = st.sampled_from([MinKey(), MaxKey(), 1, 2.5, "text", None, ObjectId(), {"a": 1}])
 
 
 def test_a_range_is_half_open() -> None:
@@ -88,3 +100,52 @@ def test_documents_without_a_field(field: str) -> None:
     with pytest.raises(CommandError) as caught:
         ChunkPlacement.from_raw(bson.encode(document))
     assert caught.value.code == 4
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("is_cached", [False, True])
+@given(st.data())
+def test_many_are_read_as_each_is(wrapped: bool, is_cached: bool, data: st.DataObject) -> None:
+    """In whatever order their fields are, with whatever others, and whatever is wrong with them."""
+    start, end = (12, 1) if wrapped else (0, 0)
+    documents = data.draw(st.lists(chunk_documents(is_cached=is_cached, wrapped=wrapped), max_size=4))
+    one_by_one = (ChunkPlacement.from_raw(each, start, is_cached=is_cached) for each in documents)
+    together = read_placements(documents, start, end, is_cached=is_cached)
+    assert outcome(together) == outcome(one_by_one)
+
+
+def outcome(placements: Iterator[ChunkPlacement]) -> tuple[list[ChunkPlacement], tuple[int, str] | None]:
+    """What is read, and the error that ends it."""
+    read = []
+    try:
+        for each in placements:
+            read.append(each)
+    except CommandError as error:
+        return read, (error.code, error.message)
+    return read, None
+
+
+@st.composite
+def chunk_documents(draw: st.DrawFn, *, is_cached: bool, wrapped: bool) -> bytes:
+    """Chunk documents, most of them as servers write them."""
+    lower, upper = (draw(st.dictionaries(st.sampled_from("ab"), KEY_VALUES, max_size=2)) for _ in range(2))
+    shards = draw(st.lists(st.text("s\u00e9", max_size=3), min_size=1, max_size=3))
+    history = [{"validAfter": Timestamp(9 - n, n), "shard": shard} for n, shard in enumerate(shards)]
+    fields: list[tuple[str, Any]] = [("max", upper), ("shard", shards[0]), ("lastmod", Timestamp(7, draw(SMALL)))]
+    if draw(st.booleans()):
+        fields.append(("jumbo", draw(st.booleans())))
+    fields.append(("history", history))
+    identity = ("_id", ObjectId()), ("uuid", Binary.from_uuid(UUID(int=1)))
+    fields = [("_id", lower), *fields] if is_cached else [*identity, ("min", lower), *fields]
+    change = draw(st.sampled_from(["none", "none", "none", "order", "missing", "added", "type"]))
+    position = draw(st.integers(0, len(fields) - 1))
+    if change == "order":
+        fields = draw(st.permutations(fields))
+    elif change == "missing":
+        del fields[position]
+    elif change == "added":
+        fields.insert(position, ("onCurrentShardSince", Timestamp(5, 5)))
+    elif change == "type":
+        fields[position] = (fields[position][0], draw(st.sampled_from([5, "text", ObjectId(), {}])))
+    document = dict(fields)
+    return bson.encode({"chunks": document} if wrapped else document)

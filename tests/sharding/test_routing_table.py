@@ -1,6 +1,8 @@
 """Routing tables: look-up, versions, history, and the errors for inconsistent reads."""
 
+import tracemalloc
 from dataclasses import replace
+from itertools import pairwise
 
 import bson
 import pytest
@@ -8,14 +10,14 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.chunks import Chunk, ChunkHistory
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkPlacement
+from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.past_placement import placement_at
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import shard_version_element
 from shardwright.wire.errors import CommandError
-from tests.sharding.chunk_worlds import COLLECTION, chunk, key, table_of, version, whole
+from tests.sharding.chunk_worlds import COLLECTION, PATTERN, bound, chunk, key, table_of, version, whole
 
 LOW, HIGH = MinKey(), MaxKey()
 
@@ -294,3 +296,50 @@ def test_merging_everything_leaves_no_empty_blocks() -> None:
     assert table.chunk_count == 20
     assert table.shards == {"s9"}
     assert [bson.decode(each.min)["x"] for each in table.chunks()] == [LOW, *range(250, 5000, 250)]
+
+
+@pytest.mark.parametrize("count", [4, 2000])
+def test_ranges_by_ownership_tile_the_key_space(count: int) -> None:
+    table = table_of(many(count)).with_changed_chunks([chunk(2, 3, "s0", 2, 0).placement])
+    for shard in ("s0", "s1", "s2", "s9"):
+        ranges = list(table.ranges_by_ownership(shard))
+        assert (ranges[0][1].min, ranges[-1][1].max) == (PATTERN.global_min(), PATTERN.global_max())
+        for (was_owned, before), (is_owned, after) in pairwise(ranges):
+            assert (before.max, before.max_key) == (after.min, after.min_key)
+            assert was_owned is not is_owned
+        owned = {table.chunk_for_key(part.min_key).shard for is_owned, part in ranges if is_owned}
+        others = {table.chunk_for_key(part.min_key).shard for is_owned, part in ranges if not is_owned}
+        assert owned <= {shard}
+        assert shard not in others
+
+
+def test_one_changed_chunk_is_all_that_changed() -> None:
+    before = table_of(many(5000))
+    after = before.with_changed_chunks([chunk(1000, 1001, "s9", 2, 0).placement])
+    assert [each.min for each in after.placements_since(before)] == [bound(1000)]
+    assert after.chunk_count == before.chunk_count
+
+
+@pytest.mark.parametrize("field", ["x", "a_field_with_a_rather_long_name"])
+@pytest.mark.parametrize("direction", [1, "hashed"])
+def test_a_chunk_takes_less_than_a_hundred_bytes(field: str, direction: int | str) -> None:
+    count = 20_000
+    values = (
+        [bson.Int64(n * 2**64 // count - 2**63) for n in range(1, count)] if direction == "hashed" else range(1, count)
+    )
+    bounds = [bson.encode({field: value}) for value in (LOW, *values, HIGH)]
+    collection = replace(COLLECTION, key_pattern=ShardKeyPattern.from_mapping({field: direction}))
+    history = ((pack_timestamp(Timestamp(9, 1)), "s1"),)
+    tracemalloc.start()
+    try:
+        builder = RoutingTableBuilder(collection)
+        builder.add(
+            ChunkPlacement(bytes(bytearray(low)), high, f"s{n % 5}", 1 << 32 | n, history)
+            for n, (low, high) in enumerate(pairwise(bounds))
+        )
+        table = builder.finish()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert table.chunk_count == count
+    assert used < 100 * count

@@ -9,6 +9,7 @@ from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -113,12 +114,20 @@ async def get_shard_version(operation: Operation) -> Reply:
         "versionTimestamp": table.collection.timestamp,
     }
     if Arguments.of(request).boolean(b"fullMetadata"):
-        chunks = list(table.chunks())
-        if sum(len(chunk.min) + len(chunk.max) + _BOUND_OVERHEAD_BYTES for chunk in chunks) > BSON_OBJECT_BYTES_MAX:
-            reply["exceededSize"] = True
-        else:
-            reply["chunks"] = [[raw_document(chunk.min), raw_document(chunk.max)] for chunk in chunks]
+        reply |= _chunk_bounds(table)
     return reply
+
+
+def _chunk_bounds(table: RoutingTable) -> dict[str, Any]:
+    """The bounds of all chunks, unless they are too large for a reply."""
+    bounds = []
+    size = 0
+    for chunk in table.chunks():
+        size += len(chunk.min) + len(chunk.max) + _BOUND_OVERHEAD_BYTES
+        if size > BSON_OBJECT_BYTES_MAX:
+            return {"exceededSize": True}
+        bounds.append([raw_document(chunk.min), raw_document(chunk.max)])
+    return {"chunks": bounds}
 
 
 @command("flushRouterConfig", aliases=("flushrouterconfig",), admin_only=True)

@@ -54,11 +54,7 @@ def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask])
     """The ranges of a collection that a shard neither owns nor has a range deletion for, sorted and merged."""
     pattern = table.key_pattern
     excluded = _ranges_of(table, tasks)
-    excluded += [
-        ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key)
-        for chunk in table.chunks()
-        if chunk.shard == shard
-    ]
+    excluded += [part for is_owned, part in table.ranges_by_ownership(shard) if is_owned]
     gaps = []
     low, low_key = pattern.global_min(), pattern.global_min_bytes()
     for each in merged(excluded):

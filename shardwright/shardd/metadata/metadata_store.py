@@ -21,14 +21,13 @@ from shardwright.sharding.catalog.cache import (
     CachedDatabase,
     cache_chunks_namespace,
     cached_placement_document,
-    read_cached_chunk,
 )
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.indexes import CACHE_CHUNKS_INDEXES
-from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.chunks import ChunkPlacement, read_placements
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document, index
@@ -37,6 +36,7 @@ from shardwright.wire.write_batches import write_batches
 
 _CONFIG: Final = "config"
 _CHUNKS_PER_WRITE: Final = 1_000
+_CHUNKS_PER_READ: Final = 5_000
 _READ_ATTEMPTS_MAX: Final = 10
 
 Item = TypeVar("Item")
@@ -71,10 +71,9 @@ class MetadataStore:
             before = await self._entry(namespace, after)
             if before is None:
                 return None
-            chunks = await self._chunks(before.namespace, after)
+            builder = await self._builder(before, after)
             if not before.refreshing and await self._entry(namespace, after) == before:
-                table = RoutingTable.build(before.for_routing(), chunks)
-                self._persisted[namespace] = table
+                table = self._persisted[namespace] = builder.finish()
                 return table
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress, f"the cached chunks of {namespace} are being written"
@@ -152,22 +151,36 @@ class MetadataStore:
         documents = await self._find(CACHE_COLLECTIONS.collection, {"_id": namespace}, after)
         return CachedCollection.from_document(_decode(documents[0])) if documents else None
 
-    async def _chunks(self, namespace: Namespace, after: Timestamp | None) -> list[ChunkPlacement]:
-        documents = await self._find(cache_chunks_namespace(namespace).collection, {}, after)
-        return [read_cached_chunk(document) for document in documents]
+    async def _builder(self, cached: CachedCollection, after: Timestamp | None) -> RoutingTableBuilder:
+        """A builder that has the cached chunks."""
+        builder = RoutingTableBuilder(cached.for_routing())
+        chunks = cache_chunks_namespace(cached.namespace).collection
+        async with self._cursor(chunks, {}, after, sort={"_id": 1}) as cursor:
+            more: dict[str, int] = {}
+            while not cursor.is_exhausted:
+                batch = await cursor.next_batch(**more)
+                builder.add(read_placements(batch.documents(), is_cached=True))
+                more = {"batchSize": _CHUNKS_PER_READ}
+        return builder
 
     async def _find(self, collection: str, query: Mapping[str, Any], after: Timestamp | None) -> list[bytes]:
         """All documents that a query returns on the local mongod, whatever its role."""
+        return await self._cursor(collection, query, after).all_documents()
+
+    def _cursor(
+        self, collection: str, query: Mapping[str, Any], after: Timestamp | None, **options: object
+    ) -> RawCursor:
         command: dict[str, Any] = {
             "find": collection,
             "filter": query,
             "$readPreference": {"mode": "nearest"},
+            **options,
         }
         if after is not None:
             command["readConcern"] = {"level": "local", "afterClusterTime": after}
             # It is the primary's time. A secondary refuses to wait for a time that it has not yet heard of.
             command["$clusterTime"] = signed_cluster_time(after)
-        return await RawCursor(self._mongod.pool.exchange, _CONFIG, command).all_documents()
+        return RawCursor(self._mongod.pool.exchange, _CONFIG, command)
 
     async def _replace(self, collection: str, document: Mapping[str, Any]) -> None:
         update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}

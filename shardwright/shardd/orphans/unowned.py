@@ -1,9 +1,9 @@
 """A filter for all ranges of a collection that a shard does not own."""
 
+from itertools import islice
 from typing import Final
 
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.routing_table import RoutingTable
 
 RANGES_MAX: Final = 1_000
@@ -12,15 +12,8 @@ RANGES_MAX: Final = 1_000
 
 def unowned_filter(table: RoutingTable, shard: str) -> OwnershipFilter | None:
     """The filter that passes only documents that a shard owns; None if it would have too many ranges."""
-    ranges: list[ChunkRange] = []
-    for chunk in table.chunks():
-        if chunk.shard == shard:
-            continue
-        if ranges and ranges[-1].max_key == chunk.min_key:
-            last = ranges[-1]
-            ranges[-1] = ChunkRange(last.min, chunk.max, last.min_key, chunk.max_key)
-        elif len(ranges) == RANGES_MAX:
-            return None
-        else:
-            ranges.append(ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key))
+    unowned = (part for is_owned, part in table.ranges_by_ownership(shard) if not is_owned)
+    ranges = list(islice(unowned, RANGES_MAX + 1))
+    if len(ranges) > RANGES_MAX:
+        return None
     return OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation, is_complete=True)

@@ -205,12 +205,3 @@ def cached_placement_document(placement: ChunkPlacement) -> dict[str, Any]:
             {"validAfter": unpack_timestamp(valid_after), "shard": shard} for valid_after, shard in placement.history
         ],
     }
-
-
-def read_cached_chunk(document: bytes) -> ChunkPlacement:
-    """What routing needs of a raw document of ``config.cache.chunks.<ns>``.
-
-    Raises:
-        CommandError: NoSuchKey or TypeMismatch, it is not a cached chunk.
-    """
-    return ChunkPlacement.from_raw(document, min_field=b"_id")

@@ -30,7 +30,7 @@ def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as
     command = {**read.command, "maxTimeMS": milliseconds_max, **time.joined(VectorTime(after)).gossip()}
     if after:
         command["readConcern"] = {**command["readConcern"], "afterClusterTime": unpack_timestamp(after)}
-    return CatalogRead(read.db, command)
+    return read._replace(command=command)
 
 
 def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:

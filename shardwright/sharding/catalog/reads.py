@@ -1,11 +1,12 @@
 """What daemons read from the catalog, as generators that yield reads and are sent their results.
 
-No I/O: the caller of a generator sends each `CatalogRead` to a config server and sends back the raw documents of the
-whole cursor; the generator's return value is the result. The reads carry their own read concern, and work against a
-config server of MongoDB 6.0 as well.
+No I/O: the caller of a generator sends each `CatalogRead` to a config server, passes the raw documents of the whole
+cursor to its sink, and sends back the sink; the generator's return value is the result. The reads carry their own read
+concern, and work against a config server of MongoDB 6.0 as well.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bson.timestamp import Timestamp
@@ -14,10 +15,11 @@ from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
 from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.chunks import ChunkPlacement, read_placements
 from shardwright.sharding.refined_key import refined_placement
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
 from shardwright.sharding.signing_keys import KEYS_COLLECTION, KEYS_DB, PURPOSE, SigningKey, SigningKeys
+from shardwright.wire.cursor_batch import DocumentSink
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.rawbson import decode_document
@@ -37,14 +39,21 @@ class CatalogIsOlderError(CommandError):
 
 
 class CatalogRead(NamedTuple):
-    """One read of the catalog: a command that opens a cursor, and the database to send it to."""
+    """One read of the catalog.
+
+    Args:
+        db: the database to send the command to.
+        command: a command that opens a cursor.
+        new_sink: makes what takes the documents, a new one for each attempt to read them.
+    """
 
     db: str
     command: dict[str, Any]
+    new_sink: Callable[[], DocumentSink] = list
 
 
 Result = TypeVar("Result")
-CatalogReads: TypeAlias = Generator[CatalogRead, list[bytes], Result]
+CatalogReads: TypeAlias = Generator[CatalogRead, Any, Result]
 
 
 def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogReads[RoutingTable | None]:
@@ -60,11 +69,10 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
     """
     newest = known
     for attempt in range(1, ROUTING_READS_MAX + 1):
-        documents = yield _routing_read(namespace, known)
-        if not documents:
-            return None
+        reply: _RoutingReply = yield _routing_read(namespace, known)
         try:
-            return _not_older(_routing_table(documents, known), newest)
+            table = reply.table()
+            return table if table is None else _not_older(table, newest)
         except CommandError as error:
             if error.code != ErrorCode.ConflictingOperationInProgress or attempt == ROUTING_READS_MAX:
                 raise
@@ -73,21 +81,68 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
     raise AssertionError("unreachable")
 
 
-def _routing_table(documents: list[bytes], known: RoutingTable | None) -> RoutingTable:
-    entry = CollectionEntry.from_document(_decode(documents[0]))
-    collection = entry.sharded_collection()
-    chunks = (ChunkPlacement.from_raw(_chunk_in(document)) for document in documents[1:])
-    if entry.refined_from is not None:
-        chunks = (refined_placement(chunk, entry.key) for chunk in chunks)
-    if known is None or known.collection.timestamp != collection.timestamp:
-        return RoutingTable.build(collection, chunks)
-    read = list(chunks)
-    if not read:  # not even the chunk that gave the known table its version
-        raise CommandError(ErrorCode.ConflictingOperationInProgress, f"No chunks of {collection.namespace} were found")
-    changed = [chunk for chunk in read if chunk.version > known.collection_version.packed]
-    if not changed and collection == known.collection:
-        return known
-    return known.with_changed_chunks(changed, collection)
+class _RoutingReply:
+    """Takes the documents of a routing read: the entry of the collection and its chunks, as they arrive.
+
+    Args:
+        known: the table that the changes were read for, if there is one.
+    """
+
+    def __init__(self, known: RoutingTable | None) -> None:
+        self._known = known
+        self._entry: CollectionEntry | None = None
+        self._changed: list[ChunkPlacement] = []
+        self._builder: RoutingTableBuilder | None = None
+
+    def extend(self, documents: Iterable[bytes], /) -> None:
+        """Take some; chunks that do not fit together are reported by `table`.
+
+        Raises:
+            CommandError: a document is malformed.
+        """
+        rest = iter(documents)
+        entry = self._entry or self._take_entry(rest)
+        if entry is not None:
+            self._take_chunks(entry, read_placements(map(_checked, rest), _CHUNK_START, 1))
+
+    def table(self) -> RoutingTable | None:
+        """The table; None if the collection is not sharded.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, the chunks do not fit together.
+        """
+        if self._entry is None:
+            return None
+        if self._builder is not None:
+            return self._builder.finish()
+        known, collection = self._known, self._entry.sharded_collection()
+        assert known is not None, "there is either a table or a builder"
+        if not self._changed:  # not even the chunk that gave the known table its version
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress, f"No chunks of {collection.namespace} were found"
+            )
+        changed = [chunk for chunk in self._changed if chunk.version > known.collection_version.packed]
+        if not changed and collection == known.collection:
+            return known
+        return known.with_changed_chunks(changed, collection)
+
+    def _take_entry(self, documents: Iterator[bytes]) -> CollectionEntry | None:
+        first = next(documents, None)
+        if first is None:
+            return None
+        self._entry = CollectionEntry.from_document(_decode(first))
+        collection = self._entry.sharded_collection()
+        if self._known is None or self._known.collection.timestamp != collection.timestamp:
+            self._builder = RoutingTableBuilder(collection)
+        return self._entry
+
+    def _take_chunks(self, entry: CollectionEntry, chunks: Iterator[ChunkPlacement]) -> None:
+        if entry.refined_from is not None:
+            chunks = (refined_placement(chunk, entry.key) for chunk in chunks)
+        if self._builder is None:
+            self._changed += chunks
+        else:
+            self._builder.add(chunks)
 
 
 def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable:
@@ -142,13 +197,15 @@ def find_in_catalog(
     collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
 ) -> CatalogReads[list[bytes]]:
     """The raw documents of a collection of the config database that match a query."""
-    return (yield _find(collection, query, **({} if sort is None else {"sort": sort})))
+    documents: list[bytes] = yield _find(collection, query, **({} if sort is None else {"sort": sort}))
+    return documents
 
 
 def aggregate_in_catalog(collection: str, pipeline: Sequence[Mapping[str, Any]]) -> CatalogReads[list[bytes]]:
     """The raw documents that an aggregation of a collection of the config database returns."""
     command = {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "readConcern": {"level": "majority"}}
-    return (yield CatalogRead(CONFIG, command))
+    documents: list[bytes] = yield CatalogRead(CONFIG, command)
+    return documents
 
 
 def find_in_snapshot(
@@ -156,7 +213,8 @@ def find_in_snapshot(
 ) -> CatalogReads[list[bytes]]:
     """As `find_in_catalog`, with all documents from one point in time, however many they are."""
     snapshot = {"readConcern": {"level": "snapshot"}}
-    return (yield CatalogRead(CONFIG, {"find": collection, "filter": query, "sort": sort, **snapshot}))
+    documents: list[bytes] = yield CatalogRead(CONFIG, {"find": collection, "filter": query, "sort": sort, **snapshot})
+    return documents
 
 
 def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
@@ -172,24 +230,25 @@ def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
             _chunks_of({**incarnation, "timestamp": since}, {"lastmod": {"$gte": known.collection_version.lastmod}})
         )
         incarnation["timestamp"] = {"$ne": since}
-    pipeline.append(_chunks_of(incarnation, {}))
+    # In the order of an index, so that the table can be built as they arrive.
+    pipeline.append(_chunks_of(incarnation, {}, {"$sort": {"min": 1}}))
     command = {
         "aggregate": "collections",
         "pipeline": pipeline,
         "cursor": {},
         "readConcern": {"level": "snapshot"},
     }
-    return CatalogRead(CONFIG, command)
+    return CatalogRead(CONFIG, command, partial(_RoutingReply, known))
 
 
-def _chunks_of(collection: dict[str, Any], chunks: dict[str, Any]) -> dict[str, Any]:
-    """The stage that adds the chunks of a collection if its entry still matches."""
+def _chunks_of(collection: dict[str, Any], chunks: dict[str, Any], *stages: dict[str, Any]) -> dict[str, Any]:
+    """The stage that adds the chunks of a collection, after these stages, if its entry still matches."""
     same_uuid = {"$expr": {"$eq": ["$uuid", "$$uuid"]}}
     lookup = {
         "from": "chunks",
         "as": "chunks",
         "let": {"uuid": "$uuid"},
-        "pipeline": [{"$match": {**same_uuid, **chunks}}],
+        "pipeline": [{"$match": {**same_uuid, **chunks}}, *stages],
     }
     return {
         "$unionWith": {
@@ -208,10 +267,10 @@ def _find(collection: str, query: Mapping[str, Any], **options: Any) -> CatalogR
     return CatalogRead(CONFIG, {"find": collection, "filter": query, **options, "readConcern": {"level": "majority"}})
 
 
-def _chunk_in(document: bytes) -> bytes:
+def _checked(document: bytes) -> bytes:
     if not document.startswith(_CHUNK_PREFIX, 4):
         raise RemoteProtocolError("a routing read returned something that is not a chunk")
-    return document[_CHUNK_START:-1]
+    return document
 
 
 def _decode(document: bytes) -> dict[str, Any]:

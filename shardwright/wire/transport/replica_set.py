@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import bson
 import trio
 
+from shardwright.wire.cursor_batch import DocumentSink
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.frames import next_request_id
@@ -22,6 +23,10 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 from shardwright.wire.transport.timeouts import TIMEOUTS
 
 Result = TypeVar("Result")
+Sink = TypeVar("Sink", bound=DocumentSink)
+
+_BATCH_DOCUMENTS_MAX: Final = 5_000
+"""How many documents of a cursor are dealt with at once: others wait for that."""
 
 _ATTEMPTS_MAX: Final = 4
 
@@ -172,17 +177,40 @@ class ReplicaSetClient:
             CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
             BackendError: the last attempt failed with a broken connection.
         """
+        return await self.read_into(list[bytes], db, command, preference=preference, on_reply=on_reply)
 
+    async def read_into(
+        self,
+        new_sink: Callable[[], Sink],
+        db: str,
+        command: Mapping[str, Any],
+        *,
+        preference: ReadPreference = PRIMARY,
+        on_reply: Callable[[bytes, Mapping[bytes, Span]], None] | None = None,
+    ) -> Sink:
+        """As `find_raw`, for documents that are dealt with as they arrive; returns what took them.
+
+        Args:
+            new_sink: makes what takes the documents; called again when reading starts again.
+            db: see `find_raw` for this and the others.
+
+        Raises:
+            CommandError: see `find_raw`.
+            BackendError: see `find_raw`.
+        """
         asked = {**command, **_told(preference)}
 
-        async def read(address: str) -> list[bytes]:
-            documents: list[bytes] = []
+        async def read(address: str) -> Sink:
+            sink = new_sink()
+            more: dict[str, int] = {}
             async with RawCursor(partial(self.exchange_with, address), db, asked) as cursor:
-                async for batch in cursor:
+                while not cursor.is_exhausted:
+                    batch = await cursor.next_batch(**more)
                     if on_reply is not None:
                         on_reply(batch.frame, batch.fields)
-                    documents += batch.documents()
-            return documents
+                    sink.extend(batch.documents())
+                    more = {"batchSize": _BATCH_DOCUMENTS_MAX}
+            return sink
 
         return await self._repeated(read, preference, is_idempotent=True)
 

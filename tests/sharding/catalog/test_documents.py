@@ -17,12 +17,12 @@ from shardwright.sharding.catalog.cache import (
     CachedDatabase,
     cache_chunks_namespace,
     cached_placement_document,
-    read_cached_chunk,
 )
 from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
 from shardwright.sharding.catalog.settings import AutoSplitSettings, BalancerSettings, ChunkSizeSettings
 from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.catalog.version_entry import VersionEntry
+from shardwright.sharding.chunks import read_placements
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
@@ -175,7 +175,7 @@ def test_cached_chunks() -> None:
     each = chunk(0, 10, "s1", 1, 2)
     document = cached_placement_document(each.placement)
     assert list(document) == ["_id", "max", "shard", "lastmod", "history"]
-    assert read_cached_chunk(bson.encode(document)) == each.placement
+    assert list(read_placements([bson.encode(document)], is_cached=True)) == [each.placement]
     assert str(cache_chunks_namespace(Namespace("d", "c"))) == "config.cache.chunks.d.c"
 
 

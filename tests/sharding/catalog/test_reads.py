@@ -11,7 +11,14 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.catalog.reads import ROUTING_READS_MAX, CatalogReads, read_database, read_routing, read_shards
+from shardwright.sharding.catalog.reads import (
+    ROUTING_READS_MAX,
+    CatalogRead,
+    CatalogReads,
+    read_database,
+    read_routing,
+    read_shards,
+)
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
@@ -52,14 +59,22 @@ LOW, HIGH = MinKey(), MaxKey()
 WHOLE = [collection(), chunk(LOW, 0, "a", (1, 0)), chunk(0, HIGH, "b", (1, 1))]
 
 
+def answer(steps: CatalogReads[Any], read: CatalogRead, documents: list[bytes]) -> CatalogRead:
+    """Answer a read, whose documents arrive in two batches; returns the next read."""
+    sink = read.new_sink()
+    sink.extend(documents[:2])
+    sink.extend(documents[2:])
+    return steps.send(sink)
+
+
 def drive(steps: CatalogReads[Any], *answers: list[bytes]) -> tuple[Any, list[dict[str, Any]]]:
     """The result of a read and the commands it issued, one for each answer."""
-    commands = [next(steps).command]
-    for answer in answers[:-1]:
-        commands.append(steps.send(answer).command)
+    reads = [next(steps)]
+    for documents in answers[:-1]:
+        reads.append(answer(steps, reads[-1], documents))
     with pytest.raises(StopIteration) as finished:
-        steps.send(answers[-1])
-    return finished.value.value, commands
+        answer(steps, reads[-1], answers[-1])
+    return finished.value.value, [read.command for read in reads]
 
 
 def table() -> RoutingTable:
@@ -122,11 +137,11 @@ def test_a_refresh_without_even_the_known_chunk_is_read_again() -> None:
 
 def test_chunks_that_never_fit_are_an_error_in_the_end() -> None:
     steps = read_routing("db.c")
-    next(steps)
+    read = next(steps)
     for _ in range(ROUTING_READS_MAX - 1):
-        steps.send(WHOLE[:2])
+        read = answer(steps, read, WHOLE[:2])
     with pytest.raises(CommandError) as failure:
-        steps.send(WHOLE[:2])
+        answer(steps, read, WHOLE[:2])
     assert failure.value.code == ErrorCode.ConflictingOperationInProgress
 
 
@@ -143,20 +158,18 @@ def test_a_config_server_that_has_not_come_so_far_is_asked_again(older: list[byt
 @pytest.mark.parametrize("older", [OLDER, EARLIER_INCARNATION])
 def test_what_is_known_never_goes_back(older: list[bytes]) -> None:
     steps = read_routing("db.c", table())
-    next(steps)
-    steps.send([collection()])
+    read = answer(steps, next(steps), [collection()])
     for _ in range(ROUTING_READS_MAX - 2):
-        steps.send(older)
+        read = answer(steps, read, older)
     with pytest.raises(CommandError) as caught:
-        steps.send(older)
+        answer(steps, read, older)
     assert caught.value.code == ErrorCode.ConflictingOperationInProgress
 
 
 def test_something_that_is_no_chunk_is_a_broken_protocol() -> None:
     steps = read_routing("db.c")
-    next(steps)
     with pytest.raises(RemoteProtocolError):
-        steps.send([collection(), bson.encode({"other": {}})])
+        answer(steps, next(steps), [collection(), bson.encode({"other": {}})])
 
 
 def test_read_database() -> None:

@@ -84,7 +84,7 @@ async def copy_collection(context: ShardContext, namespace: Namespace, donor: Do
         state = context.namespace(str(namespace))
         if not state.is_known:
             await context.refresher.refresh_collection(state)
-        owns_chunks = state.table is not None and any(state.table.chunks_of_shard(state.shard))
+        owns_chunks = state.table is not None and state.table.chunk_count_of(state.shard) > 0
         await align_options(context, namespace, local, donor.options, owns_chunks=owns_chunks)
         if state.table is not None and not owns_chunks:
             await _drop_foreign_indexes(context, namespace, donor.indexes)
