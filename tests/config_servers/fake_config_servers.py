@@ -28,6 +28,7 @@ class FakeConfigServers:
         time: the time.
         failure: what to raise instead.
         is_silent: there is no answer at all.
+        batch_seconds: how long each batch of a read takes.
         commands: what has been asked.
         preferences: which members have been asked.
     """
@@ -36,6 +37,7 @@ class FakeConfigServers:
         self.time = time
         self.failure: Exception | None = None
         self.is_silent = False
+        self.batch_seconds: tuple[float, ...] = (0,)
         self.commands: list[Mapping[str, Any]] = []
         self.preferences: list[ReadPreference] = []
 
@@ -52,7 +54,9 @@ class FakeConfigServers:
         self.commands.append(command)
         await self._fail()
         body = bson.encode({"ok": 1.0, "operationTime": self.time})
-        on_reply(body, rawbson.index(body))
+        for seconds in self.batch_seconds:
+            await trio.sleep(seconds)
+            on_reply(body, rawbson.index(body))
         return new_sink()
 
     async def command(

@@ -55,6 +55,15 @@ def test_config_servers_that_do_not_answer_are_too_slow() -> None:
     assert failure_of(servers).code == ErrorCode.NetworkInterfaceExceededTimeLimit
 
 
+def test_the_time_limit_begins_again_with_each_batch() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.batch_seconds = (READ_SECONDS_MAX - 1,) * 5
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    assert trio.run(client_of(servers, VectorClock()).read, read_shards(), clock=clock) == []
+    servers.batch_seconds = (1, READ_SECONDS_MAX + 1)
+    assert failure_of(servers).code == ErrorCode.NetworkInterfaceExceededTimeLimit
+
+
 def test_config_servers_that_are_not_there_are_unreachable() -> None:
     servers = FakeConfigServers(TIME)
     servers.failure = BackendError("host:1", "closed the connection", sent=True)

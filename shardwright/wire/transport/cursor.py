@@ -90,10 +90,7 @@ class Cursor(ABC, Generic[Batch, Document]):
         """
         assert not self.is_exhausted, "the last batch was read"
         batch = await self._ask_in_time({**self._next, **self._options, **arguments})
-        self.id = batch.cursor_id
-        self.is_exhausted = not self.id
-        self._collection = batch.namespace.partition(".")[2]
-        self._next = {"getMore": Int64(self.id), "collection": self._collection}
+        self._note(batch)
         return batch
 
     async def next_documents(self) -> list[Document]:
@@ -149,6 +146,12 @@ class Cursor(ABC, Generic[Batch, Document]):
     ) -> None:
         await self.close()
 
+    def _note(self, batch: Batch) -> None:
+        self.id = batch.cursor_id
+        self.is_exhausted = not self.id
+        self._collection = batch.namespace.partition(".")[2]
+        self._next = {"getMore": Int64(self.id), "collection": self._collection}
+
     async def _ask_in_time(self, command: Mapping[str, Any]) -> Batch:
         try:
             with trio.fail_after(self._reply_seconds_max):
@@ -195,12 +198,28 @@ class RawCursor(Cursor[RawBatch, bytes]):
         super().__init__(db, command, options=options, reply_seconds_max=reply_seconds_max)
         self._exchange = exchange
 
+    def next_request(self, **arguments: object) -> bytes:
+        """The frame that asks for the next batch, for a caller who sends it and passes the reply to `take`."""
+        return self._frame({**self._next, **self._options, **arguments})
+
+    def take(self, reply: bytes) -> RawBatch:
+        """The batch in the reply to `next_request`.
+
+        Raises:
+            CommandError: as `next_batch`.
+        """
+        batch = RawBatch(reply)
+        self._note(batch)
+        return batch
+
     async def _ask(self, command: Mapping[str, Any]) -> RawBatch:
         return RawBatch(await self._run(command))
 
     async def _run(self, command: Mapping[str, Any]) -> bytes:
-        body = bson.encode({**command, "$db": self._db})
-        return await self._exchange(op_msg(body, request_id=next_request_id()))
+        return await self._exchange(self._frame(command))
+
+    def _frame(self, command: Mapping[str, Any]) -> bytes:
+        return op_msg(bson.encode({**command, "$db": self._db}), request_id=next_request_id())
 
 
 class DecodedCursor(Cursor[DecodedBatch, dict[str, Any]]):

@@ -202,17 +202,33 @@ class ReplicaSetClient:
 
         async def read(address: str) -> Sink:
             sink = new_sink()
-            more: dict[str, int] = {}
             async with RawCursor(partial(self.exchange_with, address), db, asked) as cursor:
-                while not cursor.is_exhausted:
-                    batch = await cursor.next_batch(**more)
+                batch = await cursor.next_batch()
+                while True:
                     if on_reply is not None:
                         on_reply(batch.frame, batch.fields)
-                    sink.extend(batch.documents())
-                    more = {"batchSize": _BATCH_DOCUMENTS_MAX}
-            return sink
+                    if cursor.is_exhausted:
+                        sink.extend(batch.documents())
+                        return sink
+                    # The member is at work on the next batch while these are dealt with.
+                    following = await self.ask(address, cursor.next_request(batchSize=_BATCH_DOCUMENTS_MAX))
+                    try:
+                        sink.extend(batch.documents())
+                    except BaseException:
+                        following.give_up()
+                        raise
+                    batch = cursor.take(await self._answer(address, following))
 
         return await self._repeated(read, preference, is_idempotent=True)
+
+    async def _answer(self, address: str, asked: Asked) -> bytes:
+        try:
+            reply = await asked.receive_answer(None)
+        except BackendError as error:
+            self.on_failure(address, error)
+            raise
+        assert reply is not None, "nothing relays it"
+        return reply
 
     @may_run_in_reactor
     async def _repeated(
