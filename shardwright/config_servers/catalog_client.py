@@ -15,6 +15,7 @@ from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import Span
 from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPreference
+from shardwright.wire.transport.cursor import REPLY_SECONDS_MAX
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -178,18 +179,22 @@ class CatalogClient:
     ) -> DocumentSink:
         """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do.
 
-        With each batch the time limit begins again: the chunks of a large collection are many batches.
+        The time limit of a long read begins again with each batch. Its ``maxTimeMS`` cannot: mongod counts all batches.
         """
-        db, command, new_sink = read_after(read, self.clock.time, int(self._read_seconds_max * 1000), as_of=as_of)
+        seconds_max = REPLY_SECONDS_MAX if read.may_be_long else self._read_seconds_max
+        asked = read_after(read, self.clock.time, int(seconds_max * 1000), as_of=as_of)
 
         def on_reply(body: bytes, fields: Mapping[bytes, Span]) -> None:
             observe_read(self.clock, body, fields)
-            scope.deadline = trio.current_time() + self._read_seconds_max
+            if read.may_be_long:
+                scope.deadline = trio.current_time() + self._read_seconds_max
 
         while True:
             try:
                 with _as_command_errors():
-                    found = await self.client.read_into(new_sink, db, command, preference=preference, on_reply=on_reply)
+                    found = await self.client.read_into(
+                        asked.new_sink, asked.db, asked.command, preference=preference, on_reply=on_reply
+                    )
                 self.is_silent = False
                 return found
             except CommandError as error:

@@ -10,7 +10,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.config_servers.catalog_client import PATIENCE_SECONDS
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.sharding.catalog.reads import read_shards
+from shardwright.sharding.catalog.reads import read_routing, read_shards
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
@@ -55,13 +55,22 @@ def test_config_servers_that_do_not_answer_are_too_slow() -> None:
     assert failure_of(servers).code == ErrorCode.NetworkInterfaceExceededTimeLimit
 
 
-def test_the_time_limit_begins_again_with_each_batch() -> None:
+def test_the_time_limit_of_a_routing_read_begins_again_with_each_batch() -> None:
     servers = FakeConfigServers(TIME)
     servers.batch_seconds = (READ_SECONDS_MAX - 1,) * 5
     clock = trio.testing.MockClock(autojump_threshold=0)
-    assert trio.run(client_of(servers, VectorClock()).read, read_shards(), clock=clock) == []
-    servers.batch_seconds = (1, READ_SECONDS_MAX + 1)
+    assert trio.run(client_of(servers, VectorClock()).read, read_routing("db.c"), clock=clock) is None
+    assert servers.commands[0]["maxTimeMS"] > sum(servers.batch_seconds) * 1000
     assert failure_of(servers).code == ErrorCode.NetworkInterfaceExceededTimeLimit
+
+
+def test_a_batch_of_a_routing_read_that_takes_too_long_ends_it() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.batch_seconds = (1, READ_SECONDS_MAX + 1)
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with pytest.raises(CommandError) as caught:
+        trio.run(client_of(servers, VectorClock()).read, read_routing("db.c"), clock=clock)
+    assert caught.value.code == ErrorCode.NetworkInterfaceExceededTimeLimit
 
 
 def test_config_servers_that_are_not_there_are_unreachable() -> None:

@@ -45,11 +45,13 @@ class CatalogRead(NamedTuple):
         db: the database to send the command to.
         command: a command that opens a cursor.
         new_sink: makes what takes the documents, a new one for each attempt to read them.
+        may_be_long: there may be millions of documents, so that only each batch has a time limit.
     """
 
     db: str
     command: dict[str, Any]
     new_sink: Callable[[], DocumentSink] = list
+    may_be_long: bool = False
 
 
 Result = TypeVar("Result")
@@ -238,7 +240,7 @@ def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
         "cursor": {},
         "readConcern": {"level": "snapshot"},
     }
-    return CatalogRead(CONFIG, command, partial(_RoutingReply, known))
+    return CatalogRead(CONFIG, command, partial(_RoutingReply, known), may_be_long=True)
 
 
 def _chunks_of(collection: dict[str, Any], chunks: dict[str, Any], *stages: dict[str, Any]) -> dict[str, Any]:
