@@ -179,15 +179,17 @@ class CatalogClient:
     ) -> DocumentSink:
         """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do.
 
-        The time limit of a long read begins again with each batch. Its ``maxTimeMS`` cannot: mongod counts all batches.
+        The time limit of a long read begins again with each batch, up to `REPLY_SECONDS_MAX` in all. Its ``maxTimeMS``
+        cannot: mongod counts all batches.
         """
         seconds_max = REPLY_SECONDS_MAX if read.may_be_long else self._read_seconds_max
+        latest = trio.current_time() + seconds_max
         asked = read_after(read, self.clock.time, int(seconds_max * 1000), as_of=as_of)
 
         def on_reply(body: bytes, fields: Mapping[bytes, Span]) -> None:
             observe_read(self.clock, body, fields)
             if read.may_be_long:
-                scope.deadline = trio.current_time() + self._read_seconds_max
+                scope.deadline = min(trio.current_time() + self._read_seconds_max, latest)
 
         while True:
             try:
