@@ -1,6 +1,6 @@
 """The table of what each command needs. A command without a row is for the cluster alone.
 
-Rows that ask for more than MongoDB does are listed in docs/security.md.
+Rows that ask for more than MongoDB does are listed in docs/access-control.md.
 """
 
 from collections.abc import Iterable, Mapping
