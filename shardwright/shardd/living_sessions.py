@@ -2,7 +2,7 @@
 
 A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it: it kills the cursors of
 the session and forgets its retryable writes. On a genuine shard, this is the cluster's collection. Here each mongod has
-its own, except for the chunks that its shard owns (docs/sessions-and-transactions.md). So each daemon looks up the
+its own, except for the chunks that its shard owns (docs/sessions.md). So each daemon looks up the
 sessions that its mongod needs in the cluster's collection, and refreshes the living ones on its mongod. The owner of a
 session's chunk has the cluster's document itself.
 """
