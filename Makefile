@@ -86,7 +86,7 @@ pymongo-suite: setup $(SPECIFICATIONS_READY)
 bench: setup
 	$(BIN)/python -m bench
 
-# Random moves and faults under checked workloads, see docs/correctness.md:
+# Random moves and faults under checked workloads, see docs/faults.md:
 # make chaos [MINUTES=10] [SEED=...] [MEMBERS=1|3] [WORKLOADS=a,b] [NEMESES=a,b]
 chaos: setup
 	$(BIN)/python -m tests.chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") \
