@@ -18,7 +18,7 @@ QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: setup demo test test-all test-pythons quick check pytest pymongo-suite bench chaos lock clean
+.PHONY: setup demo test test-all test-pythons quick check docs pytest pymongo-suite bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
 
@@ -51,6 +51,12 @@ check: $(PYTHON_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(MAKE) --no-print-directory docs
+
+# The documentation as a site, in build/site. A page outside the navigation, or a link to a page or heading that does not
+# exist, is an error.
+docs: $(PYTHON_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Afterwards a part of the integration tests once more, with access control and TLS (tests/second_run.py).
 pytest: setup $(SPECIFICATIONS_READY)

@@ -1,7 +1,8 @@
 """The examples of README and docs run as they are written.
 
 A block without a language is a drawing. ``console`` blocks are commands after a ``$``; ``js`` blocks are for mongosh,
-on a cluster that README's quick start has started.
+on a cluster that README's quick start has started. ``python`` blocks quote the code. The tutorial starts a cluster of
+its own, and all its blocks run in their order.
 """
 
 import argparse
@@ -26,9 +27,10 @@ from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIAL: Final = "docs/first-hour.md"
 
 DRAWING: Final = ""
-LANGUAGES: Final = (DRAWING, "console", "js")
+LANGUAGES: Final = (DRAWING, "console", "js", "python")
 
 LAUNCHER: Final = ".venv/bin/shardwright"
 MONGOSH: Final = "node_modules/.bin/mongosh"
@@ -59,10 +61,18 @@ EXAMPLES: Final = [
     for page in PAGES
     for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
 ]
+STEPS_OF_THE_TUTORIAL: Final = [example for example in EXAMPLES if example.page == TUTORIAL]
 COMMANDS: Final = sorted(
-    {command for example in EXAMPLES if example.language == "console" for command in example.commands}
+    {
+        command
+        for example in EXAMPLES
+        if example.language == "console"
+        for command in example.commands
+        if example.page != TUTORIAL or not command.startswith(LAUNCHER)
+    }
 )
-SCRIPTS: Final = [example for example in EXAMPLES if example.language == "js"]
+SCRIPTS: Final = [example for example in EXAMPLES if example.language == "js" and example.page != TUTORIAL]
+QUOTATIONS: Final = [example for example in EXAMPLES if example.language == "python"]
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +135,40 @@ def test_scripts_run(quick_start: RunningCluster, example: Example) -> None:
         if "moveChunk" in example.text:
             assert sorted(client.config.chunks.distinct("shard")) == ["shard0", "shard1"]
             assert client.config.changelog.count_documents(commits) == moves_of_earlier_examples + 1
+
+
+def test_steps_of_the_tutorial_run(tmp_path: Path) -> None:
+    """Each command of the launcher gets a directory and, to start the cluster, a free port."""
+    directory = ["--dir", str(tmp_path / "cluster")]
+    cluster: RunningCluster | None = None
+    try:
+        for step in STEPS_OF_THE_TUTORIAL:
+            if step.language == "js":
+                assert cluster is not None
+                run_code(cluster.uri, step.text).check()
+                continue
+            for command in step.commands:
+                if not command.startswith(LAUNCHER):
+                    continue
+                words = shlex.split(command)[1:]
+                started = ["--port", "0", "--json"] if words[0] == "up" else []
+                completed = shardwright(*words, *directory, *started)
+                assert completed.returncode == 0, f"{command}: {completed.stdout}{completed.stderr}"
+                if started:
+                    cluster = RunningCluster(tmp_path / "cluster", json.loads(completed.stdout))
+                elif words[0] == "check":
+                    assert cluster is not None
+                    with cluster.client() as client:
+                        assert client.shop.orders.count_documents({}) == 10_000
+                        assert sorted(client.config.chunks.distinct("shard")) == ["shard0", "shard1"]
+    finally:
+        shardwright("down", *directory)
+
+
+@pytest.mark.parametrize("example", QUOTATIONS, ids=lambda example: example.page)
+def test_quoted_code_is_there(example: Example) -> None:
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "shardwright").rglob("*.py"))
+    assert any(example.text in source for source in sources)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
