@@ -379,3 +379,10 @@ def test_client_metadata_are_fixed_by_the_first_hello(first: Command, codes: lis
     assert [reply.get("code") for reply in replies] == codes
     if 186 in codes:
         assert replies[1]["errmsg"] == "The client metadata document may only be sent in the first hello"
+
+
+def test_the_cursor_of_local_operations_has_an_id_of_64_bits() -> None:
+    """Drivers that read only the fields they need, such as the Node.js driver, find no id of another type."""
+    reply = run_one({"aggregate": 1, "pipeline": [{"$currentOp": {"localOps": True}}], "cursor": {}})
+    assert reply["cursor"]["id"] == 0
+    assert isinstance(reply["cursor"]["id"], Int64)

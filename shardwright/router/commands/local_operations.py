@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import trio
 from bson.binary import UUID_SUBTYPE, Binary
+from bson.int64 import Int64
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.access_control import not_authorized
@@ -65,7 +66,7 @@ async def aggregate_local_operations(operation: Operation, pipeline: Pipeline) -
     size = batch_size(operation.request)
     if len(pipeline.stages) == 1 and len(documents) <= (_FIRST_BATCH if size is None else size):
         namespace = str(Namespace.collectionless_aggregate("admin"))
-        return {"cursor": {"firstBatch": documents, "id": 0, "ns": namespace}}
+        return {"cursor": {"firstBatch": documents, "id": Int64(0), "ns": namespace}}
     shards = await operation.context.shards.all_ids()
     return await aggregate_own_documents(operation, documents, pipeline, shards[0])
 
