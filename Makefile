@@ -18,7 +18,7 @@ QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: setup demo test test-all test-pythons quick check docs pytest pymongo-suite bench chaos lock clean
+.PHONY: setup demo test test-all test-pythons quick check docs pytest pymongo-suite jstests bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
 
@@ -79,15 +79,24 @@ quick: $(PYTHON_READY)
 	$(BIN)/pytest -q -p no:cacheprovider $(QUICK)
 
 # Every matrix in full and every long property run; "make test" samples or omits some of them. Takes hours on two cores:
-# make test-all [PART=2/5]
+# make test-all [PART=2/5] [CHECKOUT=DIR]; with a checkout, 20 minutes of MongoDB's own suites too
 test-all: check setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest --all $(if $(PART),--part $(PART)) $(SIDE_BY_SIDE)
 	$(BIN)/pytest --all --closed $(if $(PART),--part $(PART)) $(SIDE_BY_SIDE)
+	$(if $(CHECKOUT),$(MAKE) --no-print-directory jstests MINUTES=20 FRESH=1)
 
 # PyMongo's own tests on a plain replica set and on a cluster, compared:
 # make pymongo-suite [FILES="test_cursor test_bulk"] [TESTS=EXPRESSION]
 pymongo-suite: setup $(SPECIFICATIONS_READY)
 	$(BIN)/python -m tests.pymongo_suite $(FILES) $(if $(TESTS),--tests "$(TESTS)")
+
+# MongoDB's own suites, from a checkout of its repository. A later run continues the report of an earlier one:
+# make jstests CHECKOUT=DIR [SUITES=core,sharding] [FILES="sharding/a.js"] [JOBS=2] [MINUTES=20] [COMPAT=4.4]
+#     [AGAINST=EARLIER_REPORT] [FRESH=1]
+jstests: setup
+	$(BIN)/python -m tests.jstests_upstream "$(CHECKOUT)" $(if $(SUITES),--suites "$(SUITES)") \
+	    $(if $(FILES),--files $(FILES)) $(if $(JOBS),--jobs "$(JOBS)") $(if $(MINUTES),--minutes "$(MINUTES)") \
+	    $(if $(COMPAT),--compat "$(COMPAT)") $(if $(AGAINST),--against "$(AGAINST)") $(if $(FRESH),--fresh)
 
 bench: setup
 	$(BIN)/python -m bench

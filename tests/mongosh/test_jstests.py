@@ -23,8 +23,26 @@ def names(*folders: str) -> list[str]:
     return [path.relative_to(SUITES).as_posix() for each in folders for path in sorted((SUITES / each).glob("*.js"))]
 
 
-def run(path: Path, uri: str | None = None) -> Outcome:
-    options = RunOptions(LAUNCHER, find_mongosh(), find_mongod(), timeout=SECONDS_MAX, uri=uri)
+QUERIES_OF_CHUNKS: Final = """
+const name = "compat_of_chunks.c";
+assert.commandWorked(db.adminCommand({ enableSharding: "compat_of_chunks" }));
+assert.commandWorked(db.adminCommand({ shardCollection: name, key: { _id: 1 } }));
+assert.commandWorked(db.adminCommand({ split: name, middle: { _id: 0 } }));
+const chunks = db.getSiblingDB("config").chunks;
+assert.eq(2, chunks.find({ ns: name }).itcount());
+assert.eq(1, chunks.count({ ns: name, min: { _id: 0 } }));
+assert.eq(2, chunks.aggregate([{ $match: { ns: /^compat_of_chunks/ } }]).itcount());
+assert.eq(1, chunks.distinct("shard", { ns: name }).length);
+assert.eq(null, chunks.findOne({ ns: "compat_of_chunks.missing" }));
+assert.eq(2, chunks.find({ ns: name }).explain("executionStats").executionStats.nReturned);
+assert.eq(0, chunks.update({ ns: "compat_of_chunks.missing" }, { $set: { jumbo: true } }).nMatched);
+db.getSiblingDB("compat_of_chunks").dropDatabase();
+"""
+"""As suites of 4.4 query the catalog."""
+
+
+def run(path: Path, uri: str | None = None, compat: str | None = None) -> Outcome:
+    options = RunOptions(LAUNCHER, find_mongosh(), find_mongod(), timeout=SECONDS_MAX, uri=uri, compat=compat)
     (outcome,) = run_suites(find_suites([path]), options, lambda outcome: None)
     return outcome
 
@@ -47,3 +65,11 @@ def test_every_suite_is_run_by_one_of_these() -> None:
     suites = find_suites([SUITES])
     assert len(suites) == len(names("core", "sharded", "sharding")) >= 40
     assert [suite.name for suite in suites if suite.has_own_deployment != ("sharding" in suite.path.parts)] == []
+
+
+def test_queries_of_chunks_as_in_earlier_versions(cluster: RunningCluster, tmp_path: Path) -> None:
+    suite = tmp_path / "chunks.js"
+    suite.write_text(QUERIES_OF_CHUNKS)
+    outcome = run(suite, cluster.client_uri(), compat="4.4")
+    assert outcome.result is Result.PASS, outcome_text(outcome)
+    assert run(suite, cluster.client_uri()).result is Result.FAIL

@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
 from shardwright.mongosh_compat.jstests.report import outcome_text, summary_text, write_junit
-from shardwright.mongosh_compat.jstests.run import RunOptions, run_suites
+from shardwright.mongosh_compat.jstests.run import COMPATIBLE_VERSIONS, RunOptions, run_suites
 from shardwright.mongosh_compat.jstests.suite import find_suites
 from shardwright.mongosh_compat.runner import find_mongosh
 
@@ -32,6 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exclude-tag", dest="excluded", action="append", default=[], metavar="TAG", help="skip suites with this tag"
     )
+    parser.add_argument(
+        "--compat", choices=COMPATIBLE_VERSIONS, help="the version of MongoDB that the suites were written for"
+    )
 
 
 def run_command(options: argparse.Namespace, launcher: Sequence[str], mongod: str) -> int:
@@ -49,7 +52,9 @@ def run_command(options: argparse.Namespace, launcher: Sequence[str], mongod: st
     seed = random.randrange(1, 2**31) if options.seed is None else options.seed
     print(f"running {len(suites)} suites, {options.jobs} at a time, with --seed {seed}", flush=True)
     wanted = RunOptions(
-        launcher, find_mongosh(), mongod, options.jobs, options.timeout, seed, options.uri, frozenset(options.excluded)
+        *(launcher, find_mongosh(), mongod, options.jobs, options.timeout, seed, options.uri),
+        excluded=frozenset(options.excluded),
+        compat=options.compat,
     )
     outcomes = run_suites(suites, wanted, _print)
     if options.junit is not None:

@@ -1,12 +1,12 @@
 """Running many suites, several at a time."""
 
-import queue
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from shardwright.mongosh_compat.jstests.lane import Lane
 from shardwright.mongosh_compat.jstests.launcher import Launcher, LauncherError
@@ -14,6 +14,9 @@ from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
 from shardwright.mongosh_compat.jstests.process_groups import ProcessGroups, StoppedError
 from shardwright.mongosh_compat.jstests.suite import Suite
 from shardwright.mongosh_compat.jstests.suite_process import SuiteRunner
+
+COMPATIBLE_VERSIONS: Final = ("4.4",)
+"""Versions of MongoDB before 6.0 whose suites the shell can adapt (``scripts/jstests/shell/compat.js``)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class RunOptions:
         seed: for suites that want the seed of the run.
         uri: of a deployment to use in place of a shared cluster.
         excluded: tags of suites that are not to run.
+        compat: one of `COMPATIBLE_VERSIONS`, whose catalog suites may query.
     """
 
     launcher: Sequence[str]
@@ -39,6 +43,7 @@ class RunOptions:
     seed: int = 0
     uri: str | None = None
     excluded: frozenset[str] = frozenset()
+    compat: str | None = None
 
 
 def run_suites(suites: Iterable[Suite], options: RunOptions, report: Callable[[Outcome], None]) -> list[Outcome]:
@@ -47,6 +52,7 @@ def run_suites(suites: Iterable[Suite], options: RunOptions, report: Callable[[O
     No process is left however it ends, also by KeyboardInterrupt.
 
     Args:
+        suites: the next is taken when the one before it has ended.
         report: called with each outcome, never twice at the same time.
     """
     with tempfile.TemporaryDirectory(prefix="jstest-") as root:
@@ -60,16 +66,17 @@ class _Run:
         self._report = report
         self._groups = ProcessGroups()
         self._launcher = Launcher(options.launcher, self._groups)
-        self._runner = SuiteRunner(options.mongosh, options.mongod, self._launcher, options.timeout, options.seed)
-        self._waiting: queue.SimpleQueue[tuple[int, Suite]] = queue.SimpleQueue()
+        self._runner = SuiteRunner(
+            options.mongosh, options.mongod, self._launcher, options.timeout, options.seed, options.compat
+        )
+        self._taking = threading.Lock()
         self._reporting = threading.Lock()
         self._outcomes: list[Outcome] = []
 
     def run(self, suites: Iterable[Suite]) -> list[Outcome]:
-        for item in enumerate(suites):
-            self._waiting.put(item)
+        waiting = enumerate(suites)
         with ThreadPoolExecutor(self._options.jobs) as threads:
-            futures = {threads.submit(self._run_lane, number) for number in range(self._options.jobs)}
+            futures = {threads.submit(self._run_lane, number, waiting) for number in range(self._options.jobs)}
             try:
                 _wait_for(futures)
             except BaseException:
@@ -77,15 +84,19 @@ class _Run:
                 raise
         return self._outcomes
 
-    def _run_lane(self, number: int) -> None:
+    def _run_lane(self, number: int, waiting: Iterator[tuple[int, Suite]]) -> None:
         lane = Lane(self._root / f"shared{number}", self._launcher, self._options.uri)
         try:
-            while True:
-                self._run_one(lane, *self._waiting.get_nowait())
-        except (queue.Empty, StoppedError):
+            while (item := self._take(waiting)) is not None:
+                self._run_one(lane, *item)
+        except StoppedError:
             return
         finally:
             lane.close()
+
+    def _take(self, waiting: Iterator[tuple[int, Suite]]) -> tuple[int, Suite] | None:
+        with self._taking:
+            return next(waiting, None)
 
     def _run_one(self, lane: Lane, index: int, suite: Suite) -> None:
         outcome = self._outcome(lane, self._root / str(index), suite)

@@ -28,6 +28,7 @@ class SuiteRunner:
         launcher: stops the clusters that a suite leaves.
         timeout: seconds for each suite.
         seed: of `Random`, for suites that ask for the seed of the run.
+        compat: the version before 6.0 whose catalog suites query, if any.
     """
 
     mongosh: str
@@ -35,6 +36,7 @@ class SuiteRunner:
     launcher: Launcher
     timeout: float
     seed: int
+    compat: str | None
 
     def run(self, suite: Suite, directory: Path, uri: str | None) -> Outcome:
         """Run a suite; nothing that it started is left.
@@ -58,6 +60,7 @@ class SuiteRunner:
             "mongod": self.mongod,
             "uri": uri,
             "seed": self.seed,
+            "compat": self.compat,
         }
         try:
             ended = self._run_mongosh(settings, directory, log)

@@ -4,7 +4,7 @@
 (function () {
   "use strict";
 
-  const st = new ShardingTest({ shards: 1, rs: { nodes: 3 } });
+  const st = new ShardingTest({ shards: 1, rs: true });
   const ns = "failover.c";
   const coll = st.s.getCollection(ns);
   st.adminCommand({ enableSharding: "failover" });

@@ -106,6 +106,8 @@ Object.defineProperty(globalThis, "console", {
   writable: true,
 });
 
+if (host.settings.compat) require("./compat.js").install(Mongo);
+
 if (host.settings.uri !== undefined && host.settings.uri !== null)
   globalThis.db = new Mongo(host.settings.uri).getDB("test");
 

@@ -18,6 +18,7 @@ const WITHOUT_EFFECT = new Set([
   ...["useHostname", "useHostName", "protocolVersion", "waitForKeys", "initiateTimeout", "shardAsReplicaSet"],
   ...["shardsvr", "configsvr", "port", "causallyConsistent", "writeConcernMajorityJournalDefault"],
 ]);
+const SET_MEMBERS = 3;
 const OF_ONE_SERVER = /^(rs|s|d|c)\d+$/;
 
 const TEST_COMMANDS = [
@@ -106,12 +107,16 @@ function configOf(options) {
   return nodes === 0 ? 1 : nodes;
 }
 
-// All shards have as many members as the largest of them asks for.
+// A shard has one member, or three if it is asked to be a replica set of no particular size. All have as many as the
+// largest.
 function membersOf(options, shards) {
-  const numbered = Array.from({ length: shards }, (_, index) => options[`rs${index}`]);
-  const all = [options.rs, options.rsOptions, ...listed(options.shards), ...numbered];
-  const counts = all.filter((each) => each?.nodes !== undefined).map((each) => countOf(each.nodes));
-  return Math.max(1, options.numReplicas ?? 1, ...counts);
+  const named = Array.isArray(options.shards) ? {} : Object(options.shards);
+  const numbered = Array.from({ length: shards }, (_, index) => options[`rs${index}`] ?? named[`rs${index}`]);
+  const sizes = [options.rs, ...numbered]
+    .filter(Boolean)
+    .map((each) => each.nodes ?? options.rs?.nodes ?? options.rsOptions?.nodes ?? options.numReplicas ?? SET_MEMBERS);
+  const ofOthers = [options.rsOptions, ...listed(options.shards)].map((each) => each?.nodes ?? 1);
+  return Math.max(1, ...[...sizes, ...ofOthers].map(countOf));
 }
 
 // The server parameters of the shards.
