@@ -30,6 +30,10 @@ ENDINGS: Final = {
     "throws.js": "throw new TypeError('wrong');",
     "unsupported.js": "try { benchRun({}); } catch (error) { throw new Error('wrapped'); }",
     "parameters.js": "new ShardingTest({ configOptions: { setParameter: { maxSessions: 5 } } });",
+    "unreached.js": (
+        "new Mongo(MongoRunner.runMongod().host)"
+        ".adminCommand({ configureFailPoint: 'hangInCloneStage', mode: 'alwaysOn' });"
+    ),
     "tagged.js": "/*\n * @tags: [\n *   requires_fcv_62, # newer\n * ]\n */\nassert(false);",
 }
 
@@ -47,6 +51,7 @@ def test_endings_and_reports(tmp_path: Path) -> None:
         "throws.js:2": "fail",
         "unsupported.js": "skip",
         "parameters.js": "skip",
+        "unreached.js": "skip",
         "tagged.js": "skip",
     }
     for part in (
@@ -55,9 +60,10 @@ def test_endings_and_reports(tmp_path: Path) -> None:
         "TypeError: wrong",
         "requires_fcv_62",
         "not supported: config servers with the parameter maxSessions",
+        "not supported: the fail point hangInCloneStage",
     ):
         assert part in ended.stdout
-    assert ended.stdout.endswith("1 passed, 2 failed, 3 skipped\n")
+    assert ended.stdout.endswith("1 passed, 2 failed, 4 skipped\n")
     cases = {case.attrib["name"]: case for case in ElementTree.parse(junit).getroot()}
     assert cases["quits"].find("failure") is None
     failure = cases["fails"].find("failure")

@@ -123,6 +123,7 @@ function sortDoc(value) {
 
 const bsonWoCompare = (left, right) => compare(left, right);
 const bsonUnorderedFieldsCompare = (left, right) => compare(sortDoc(left), sortDoc(right));
+const timestampCmp = (left, right) => Math.sign(compare(left, right));
 const bsonBinaryEqual = (left, right) => compareBytes(toBytes({ value: left }), toBytes({ value: right })) === 0;
 
-module.exports = { bsonWoCompare, bsonUnorderedFieldsCompare, bsonBinaryEqual, sortDoc };
+module.exports = { bsonWoCompare, bsonUnorderedFieldsCompare, bsonBinaryEqual, sortDoc, timestampCmp };

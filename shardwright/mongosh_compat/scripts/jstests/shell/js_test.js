@@ -3,7 +3,25 @@
 const { tojson, tojsononeline } = require("./tojson.js");
 
 const text = (value) => (typeof value === "string" ? value : value === undefined ? "undefined" : tojson(value));
-const print = (...values) => host.write(`${values.map(text).join(" ")}\n`);
+const captures = [];
+
+function print(...values) {
+  const line = values.map(text).join(" ");
+  if (captures.length > 0) captures.at(-1).push(...line.split("\n"));
+  else host.write(`${line}\n`);
+}
+
+// Call a function; returns {output: the lines that it has printed, result}.
+print.captureAllOutput = (action, parameters = []) => {
+  const output = [];
+  captures.push(output);
+  try {
+    return { output, result: action(...parameters) };
+  } finally {
+    captures.pop();
+  }
+};
+
 const printjson = (value) => print(tojson(value));
 const printjsononeline = (value) => print(tojsononeline(value));
 

@@ -1,12 +1,12 @@
 "use strict";
 // Whether values are equal.
 const { bsonUnorderedFieldsCompare, bsonWoCompare, sortDoc } = require("../bson_order.js");
-const { tojson } = require("../tojson.js");
+const { tojson, tojsononeline } = require("../tojson.js");
 const { fail } = require("./failing.js");
 
 // Equal as the old shell has it: by ==, as BSON values, or as they are printed.
 function friendlyEqual(left, right) {
-  if (left == right) return true;
+  if (left == right || tojsononeline(left) === tojsononeline(right)) return true;
   if (typeof left !== typeof right && (typeof left !== "object" || typeof right !== "object")) return false;
   if (left === null || right === null || left === undefined || right === undefined) return false;
   if (bsonWoCompare(left, right) !== 0) return false;

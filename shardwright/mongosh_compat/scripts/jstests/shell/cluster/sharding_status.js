@@ -1,5 +1,6 @@
 "use strict";
 // The listing of shards, databases and chunks.
+const { print } = require("../js_test.js");
 const { tojsononeline } = require("../tojson.js");
 const { chunksOf } = require("./chunk_lookup.js");
 
@@ -23,7 +24,7 @@ function printShardingStatus(config, isVerbose = false) {
         .sort({ _id: 1 })
         .forEach((each) => lines.push(...collectionLines(config, each, isVerbose)));
     });
-  host.write(`${lines.join("\n")}\n`);
+  print(lines.join("\n"));
 }
 
 function collectionLines(config, entry, isVerbose) {

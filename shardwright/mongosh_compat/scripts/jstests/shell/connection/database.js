@@ -3,6 +3,7 @@
 const { ErrorCodes, _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 const administration = require("./database_admin.js");
+const { noteUnknown, refuseFailPoint } = require("./unmet_settings.js");
 
 // Reading a property that a database does not have gives the collection of that name.
 const asCollections = {
@@ -65,8 +66,10 @@ class DB {
   _run(command, options = {}) {
     const ofDatabase = this._secondaryOk ? SECONDARY_OK : undefined;
     const readPreference = options.readPreference ?? this._session.getOptions().getReadPreference() ?? ofDatabase;
+    if (command.configureFailPoint !== undefined) refuseFailPoint(command);
     const prepared = this._session._prepare(command);
     const outcome = this._mongo._exchange(this._name, prepared, { ...options, readPreference });
+    noteUnknown(command, outcome.reply);
     if (outcome.reply !== null) this._session._note(outcome.reply);
     return outcome;
   }
