@@ -11,6 +11,7 @@ from tests.router.test_map_reduce import FINALIZE, MAP, REDUCE, STORED, Command
 
 DB: Final = "map_reduce_into_sharded"
 OUT_TO_SHARDED: Final = 28769
+KEY_OTHER_THAN_ID: Final = 31313
 
 OUTPUTS: Final[dict[str, Command]] = {
     "merging": {"out": {"merge": "o"}},
@@ -59,3 +60,13 @@ def test_a_sharded_collection_is_not_replaced(router: Client, out: object) -> No
     reply, contents = run(router[DB], {"out": out})
     assert reply == {"ok": 0, "code": OUT_TO_SHARDED}
     assert len(contents) == 3
+
+
+@pytest.mark.parametrize("out", ["o", {"merge": "o"}, {"reduce": "o", "sharded": True}], ids=str)
+def test_a_collection_that_is_sharded_by_another_field(router: Client, out: object) -> None:
+    prepare(router[DB], sharded=False)
+    router[DB].o.drop()
+    shard_by_range(router[DB], "o", key="other")
+    reply, contents = run(router[DB], {"out": out})
+    assert reply == {"ok": 0, "code": KEY_OTHER_THAN_ID}
+    assert contents == []

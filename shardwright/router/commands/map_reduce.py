@@ -1,5 +1,7 @@
 """``mapReduce``: an aggregation with JavaScript functions, and a reply of its own form."""
 
+from typing import Final
+
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.aggregation import run_aggregate
 from shardwright.router.operations.listed_collection import listed_collection
@@ -11,9 +13,11 @@ from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import ARRAY, array_of_documents, decode_value, element, encode_elements, find, index
+
+_KEY_OTHER_THAN_ID: Final = 31313
+_INLINE_RESULTS_TOO_LARGE: Final = 31301
 
 
 @command("mapReduce", aliases=("mapreduce",), supports_write_concern=True)
@@ -25,8 +29,8 @@ async def map_reduce(operation: Operation) -> Reply:
     if output.namespace is None and b"writeConcern" in request.fields:
         raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
     await refuse_view(operation)
-    if output.must_be_sharded:
-        await _require_sharded(operation, output)
+    if output.namespace is not None:
+        await _check_target(operation, output)
     aggregate = arguments.as_aggregate(request, unpack_timestamp(operation.context.clock.time.cluster_time))
     running = operation.part(aggregate)
     try:
@@ -61,7 +65,7 @@ def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply
     """The reply with all results, which have to fit into it.
 
     Raises:
-        CommandError: BSONObjectTooLarge.
+        CommandError: 31301.
     """
     if not isinstance(reply, bytes):
         return {"results": []}
@@ -71,13 +75,8 @@ def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply
     cursor_id = decode_value(body, cursor[b"id"])
     if cursor_id:
         operation.context.cursors.kill(cursor_id)
-        raise internal_error(
-            CommandError(
-                ErrorCode.BSONObjectTooLarge,
-                f"BSONObj size: more than {len(results)} is invalid. Size must be between 0 and "
-                f"{BSON_OBJECT_INTERNAL_BYTES_MAX}(16MB)",
-            )
-        )
+        message = "MapReduce inline results are greater than the allowed 16MB limit"
+        raise CommandError(_INLINE_RESULTS_TOO_LARGE, message)
     return operation.raw_reply(element(b"results", ARRAY, results))
 
 
@@ -91,23 +90,35 @@ def _written(operation: Operation, output: Output, reply: Reply) -> Reply:
     return operation.raw_reply(elements)
 
 
-async def _require_sharded(operation: Operation, output: Output) -> None:
-    """Refuse an output collection that has to be sharded and is not.
+async def _check_target(operation: Operation, output: Output) -> None:
+    """Refuse an output collection that is sharded by other fields, or that has to be sharded and is not.
+
+    A missing database is created beside the collection that is read.
 
     Raises:
-        CommandError: InvalidOptions.
+        CommandError: InvalidOptions, 31313; or the database cannot be created.
     """
     cache = operation.context.routing
     routing = await cache.find(str(output.namespace))
-    if routing is not None and (routing.is_sharded or (await cache.latest_if_readable(routing)).is_sharded):
-        return
-    raise internal_error(
-        CommandError(
-            ErrorCode.InvalidOptions,
-            "Cannot use mapReduce to create a new sharded collection. Please create and shard the target collection "
-            "before proceeding.",
+    source = await cache.find(operation.namespace)
+    if routing is None and source is not None and not output.must_be_sharded:
+        routing = await cache.collection(str(output.namespace), create_database=True, primary=source.primary)
+    if routing is not None and (not output.must_be_sharded or not routing.is_sharded):
+        routing = await cache.latest_if_readable(routing)
+    table = None if routing is None else routing.table
+    if table is None and output.must_be_sharded:
+        raise internal_error(
+            CommandError(
+                ErrorCode.InvalidOptions,
+                "Cannot use mapReduce to create a new sharded collection. Please create and shard the target "
+                "collection before proceeding.",
+            )
         )
-    )
+    if table is not None and [field.name for field in table.collection.key_pattern.fields] != [b"_id"]:
+        raise CommandError(
+            _KEY_OTHER_THAN_ID,
+            "The mapReduce target collection must either be unsharded or sharded by {_id: 1} or {_id: 'hashed'}",
+        )
 
 
 def _on_view() -> CommandError:
