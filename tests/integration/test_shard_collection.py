@@ -40,6 +40,16 @@ def index_keys(mongod: Client, namespace: str) -> list[Document]:
     return [dict(index["key"]) for index in mongod[name][collection].list_indexes()]
 
 
+def test_the_primary_shard_of_a_database_is_named_by_its_members(client: Client) -> None:
+    [shard] = client.config.shards.find({"_id": UPPER})
+    address = shard["host"]
+    for identifier in (address, address.partition("/")[2].partition(",")[0]):
+        client.drop_database("named_by_members")
+        client.admin.command("enableSharding", "named_by_members", primaryShard=identifier)
+        assert client.config.databases.count_documents({"_id": "named_by_members", "primary": UPPER}) == 1
+    client.drop_database("named_by_members")
+
+
 def test_range(client: Client, database: Database[Document], lower_mongod: Client) -> None:
     namespace = f"{database.name}.c"
     assert shard_collection(database, "c", {"key": 1})["collectionsharded"] == namespace

@@ -43,10 +43,19 @@ async def enable_sharding(operation: Operation) -> Reply:
     db = Arguments.of(request).namespace(request.name.encode())
     creation: dict[str, Any] = {"_configsvrCreateDatabase": db, "writeConcern": MAJORITY}
     if b"primaryShard" in request.fields:
-        creation["primaryShardId"] = Arguments.of(request).string(b"primaryShard")
+        creation["primaryShardId"] = await _shard_id(operation, Arguments.of(request).string(b"primaryShard"))
     await operation.context.catalog.command(creation)
     operation.context.routing.forget_database(db)
     return {}
+
+
+async def _shard_id(operation: Operation, identifier: str) -> str:
+    """The name of a shard given by its name, its connection string or one of its members; itself if there is none."""
+    shards = operation.context.shards
+    if shards.find(identifier) is None:
+        await shards.reload()
+    found = shards.find(identifier)
+    return identifier if found is None else found.id
 
 
 @command("shardCollection", aliases=("shardcollection",), admin_only=True, supports_write_concern=True)
