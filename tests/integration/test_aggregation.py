@@ -470,7 +470,7 @@ def test_sharded_data_distribution_of_time_series_and_recreated_collections(
 
 
 @pytest.mark.parametrize(
-    ("db", "stage", "code"), [("admin", 5, 6789100), ("admin", {"a": 1}, 6789100), ("other", {}, 6789102)]
+    ("db", "stage", "code"), [("admin", 5, 6789100), ("admin", {"a": 1}, 6789100), ("config", {}, 6789102)]
 )
 def test_wrong_sharded_data_distribution(client: Client, db: str, stage: object, code: int) -> None:
     with pytest.raises(OperationFailure) as refused:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import pytest
 from pymongo.database import Database
 
 from tests.interop.sharded import Document
@@ -24,6 +25,10 @@ FINDS: Final[list[Document]] = [
     {"skip": -1},
     {"maxTimeMS": -1},
 ]
+NEAR: Final[Document] = {
+    "$geoNear": {"near": {"type": "Point", "coordinates": [0, 0]}, "distanceField": "far", "key": "at"}
+}
+OUT_ELSEWHERE: Final[Document] = {"$out": {"db": "interop_nowhere", "coll": "c"}}
 PIPELINES: Final[list[list[Document]]] = [
     [{"$unknown": 1}],
     [{"$match": {}}, {"$unknown": 1}],
@@ -38,20 +43,41 @@ PIPELINES: Final[list[list[Document]]] = [
     [{"$limit": 0}],
     [{"$graphLookup": {"from": "ranged"}}],
     [{"$match": {}}, {"$merge": "ranged"}],
+    [{"$search": {}}],
+    [{"$skip": 0}, NEAR],
+    [{"$match": {}}, NEAR],
+    [{"$match": {"key": 1}}, NEAR],
+    [{"$collStats": {"count": {}}}],
+    [{"$documents": [{"a": 1}]}],
+    [{"$documents": [{"a": 1}]}, {"$out": "ranged"}],
+    [{"$documents": [{"a": 1}]}, {"$out": "plain"}],
+    [{"$documents": [{"a": 1}]}, {"$merge": "ranged"}],
+    [OUT_ELSEWHERE],
+    [{"$facet": {"a": [{"$out": "ranged"}]}}],
+    [{"$currentOp": {}}, {"$out": "ranged"}],
+    [{"$currentOp": {"localOps": True}}, {"$match": {"opid": None}}],
+    [{"$shardedDataDistribution": {}}, {"$match": {"ns": None}}],
+    [{"$match": {}}, {"$shardedDataDistribution": {}}],
+    [{"$shardedDataDistribution": {"a": 1}}],
+    [],
+]
+OF_CHANGES: Final[list[list[Document]]] = [
+    [{"$changeStream": {}}, {"$out": "ranged"}],
+    [{"$match": {}}, {"$changeStream": {}}],
 ]
 
 
 def said(reply: Document) -> tuple[object, ...]:
-    """How a read ended: its error, or the number of documents in its first batch."""
+    """How a read ended: its error, or the number of documents in its first batch, or that it was explained."""
     if reply["ok"]:
-        return ("documents", len(reply["cursor"]["firstBatch"]))
+        return ("documents", len(reply["cursor"]["firstBatch"])) if "cursor" in reply else ("explained",)
     return reply["code"], reply["codeName"], reply["errmsg"]
 
 
-def differing(shard: Client, ours: Client, database: str, commands: list[Document]) -> list[tuple[Document, ...]]:
+def differing(shard: Client, ours: Client, database: str, commands: list[Document]) -> list[tuple[object, ...]]:
     """The commands that end differently, with both endings."""
-    pairs = [(each, run(shard, database, as_mongos(each)), run(ours, database, each)) for each in commands]
-    return [pair for pair in pairs if said(pair[1]) != said(pair[2])]
+    pairs = [(each, said(run(shard, database, as_mongos(each))), said(run(ours, database, each))) for each in commands]
+    return [pair for pair in pairs if pair[1] != pair[2]]
 
 
 def test_finds(shard: Client, filled: Database[Document]) -> None:
@@ -67,15 +93,39 @@ def test_explained_finds(shard: Client, filled: Database[Document]) -> None:
         assert said(run(filled.client, filled.name, {"explain": inner})) == said(theirs)
 
 
-def test_aggregations(shard: Client, filled: Database[Document]) -> None:
-    names = ("ranged", "plain", "missing", 1)
-    commands: list[Document] = [
-        {"aggregate": name, "pipeline": pipeline, "cursor": {}} for name in names for pipeline in PIPELINES
-    ]
-    assert differing(shard, filled.client, filled.name, commands) == []
+NAMES: Final = ("ranged", "plain", "missing", 1)
 
 
-def test_aggregations_of_a_missing_database(shard: Client, filled: Database[Document]) -> None:
-    """Only the names of the stages are looked at, and whether one needs the database."""
-    commands: list[Document] = [{"aggregate": "c", "pipeline": pipeline, "cursor": {}} for pipeline in PIPELINES]
-    assert differing(shard, filled.client, f"{filled.name}_missing", commands) == []
+def aggregations(*pipelines: list[Document]) -> list[Document]:
+    return [{"aggregate": name, "pipeline": pipeline, "cursor": {}} for name in NAMES for pipeline in pipelines]
+
+
+@pytest.mark.parametrize("suffix", ["", "_missing"])
+def test_aggregations(shard: Client, filled: Database[Document], suffix: str) -> None:
+    """Of a missing database, a mongos looks at little more than the names of the stages."""
+    database = filled.name + suffix
+    commands = aggregations(*PIPELINES, *(OF_CHANGES if suffix else ()))
+    assert differing(shard, filled.client, database, commands) == []
+    assert database not in filled.client.list_database_names() or not suffix
+
+
+def test_merge_into_a_missing_database(shard: Client, filled: Database[Document]) -> None:
+    merge = {"$merge": {"into": {"db": "interop_merged", "coll": "c"}}}
+    reading: Document = {"aggregate": "ranged", "pipeline": [merge], "cursor": {}}
+    assert differing(shard, filled.client, filled.name, [reading, {**reading, "aggregate": "plain"}]) == []
+
+
+def test_aggregations_of_admin(shard: Client, filled: Database[Document]) -> None:
+    pipelines = (each for each in PIPELINES if each not in ([{"$listCatalog": {}}], [OUT_ELSEWHERE]))
+    assert differing(shard, filled.client, "admin", aggregations(*pipelines)) == []
+
+
+@pytest.mark.parametrize("suffix", ["", "_missing"])
+def test_explained_aggregations(shard: Client, filled: Database[Document], suffix: str) -> None:
+    database, found = filled.name + suffix, []
+    for each in aggregations(*PIPELINES, *([] if suffix else [[{"$changeStream": {}}]])):
+        theirs = run(shard, database, {"explain": as_mongos(each)})
+        ours = run(filled.client, database, {"explain": each})
+        if said(ours) != said(theirs):
+            found.append((each, said(theirs), said(ours)))
+    assert found == []

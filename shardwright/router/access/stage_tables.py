@@ -18,7 +18,7 @@ OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
 WITHOUT_NAMES: Final = frozenset(
     {
         *("$addFields", "$bucket", "$bucketAuto", "$count", "$densify", "$fill", "$geoNear", "$group", "$limit"),
-        *("$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$search", "$searchMeta", "$set"),
+        *("$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set"),
         *("$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind"),
     }
 )

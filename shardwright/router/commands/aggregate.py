@@ -7,6 +7,7 @@ from shardwright.router.commands.explain import explain_command
 from shardwright.router.commands.local_operations import aggregate_local_operations, is_about_local_operations
 from shardwright.router.joins.any_aggregate import aggregate_anywhere
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.pipeline_locations import check_out_targets
 from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.reads.aggregate import check_fields
 from shardwright.router.reads.explained import ExplainedCommand
@@ -39,6 +40,9 @@ async def aggregate(operation: Operation) -> Reply:
     about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
     if pipeline.first == CHANGE_STREAM:
         check_stages(pipeline)
+        if "$out" in pipeline.names:
+            await in_own_task()
+            await check_out_targets(operation, pipeline)
         return await open_change_stream(operation, pipeline, about)
     await in_own_task()
     if is_about_local_operations(operation, pipeline):

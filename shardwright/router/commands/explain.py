@@ -4,13 +4,13 @@ from dataclasses import replace
 from time import perf_counter
 
 from shardwright.router.commands.command_registry import COMMANDS, command
-from shardwright.router.commands.explained_aggregate import explain_aggregate
+from shardwright.router.commands.explained_aggregate import explain_aggregate, explain_without_collection
 from shardwright.router.commands.map_reduce import refuse_view
 from shardwright.router.operations.explained_shards import about_server, explained_by
 from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
-from shardwright.router.pipelines.internal_stages import check_update_stages
+from shardwright.router.pipelines.internal_stages import check_stages, check_update_stages
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -28,7 +28,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import STRING, decode_document
 
 
 @command("explain", reads=True, api_versions=("1",))
@@ -56,6 +56,10 @@ async def explain_command(
     Raises:
         CommandError: the command is wrong, or some shard failed.
     """
+    if explained.name == "aggregate":
+        check_stages(Pipeline.parse(explained.request))
+        if next(iter(explained.request.fields.values()))[0] != STRING:
+            return await explain_without_collection(operation, explained)
     namespace = Namespace(explained.request.db, explained.request.collection)
     namespace.check_readable()
     started = perf_counter()
@@ -64,7 +68,8 @@ async def explain_command(
         shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await explain_aggregate(operation, routing, explained, shards)
-        said = await explained_by(operation, routing, explained.body, explained.verbosity, shards)
+        versions = {shard: routing.versions_for(shard) for shard in shards}
+        said = await explained_by(operation, explained.body, explained.verbosity, versions)
         milliseconds = int((perf_counter() - started) * 1000)
         server, command = about_server(operation, said), explained.request.document
         if explains_aggregation(said[0].reply):

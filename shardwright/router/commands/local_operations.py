@@ -31,7 +31,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import ARRAY, decode_document, spans
+from shardwright.wire.rawbson import ARRAY, STRING, decode_document, spans
 
 logger = get_logger("router.operations")
 
@@ -46,7 +46,8 @@ HAS_INTERRUPTED: Final = "hasInterrupted"
 
 def is_about_local_operations(operation: Operation, pipeline: Pipeline) -> bool:
     """Whether a pipeline asks for the operations of the router rather than those of the shards."""
-    if pipeline.first != CURRENT_OP or operation.request.db != "admin":
+    names_collection = next(iter(operation.request.fields.values()))[0] == STRING
+    if pipeline.first != CURRENT_OP or operation.request.db != "admin" or names_collection:
         return False
     specification = pipeline.stages[0].specification
     return isinstance(specification, dict) and specification.get("localOps") is True

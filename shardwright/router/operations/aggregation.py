@@ -12,11 +12,13 @@ from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.common_body import common_body
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
-from shardwright.router.operations.merge_writes import merge_into, merge_target
+from shardwright.router.operations.merge_writes import merge_into, merge_target, names_fields
 from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.pipeline_locations import MAY_WRITE_OUT, check_out_targets
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
+from shardwright.router.operations.sharded_data_distribution import check_distribution
 from shardwright.router.operations.snapshots import snapshot_of
 from shardwright.router.operations.split_aggregation import run_segments
 from shardwright.router.pipelines.bucket_span import with_present_span
@@ -26,7 +28,7 @@ from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.router_merge import RouterMerge
 from shardwright.router.pipelines.shard_names import with_shard_name
-from shardwright.router.pipelines.stages import WRITING, Place, place_of
+from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING, Place, place_of
 from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import batch_size
@@ -60,15 +62,22 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     check_stages(pipeline)
     ordered = moved_forward(pipeline)
     collation = collation_of(request)
+    may_write_out = not MAY_WRITE_OUT.isdisjoint(pipeline.names)
 
     async def attempt(routing: CollectionRouting) -> Reply:
+        if routing.is_sharded:
+            check_distribution(pipeline, request.db)
+        if may_write_out:
+            await check_out_targets(operation, pipeline)
+        if pipeline.first in COLLECTIONLESS:
+            await check_pipeline(operation)
         present = with_present_span(request, pipeline, routing)
         if present is not None:
             return await _run_part(operation, present, cursor_namespace)
         target = await merge_target(operation, pipeline)
         if target is not None and target.is_sharded:
             return await merge_into(operation, pipeline, target, cursor_namespace, run_aggregate)
-        if target is not None and _names_fields(pipeline.stages[-1]):
+        if target is not None and names_fields(pipeline.stages[-1]):
             await check_pipeline(operation, target.primary)
         snapshot = snapshot_of(operation, routing.table)
         time = snapshot.reading
@@ -269,12 +278,6 @@ async def _count(
     documents = [] if counted is None else [bson.encode(counted)]
     operation.operation_time = latest_operation_time(replies)
     return operation.raw_reply(*cursor_element(FIRST_BATCH, documents, 0, namespace, at_cluster_time=time))
-
-
-def _names_fields(merge: Stage) -> bool:
-    """Whether a ``$merge`` names the fields by which documents match; a mongos makes sure that an index covers them."""
-    specification = merge.specification
-    return isinstance(specification, Mapping) and "on" in specification
 
 
 def _raw(stages: Sequence[Stage]) -> tuple[bytes, ...]:

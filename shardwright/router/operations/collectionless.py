@@ -6,17 +6,21 @@ from shardwright.router.operations.aggregation import run_on_all_shards, run_on_
 from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
+from shardwright.router.operations.missing import needs_no_database, unless_missing
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.pipeline_locations import check_out_targets
 from shardwright.router.operations.retry import with_database
 from shardwright.router.operations.sharded_data_distribution import (
     SHARDED_DATA_DISTRIBUTION,
     aggregate_sharded_data_distribution,
+    check_distribution,
 )
 from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
 from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.reads.collectionless import check_collectionless
+from shardwright.router.reads.collectionless import check_collectionless, check_not_empty
 from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.sharding.namespace import Namespace
@@ -26,6 +30,9 @@ from shardwright.wire.errors import CommandError
 _DOCUMENTS: Final = "$documents"
 _SOURCES: Final = frozenset({*COLLECTIONLESS, CURRENT_OP, SHARDED_DATA_DISTRIBUTION, "$changeStream", "$listCatalog"})
 """What can begin such a pipeline. A mongod refuses others before it looks for the collections that they name."""
+
+_RUN_BY_ROUTER: Final = frozenset({_DOCUMENTS, LIST_LOCAL_SESSIONS})
+"""What a mongos runs itself, so that no shard writes the results."""
 
 
 async def run_without_collection(operation: Operation) -> Reply:
@@ -37,23 +44,61 @@ async def run_without_collection(operation: Operation) -> Reply:
     """
     pipeline = Pipeline.parse(operation.request)
     check_stages(pipeline)
-    check_collectionless(operation.request, pipeline)
+    check_collectionless(operation.request)
+    namespace = str(Namespace.collectionless_aggregate(operation.request.db))
+    return await unless_missing(operation, _run(operation, pipeline, namespace), empty_cursor(namespace))
+
+
+def is_run_by_router(pipeline: Pipeline) -> bool:
+    """Whether a mongos runs a pipeline itself."""
+    if pipeline.first != CURRENT_OP:
+        return pipeline.first in _RUN_BY_ROUTER
+    specification = pipeline.stages[0].specification
+    return isinstance(specification, dict) and specification.get("localOps") is True
+
+
+async def shards_without_collection(operation: Operation, pipeline: Pipeline) -> tuple[str, ...]:
+    """All shards, after the checks of an ``{aggregate: 1}`` that a mongos makes itself.
+
+    Raises:
+        CommandError: NamespaceNotFound, the database does not exist; ShardNotFound, there is no shard; or what is wrong
+            with the pipeline.
+    """
     db = operation.request.db
-    namespace = str(Namespace.collectionless_aggregate(db))
-    shards = await operation.context.shards.all_ids()
+    await check_out_targets(operation, pipeline)
+    if not needs_no_database(pipeline):
+        await operation.context.routing.database(db)
+    check_not_empty(operation.request, pipeline)
+    check_distribution(pipeline, db)
+    shards = tuple(await operation.context.shards.all_ids())
     if pipeline.first == CURRENT_OP:
         CurrentOpArguments.parse(pipeline.stages[0].specification)
         if db != "admin":
             raise CommandError(
                 ErrorCode.InvalidNamespace, "$currentOp must be run against the 'admin' database with {aggregate: 1}"
             )
-        return await run_on_all_shards(operation, pipeline, namespace)
+        return shards
     if not shards:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
     if pipeline.first not in _SOURCES:
+        if SHARDED_DATA_DISTRIBUTION in pipeline.names:
+            raise _needs_collection(pipeline)
         await check_pipeline(operation)
+    if is_run_by_router(pipeline):
+        await _check_runs_on_router(operation, pipeline)
+    return shards
+
+
+async def _run(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
+    """Run one whose database may be missing.
+
+    Raises:
+        CommandError: see `shards_without_collection` and `run_without_collection`.
+    """
+    shards = await shards_without_collection(operation, pipeline)
+    if pipeline.first == CURRENT_OP:
+        return await run_on_all_shards(operation, pipeline, namespace)
     if pipeline.first == LIST_LOCAL_SESSIONS:
-        _check_writes_nothing(pipeline)
         return await aggregate_local_sessions(operation, pipeline, shards[0])
     if pipeline.first == SHARDED_DATA_DISTRIBUTION:
         return await aggregate_sharded_data_distribution(operation, pipeline, shards)
@@ -62,24 +107,28 @@ async def run_without_collection(operation: Operation) -> Reply:
     except JoinNeededError as error:
         if pipeline.first == _DOCUMENTS:
             raise
-        raise CommandError(
-            ErrorCode.InvalidNamespace,
-            f"{{aggregate: 1}} is not valid for '{pipeline.first}'; a collection is required.",
-        ) from error
+        raise _needs_collection(pipeline) from error
 
 
-def _check_writes_nothing(pipeline: Pipeline) -> None:
-    """Refuse to write what the router itself lists.
+def _needs_collection(pipeline: Pipeline) -> CommandError:
+    message = f"{{aggregate: 1}} is not valid for '{pipeline.first}'; a collection is required."
+    return CommandError(ErrorCode.InvalidNamespace, message)
+
+
+async def _check_runs_on_router(operation: Operation, pipeline: Pipeline) -> None:
+    """Refuse stages that a mongos leaves to shards.
 
     Raises:
-        CommandError: IllegalOperation, a stage writes.
+        CommandError: IllegalOperation; NamespaceNotFound, there is no database to write into; or what is wrong with the
+            pipeline.
     """
-    for name in pipeline.names:
-        if name in WRITING:
-            raise CommandError(
-                ErrorCode.IllegalOperation,
-                f"{LIST_LOCAL_SESSIONS} must run on mongoS, but cannot :: caused by :: {name} must run on a shard",
-            )
+    of_shards = next((name for name in pipeline.names if name in WRITING), None)
+    if of_shards is None:
+        return
+    await operation.context.routing.database(operation.request.db)
+    await check_pipeline(operation)
+    message = f"{pipeline.first} must run on mongoS, but cannot :: caused by :: {of_shards} must run on a shard"
+    raise CommandError(ErrorCode.IllegalOperation, message)
 
 
 async def _run_on_any_shard(operation: Operation, pipeline: Pipeline, any_shard: str) -> Reply:

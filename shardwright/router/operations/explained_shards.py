@@ -1,12 +1,11 @@
 """The explanations of shards, and what an ``explain`` says about the router."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
-from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.explain_reply import ShardExplain
 from shardwright.router.reads.explained import wrapped
 from shardwright.router.reads.raw_elements import raw_elements
@@ -21,22 +20,15 @@ _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment",
 
 
 async def explained_by(
-    operation: Operation,
-    routing: CollectionRouting,
-    inner: bytes,
-    verbosity: str,
-    shards: Sequence[str],
-    elements: bytes = b"",
+    operation: Operation, inner: bytes, verbosity: str, elements: Mapping[str, bytes]
 ) -> list[ShardExplain]:
     """The shards' explanations of a command.
 
     Args:
         operation: the ``explain``.
-        routing: of the inner command's collection.
         inner: the inner command.
         verbosity: the level of detail.
-        shards: the shards to ask.
-        elements: raw elements for all of them.
+        elements: the shards to ask, each with the raw elements for it, such as the versions.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -45,8 +37,7 @@ async def explained_by(
     request = operation.request
     outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
     frames = {
-        shard: op_msg(append(outer, routing.versions_for(shard) + elements), request_id=request.message.request_id)
-        for shard in shards
+        shard: op_msg(append(outer, each), request_id=request.message.request_id) for shard, each in elements.items()
     }
     replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
     raise_worst(replies)

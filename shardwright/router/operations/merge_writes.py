@@ -12,7 +12,7 @@ from shardwright.router.operations.pipeline_locations import locate
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.pipelines.merge_stage import MergeStage
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.view_aggregate import with_body
 from shardwright.router.replies.cursor_reply import NEXT_BATCH, empty_cursor, first_batch
 from shardwright.router.replies.own_reply import Reply
@@ -58,15 +58,24 @@ Write = Callable[[Sequence[bytes]], Awaitable[None]]
 
 async def merge_target(operation: Operation, pipeline: Pipeline) -> CollectionRouting | None:
     """The routing of the collection that a ``$merge`` at the end of a pipeline writes; None if there is no such stage,
-    or no such database.
+    or it names none.
 
     Raises:
-        CommandError: the config servers did not answer.
+        CommandError: NamespaceNotFound, its database does not exist; the config servers did not answer.
     """
     if not pipeline.stages or pipeline.stages[-1].name != "$merge":
         return None
     [located] = await locate(operation, pipeline.stages[-1:])
+    if not located.routings:
+        for name in Pipeline(pipeline.stages[-1:]).involved_namespaces(operation.request.db):
+            return await operation.context.routing.collection(name)
     return located.routings[0] if located.routings else None
+
+
+def names_fields(merge: Stage) -> bool:
+    """Whether a ``$merge`` names the fields by which documents match; a mongos makes sure that an index covers them."""
+    specification = merge.specification
+    return isinstance(specification, Mapping) and "on" in specification
 
 
 async def merge_into(

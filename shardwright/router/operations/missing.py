@@ -1,9 +1,11 @@
-"""Reads of missing databases: MongoDB returns an empty result rather than an error."""
+"""Reads of missing databases: MongoDB returns an empty result rather than an error, with a few exceptions."""
 
 from collections.abc import Awaitable
 from typing import Final
 
+from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.pipeline_locations import check_out_targets
 from shardwright.router.pipelines.stages import is_known
 from shardwright.router.reads.explained import VERBOSITIES, wrapped
 from shardwright.router.reads.pipeline import Pipeline
@@ -15,10 +17,14 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import append, encode_elements, without
+from shardwright.wire.rawbson import STRING, append, encode_elements, without
 from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.transport.request_loop import in_own_task
 
 _UNKNOWN_STAGE: Final = 40324
+_COLL_STATS: Final = "$collStats"
+_DOCUMENTS: Final = "$documents"
+_CHANGE_STREAM: Final = "$changeStream"
 _ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 
 
@@ -26,12 +32,16 @@ async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothin
     """The result of a read, or ``nothing`` if the database of its collection does not exist.
 
     Raises:
-        CommandError: the read failed in another way; InvalidNamespace, which no shard had the chance to report.
+        CommandError: the read failed in another way; InvalidNamespace, which no shard had the chance to report; see
+            also `check_aggregation`.
     """
     try:
         return await reading
     except CommandError as error:
         check_is_missing(operation, error)
+        if operation.request.name == "aggregate":
+            await in_own_task()
+            await check_aggregation(operation, Pipeline.parse(operation.request), error)
     return nothing
 
 
@@ -39,26 +49,43 @@ def check_is_missing(operation: Operation, error: CommandError) -> None:
     """Return if a read failed because the database of its collection does not exist.
 
     Raises:
-        CommandError: as `unless_missing`; 40324, a pipeline has an unknown stage; NamespaceNotFound, it has ``$out``.
+        CommandError: as `unless_missing`.
     """
     if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
         raise error
-    Namespace(operation.request.db, operation.request.collection).check_readable()
-    if operation.request.name == "aggregate":
-        _check_stages(Pipeline.parse(operation.request), error)
+    if next(iter(operation.request.fields.values()))[0] == STRING:
+        Namespace(operation.request.db, operation.request.collection).check_readable()
 
 
-def _check_stages(pipeline: Pipeline, error: CommandError) -> None:
-    """Refuse what a mongos refuses before it looks for the database, when it has read only the names of the stages.
+async def check_aggregation(operation: Operation, pipeline: Pipeline, error: CommandError) -> None:
+    """Refuse an aggregation of a missing database that a mongos does not answer with an empty result.
+
+    It reads no more than the names of the stages, except of pipelines that need no database.
+
+    Args:
+        operation: the aggregation.
+        pipeline: its stages.
+        error: NamespaceNotFound, for what needs the database.
 
     Raises:
-        CommandError: 40324, one is unknown; the given error, since ``$out`` needs the database.
+        CommandError: 40324, a stage is unknown; NamespaceNotFound; see also `check_out_targets` and `check_pipeline`.
     """
     for name in pipeline.names:
         if not is_known(name):
             raise CommandError(_UNKNOWN_STAGE, f"Unrecognized pipeline stage name: '{name}'")
-    if "$out" in pipeline.names:
-        raise error
+    await check_out_targets(operation, pipeline)
+    if pipeline.first == _COLL_STATS:
+        message = f"Unable to retrieve information for $collStats stage :: caused by :: {error.message}"
+        raise CommandError(error.code, message)
+    if needs_no_database(pipeline):
+        if "$merge" in pipeline.names:
+            raise error
+        await check_pipeline(operation)
+
+
+def needs_no_database(pipeline: Pipeline) -> bool:
+    """Whether a mongos runs a pipeline though its database is missing."""
+    return pipeline.first == _DOCUMENTS or _CHANGE_STREAM in pipeline.names
 
 
 async def check_query(operation: Operation) -> None:

@@ -1,7 +1,8 @@
 """Where the other collections are that the stages of a pipeline name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from shardwright.router.operations.foreign_collections import OUT_TO_SHARDED
 from shardwright.router.operations.operation import Operation
@@ -11,6 +12,10 @@ from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, OBJECT, Span, spans
+
+MAY_WRITE_OUT: Final = frozenset({"$facet", "$out"})
+"""Stages that `check_out_targets` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,37 @@ async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedS
         # No shard would notice that a collection is not sharded any more.
         found.append(LocatedStage(stage, tuple([await cache.confirmed_if_sharded(each) for each in routings])))
     return found
+
+
+async def check_out_targets(operation: Operation, pipeline: Pipeline) -> None:
+    """Look up what ``$out`` writes, also inside ``$facet``, as a mongos does before anything else.
+
+    Raises:
+        CommandError: NamespaceNotFound, its database does not exist; 28769, it is sharded.
+    """
+    db = operation.request.db
+    for stage in _outs(pipeline.stages):
+        for name in Pipeline((stage,)).involved_namespaces(db):
+            routing = await operation.context.routing.collection(name)
+            if (await operation.context.routing.confirmed_if_sharded(routing)).is_sharded:
+                raise refusal(routing, stage)
+
+
+def _outs(stages: Iterable[Stage]) -> Iterator[Stage]:
+    for stage in stages:
+        if stage.name == "$out":
+            yield stage
+        elif stage.name == "$facet" and stage.span[0] == OBJECT:
+            for _, facet in spans(stage.raw, stage.span[2]):
+                yield from _outs(_stages_in(stage.raw, facet))
+
+
+def _stages_in(body: bytes, array: Span) -> Iterator[Stage]:
+    """The stages in an array, without what a mongod will refuse."""
+    elements = spans(body, array[2]) if array[0] == ARRAY else ()
+    for _, (kind, _, start, end) in elements:
+        if kind == OBJECT and len(list(spans(body, start))) == 1:
+            yield Stage.parse(body[start:end])
 
 
 def refusal(routing: CollectionRouting, stage: Stage) -> CommandError:

@@ -40,13 +40,12 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
 
     Args:
         operation: the aggregation.
-        pipeline: its stages, of which the first is this one.
+        pipeline: its stages, of which the first is this one; checked by `check_distribution`.
         shards: all shards.
 
     Raises:
-        CommandError: 6789100, 6789102, the stage is wrong; or a shard failed.
+        CommandError: a shard failed.
     """
-    _check(pipeline.stages[0].specification, operation.request.db)
     entries = await operation.context.catalog.find("collections", {})
     collections = {found["_id"]: found["uuid"] for found in map(decode_document, entries)}
     distribution: _Distribution = {}
@@ -70,13 +69,21 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
     return await aggregate_own_documents(operation, documents, pipeline, shards[0])
 
 
-def _check(specification: object, db: str) -> None:
-    if specification != {}:
-        message = f"The {SHARDED_DATA_DISTRIBUTION} stage specification must be an empty object"
-        raise CommandError(_NOT_EMPTY, message)
-    if db != "admin":
-        message = f"The {SHARDED_DATA_DISTRIBUTION} stage must be run on the admin database"
-        raise CommandError(_NOT_IN_ADMIN, message)
+def check_distribution(pipeline: Pipeline, db: str) -> None:
+    """Refuse a stage that is wrong, wherever it is; a mongod would say that it is for routers.
+
+    Raises:
+        CommandError: 6789100, 6789102.
+    """
+    for stage in pipeline.stages:
+        if stage.name != SHARDED_DATA_DISTRIBUTION:
+            continue
+        if stage.specification != {}:
+            message = f"The {SHARDED_DATA_DISTRIBUTION} stage specification must be an empty object"
+            raise CommandError(_NOT_EMPTY, message)
+        if db != "admin":
+            message = f"The {SHARDED_DATA_DISTRIBUTION} stage must be run on the admin database"
+            raise CommandError(_NOT_IN_ADMIN, message)
 
 
 async def _add_shard(operation: Operation, shard: str, collections: _Collections, distribution: _Distribution) -> None:

@@ -29,7 +29,19 @@ from shardwright.router.pipelines.window_halves import window_halves
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
 from shardwright.router.reads.sort_order import SortOrder
-from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, find, index, is_string, spans
+from shardwright.wire.rawbson import (
+    DOUBLE,
+    EMPTY_DOCUMENT,
+    INT32,
+    INT64,
+    OBJECT,
+    decode_value,
+    encode_document,
+    find,
+    index,
+    is_string,
+    spans,
+)
 
 _SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
 _ONE_OR_MORE: Final = frozenset({"$graphLookup", "$lookup", UNPACK_BUCKET})
@@ -60,7 +72,8 @@ class SplitPipeline:
     @classmethod
     def of(cls, pipeline: Pipeline) -> "SplitPipeline":
         """Split a pipeline whose stages are in the order in which they are to run: see `moved_forward`."""
-        stages = tuple(made for stage in pipeline.stages for made in fill_stages(stage))
+        kept = pipeline.stages[_first_near(pipeline.stages) :]
+        stages = tuple(made for stage in kept for made in fill_stages(stage))
         at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
         at = _end_of(stages, at, _SINGLE_DOCUMENTS)
         head, rest = stages[:at], stages[at:]
@@ -82,6 +95,24 @@ class SplitPipeline:
     def order(self) -> SortOrder | None:
         """How the shards' results compare; None if they come in any order."""
         return None if self.sort is None else SortOrder(tuple(way < 0 for way in self.sort.values()))
+
+
+def _first_near(stages: tuple[Stage, ...]) -> int:
+    """Where a ``$geoNear`` is that is the first stage in an optimized pipeline; 0 if there is none."""
+    for at, stage in enumerate(stages):
+        if stage.name == "$geoNear":
+            return at
+        if not _changes_nothing(stage):
+            break
+    return 0
+
+
+def _changes_nothing(stage: Stage) -> bool:
+    """Whether a mongos drops a stage."""
+    kind, _, start, end = stage.span
+    if stage.name == "$match":
+        return kind == OBJECT and end - start == len(EMPTY_DOCUMENT)
+    return stage.name == "$skip" and kind in (INT32, INT64, DOUBLE) and stage.specification == 0
 
 
 def stage_of(raw: bytes) -> Stage:

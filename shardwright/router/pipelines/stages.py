@@ -46,7 +46,7 @@ COLLECTIONLESS: Final = frozenset({"$documents", "$listCachedAndActiveUsers", "$
 
 _OTHERS: Final = frozenset(
     {
-        *("$changeStream", "$listSessions", "$search", "$searchMeta", "$shardedDataDistribution"),
+        *("$changeStream", "$listSessions", "$shardedDataDistribution"),
         *("$_addReshardingResumeId", "$_unpackBucket", "$mergeCursors", "$operationMetrics", "$queue"),
         "$setVariableFromSubPipeline",
     }

@@ -11,11 +11,11 @@ from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name
 
 
-def check_collectionless(request: Request, pipeline: Pipeline) -> None:
+def check_collectionless(request: Request) -> None:
     """Refuse an ``aggregate`` whose argument is neither a collection's name nor 1.
 
     Raises:
-        CommandError: TypeMismatch, FailedToParse; InvalidNamespace, it has no stages; see also `batch_size`.
+        CommandError: TypeMismatch, FailedToParse.
     """
     kind = next(iter(request.fields.values()))[0]
     if kind not in (INT32, INT64, DOUBLE, DECIMAL128):
@@ -26,6 +26,14 @@ def check_collectionless(request: Request, pipeline: Pipeline) -> None:
             ErrorCode.FailedToParse,
             "Invalid command format: the 'aggregate' field must specify a collection name or 1",
         )
+
+
+def check_not_empty(request: Request, pipeline: Pipeline) -> None:
+    """Refuse an ``{aggregate: 1}`` without stages.
+
+    Raises:
+        CommandError: InvalidNamespace; see also `batch_size`.
+    """
     if not pipeline.stages:
         batch_size(request)  # which mongod looks at first
         raise CommandError(ErrorCode.InvalidNamespace, "{aggregate: 1} is not valid for an empty pipeline.")

@@ -81,6 +81,25 @@ def explain_aggregate_reply(
     }
 
 
+def explain_router_reply(
+    shard: ShardExplain, server: Mapping[str, Any], address: str, command: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The reply for an aggregation that a mongos runs itself.
+
+    Args:
+        shard: the explanation of a shard, whose stages would be the router's.
+        server: as in `explain_reply`.
+        address: of the router.
+        command: as in `explain_reply`.
+    """
+    return {
+        **server,
+        "splitPipeline": None,
+        "mongos": {"host": address, **_chosen(shard.reply, ("stages",))},
+        "command": command,
+    }
+
+
 def passed_through(
     shard: ShardExplain, server: Mapping[str, Any], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def _check_collection(request: Request, name: str) -> None:
     if name == "find":  # which is refused by itself with another code
         raise CommandError(ErrorCode.InvalidNamespace, f"collection name has invalid type {type_name(kind)}")
     if name == "aggregate":
-        check_collectionless(request, Pipeline.parse(request))
+        return check_collectionless(request)
     request.collection  # noqa: B018 - which raises
 
 
