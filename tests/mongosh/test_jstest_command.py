@@ -15,7 +15,7 @@ import pytest
 from shardwright.deploy.processes import ProcessIdentity
 from shardwright.mongosh_compat.jstests.suite import Suite, find_suites, tags_in
 from shardwright.mongosh_compat.runner import SCRIPTS
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from tests.integration.waiting import eventually
 from tests.local_cluster import shardwright
 
@@ -192,3 +192,21 @@ def test_error_codes_are_those_of_the_daemons() -> None:
     text = (SCRIPTS / "jstests" / "shell" / "error_codes.js").read_text()
     listed = {name: int(code) for name, code in re.findall(r"^  (\w+): (\d+),$", text, re.MULTILINE)}
     assert listed == {code.name: code.value for code in ErrorCode}
+
+
+def test_categories_of_errors_are_those_of_the_daemons() -> None:
+    text = (SCRIPTS / "jstests" / "shell" / "error_codes.js").read_text()
+    block = text[text.index("const CATEGORIES = {") : text.index("for (const [category")]
+    listed = {
+        name: re.findall(r"\w+", members) for name, members in re.findall(r"(\w+):\s*((?:\"[^\"]*\"[\s+]*)+),", block)
+    }
+    shown = {
+        "RetriableError": Category.RETRYABLE,
+        "NetworkError": Category.NETWORK,
+        "Interruption": Category.INTERRUPTION,
+        "NotPrimaryError": Category.NOT_PRIMARY,
+        "StaleShardVersionError": Category.STALE_SHARD_VERSION,
+        "WriteConcernError": Category.WRITE_CONCERN,
+    }
+    for name, category in shown.items():
+        assert listed[name] == [code.name for code in ErrorCode if has_category(code.value, category)]

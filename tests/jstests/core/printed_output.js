@@ -1,5 +1,6 @@
 /**
- * What functions print can be captured; values are equal if they are printed alike; timestamps are ordered.
+ * What functions print can be captured; values are equal if they are printed alike; timestamps are ordered, and
+ * error codes have categories.
  */
 (function () {
   "use strict";
@@ -22,5 +23,7 @@
   assert.neq({ a: 1 }, { a: "1" });
   assert.eq(-1, timestampCmp(Timestamp(1, 2), Timestamp(1, 3)));
   assert.eq(0, timestampCmp(Timestamp(1, 2), Timestamp(1, 2)));
+  assert(ErrorCodes.isNetworkError(ErrorCodes.HostUnreachable) && ErrorCodes.isNetworkError("HostUnreachable"));
+  assert(!ErrorCodes.isNetworkError(ErrorCodes.BadValue) && ErrorCodes.isInterruption(ErrorCodes.Interrupted));
   assert.eq(1, timestampCmp(Timestamp(2, 0), Timestamp(1, 3)));
 })();

@@ -402,4 +402,41 @@ const ErrorCodes = {
 
 const ErrorCodeStrings = Object.fromEntries(Object.entries(ErrorCodes).map(([name, code]) => [code, name]));
 
+// Groups of errors, with the names of their members: `ErrorCodes.isNetworkError(code or name)` and so on.
+const CATEGORIES = {
+  RetriableError:
+    "HostUnreachable HostNotFound NetworkTimeout ShutdownInProgress ReadConcernMajorityNotAvailableYet " +
+    "PrimarySteppedDown ExceededTimeLimit ConnectionPoolExpired InternalTransactionNotSupported " +
+    "SocketException NotWritablePrimary InterruptedAtShutdown InterruptedDueToReplStateChange " +
+    "NotPrimaryNoSecondaryOk NotPrimaryOrSecondary BackupCursorOpenConflictWithCheckpoint",
+  NotPrimaryError:
+    "PrimarySteppedDown NotWritablePrimary InterruptedDueToReplStateChange NotPrimaryNoSecondaryOk " +
+    "NotPrimaryOrSecondary",
+  NetworkError: "HostUnreachable HostNotFound NetworkTimeout ConnectionPoolExpired SocketException",
+  NetworkTimeoutError: "NetworkTimeout NetworkInterfaceExceededTimeLimit",
+  Interruption:
+    "LockTimeout MaxTimeMSExpired CursorKilled ExceededTimeLimit ClientDisconnect " +
+    "TransactionCoordinatorSteppingDown TransactionCoordinatorReachedAbortDecision " +
+    "TransactionExceededLifetimeLimitSeconds InterruptedDueToStorageChange InterruptedAtShutdown " +
+    "Interrupted InterruptedDueToReplStateChange ClientMarkedKilled",
+  ShutdownError: "ShutdownInProgress ServiceExecutorInShutdown InterruptedAtShutdown",
+  CancellationError:
+    "CallbackCanceled ShutdownInProgress PeriodicJobIsStopped OperationIsKilledAndDelisted " +
+    "ServiceExecutorInShutdown InterruptedDueToStorageChange InterruptedAtShutdown ClientMarkedKilled",
+  ExceededTimeLimitError:
+    "MaxTimeMSExpired NetworkInterfaceExceededTimeLimit ExceededTimeLimit " +
+    "TransactionExceededLifetimeLimitSeconds",
+  StaleShardVersionError: "StaleEpoch StaleConfig",
+  NeedRetargettingError: "StaleEpoch StaleConfig",
+  SnapshotError: "SnapshotTooOld SnapshotUnavailable StaleChunkHistory MigrationConflict",
+  CursorInvalidatedError: "CursorNotFound OperationFailed QueryPlanKilled CursorKilled",
+  WriteConcernError: "WriteConcernFailed WriteConcernLegacyOK UnknownReplWriteConcern UnsatisfiableWriteConcern",
+};
+
+for (const [category, members] of Object.entries(CATEGORIES)) {
+  const names = new Set(members.split(" "));
+  const has = (error) => names.has(typeof error === "string" ? error : ErrorCodeStrings[error]);
+  Object.defineProperty(ErrorCodes, `is${category}`, { value: has });
+}
+
 module.exports = { ErrorCodes, ErrorCodeStrings };

@@ -10,9 +10,10 @@ module.exports = {
     return [...this._shardNames];
   },
 
-  // The name of a shard given by its name, connection or number.
+  // The name of a shard given by its name, address, connection or number.
   normalize(shard) {
-    return typeof shard === "number" ? this._shardNames[shard] : (shard.shardName ?? shard);
+    if (typeof shard === "number") return this._shardNames[shard];
+    return shard.shardName ?? this._connections.find((each) => each.host === shard)?.shardName ?? shard;
   },
 
   getConnNames() {
