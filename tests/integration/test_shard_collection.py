@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from bson.binary import Binary
+from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.objectid import ObjectId
@@ -48,6 +49,20 @@ def test_the_primary_shard_of_a_database_is_named_by_its_members(client: Client)
         client.admin.command("enableSharding", "named_by_members", primaryShard=identifier)
         assert client.config.databases.count_documents({"_id": "named_by_members", "primary": UPPER}) == 1
     client.drop_database("named_by_members")
+
+
+def test_a_key_of_another_type_of_number(client: Client, database: Database[Document]) -> None:
+    """Shells send doubles; the key is the same, and so is the index."""
+    database.c.insert_one({"_id": 1, "a": 1})
+    database.c.create_index([("_id", 1), ("a", 1)], unique=True)
+    namespace = f"{database.name}.c"
+    for value in (1.0, 1, Int64(1)):
+        assert client.admin.command("shardCollection", namespace, key={"_id": value}, unique=True)["ok"] == 1
+    epoch = (catalog_entry(client, namespace) or {})["lastmodEpoch"]
+    client.admin.command("refineCollectionShardKey", namespace, key={"_id": Int64(1)})
+    assert (catalog_entry(client, namespace) or {})["lastmodEpoch"] == epoch
+    client.admin.command("refineCollectionShardKey", namespace, key={"_id": 1.0, "a": Int64(1)})
+    assert (catalog_entry(client, namespace) or {})["lastmodEpoch"] != epoch
 
 
 def test_range(client: Client, database: Database[Document], lower_mongod: Client) -> None:

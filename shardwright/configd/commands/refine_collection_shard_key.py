@@ -40,7 +40,7 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
 
     async def work(transaction: Transaction) -> CollectionEntry | None:
         before = await _collection(transaction, namespace)
-        if before.key.document == pattern.document:
+        if before.key.fields == pattern.fields:
             return None
         _check(before, epoch, pattern)
         after = replace(before, key=pattern, epoch=new_epoch, timestamp=await catalog.now())

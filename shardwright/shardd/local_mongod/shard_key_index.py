@@ -82,7 +82,9 @@ def has_supporting_index(
         return False
     if not unique:
         return True
-    exact = [index for index in indexes if encode_document(index["key"]) == pattern.document]
+    exact = [
+        index for index in indexes if len(index["key"]) == len(pattern.fields) and pattern.is_prefix_of(index["key"])
+    ]
     for index in exact:
         if not index.get("unique") and next(iter(index["key"])) != "_id":
             raise CommandError(

@@ -146,7 +146,7 @@ class CreateCollection(Coordinator):
     def _check_same(self, table: RoutingTable, pattern: ShardKeyPattern) -> None:
         """Accept a collection that is already sharded, if it is sharded as requested."""
         collection = table.collection
-        if collection.key_pattern.document == pattern.document and collection.unique == self._unique:
+        if collection.key_pattern.fields == pattern.fields and collection.unique == self._unique:
             return
         raise CommandError(ErrorCode.AlreadyInitialized, f"sharding already enabled for collection {self.namespace}")
 

@@ -42,7 +42,7 @@ class RefineCollectionShardKey(Coordinator):
         pattern = ShardKeyPattern.from_mapping(self.arguments["newShardKey"])
         if self.phase is None:
             table = await self._checked_table(pattern)
-            if table.key_pattern.document == pattern.document:
+            if table.key_pattern.fields == pattern.fields:
                 return {}
             await self._begin(table)
         else:
@@ -76,7 +76,7 @@ class RefineCollectionShardKey(Coordinator):
     async def _refine(self, pattern: ShardKeyPattern) -> None:
         """Check the owners, which do not change any more, and commit."""
         table = await self.read_routing()
-        if table is not None and table.key_pattern.document != pattern.document:
+        if table is not None and table.key_pattern.fields != pattern.fields:
             self.must_finish = False  # an earlier attempt, or primary, has not committed either
             for shard_id in sorted(table.shards):
                 await self._check_index(shard_id, pattern, is_unique=table.collection.unique)
