@@ -7,6 +7,8 @@
   const rst = new ReplSetTest({ nodes: 3 });
   rst.startSet();
   rst.initiate();
+  const again = new ReplSetTest(rst.getURL());
+  assert.eq([rst.name, rst.getPrimary().host, 3], [again.name, again.getPrimary().host, again.nodes.length]);
 
   const primary = rst.getPrimary();
   const coll = primary.getDB("test").c;

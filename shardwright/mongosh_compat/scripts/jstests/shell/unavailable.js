@@ -28,6 +28,7 @@ const NAMES = [
   "rawMongoProgramOutput",
   "ToolTest",
   "ReplTest",
+  "_awaitRSHostViaRSMonitor",
 ];
 
 module.exports = Object.fromEntries(NAMES.map((name) => [name, refusing(name)]));

@@ -1,9 +1,12 @@
 "use strict";
 // Methods of ReplSetTest that stop and start members: a mongod, and the daemon in front of it where there is one.
+const { unsupported } = require("../errors.js");
+
 const SIGNALS = { 2: "TERM", 9: "KILL", 15: "TERM" };
 
 module.exports = {
   _processesOf(index) {
+    if (this._directory === undefined) unsupported("processes of a ReplSetTest of a running set");
     const member = this._members[index];
     return this._daemon === "mongod" ? [`${member}.mongod`] : [`${member}.mongod`, `${member}.${this._daemon}`];
   },

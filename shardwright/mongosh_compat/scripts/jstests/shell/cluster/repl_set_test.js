@@ -6,7 +6,9 @@ const { unsupported } = require("../errors.js");
 const { Mongo } = require("../connection/mongo.js");
 
 class ReplicaSet {
+  // `options` may also be the address of a set that is running.
   constructor(options = {}) {
+    if (typeof options === "string") return void this._attachToRunning(options);
     const { attachTo, ...rest } = options;
     this._options = rest;
     this.name = attachTo?.name ?? rest.name ?? "shard0";
@@ -16,6 +18,22 @@ class ReplicaSet {
 
   static started = new Set();
 
+  _attachToRunning(address) {
+    const seed = new Mongo(address);
+    const { setName, hosts, passives = [] } = assert.commandWorked(seed.adminCommand({ hello: 1 }));
+    seed.close();
+    this._options = {};
+    this.name = setName;
+    this._connectToAll([...hosts, ...passives]);
+  }
+
+  _connectToAll(addresses) {
+    this._addresses = addresses;
+    this.ports = addresses.map((each) => Number(each.split(":")[1]));
+    this.host = addresses[0].split(":")[0];
+    this.nodes = addresses.map((each, index) => this._connectTo(each, index));
+  }
+
   _attach({ directory, name, daemon, cluster }) {
     this._directory = directory;
     this.name = name;
@@ -23,10 +41,7 @@ class ReplicaSet {
     const addressOf = (suffix) => cluster.processes.find((each) => each.name === suffix)?.address;
     const count = cluster.processes.filter((each) => new RegExp(`^${name}\\.\\d+\\.mongod$`).test(each.name)).length;
     this._members = Array.from({ length: count }, (_, index) => `${name}.${index}`);
-    this._addresses = this._members.map((member) => addressOf(`${member}.${daemon}`));
-    this.ports = this._addresses.map((each) => Number(each.split(":")[1]));
-    this.host = this._addresses[0].split(":")[0];
-    this.nodes = this._addresses.map((each, index) => this._connectTo(each, index));
+    this._connectToAll(this._members.map((member) => addressOf(`${member}.${daemon}`)));
   }
 
   _connectTo(address, index) {
