@@ -6,7 +6,7 @@ import pytest
 from pymongo.database import Database
 
 from tests.integration.sharded import Document, shard_by_range
-from tests.local_cluster import Client
+from tests.local_cluster import Client, RunningCluster
 from tests.router.test_map_reduce import FINALIZE, MAP, REDUCE, STORED, Command
 
 DB: Final = "map_reduce_into_sharded"
@@ -70,3 +70,17 @@ def test_a_collection_that_is_sharded_by_another_field(router: Client, out: obje
     reply, contents = run(router[DB], {"out": out})
     assert reply == {"ok": 0, "code": KEY_OTHER_THAN_ID}
     assert contents == []
+
+
+def test_a_router_that_does_not_know_the_new_shard_key(router: Client, cluster: RunningCluster) -> None:
+    prepare(router[DB], sharded=False)
+    router[DB].o.drop()
+    shard_by_range(router[DB], "o", key="other")
+    reply, _ = run(router[DB], {"out": {"merge": "o"}})
+    assert reply == {"ok": 0, "code": KEY_OTHER_THAN_ID}
+    with cluster.direct("router.1") as another:
+        another[DB].o.drop()
+        shard_by_range(another[DB], "o", key="_id", split_at=2.5)
+        reply, contents = run(router[DB], {"out": {"merge": "o"}})
+    assert reply["ok"] == 1
+    assert contents != []

@@ -6,6 +6,7 @@ from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.aggregation import run_aggregate
 from shardwright.router.operations.listed_collection import listed_collection
 from shardwright.router.operations.operation import Operation
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.map_reduce import MapReduce, Output, internal_error
 from shardwright.router.replies.cursor_reply import first_batch
 from shardwright.router.replies.own_reply import Reply
@@ -103,10 +104,10 @@ async def _check_target(operation: Operation, output: Output) -> None:
     source = await cache.find(operation.namespace)
     if routing is None and source is not None and not output.must_be_sharded:
         routing = await cache.collection(str(output.namespace), create_database=True, primary=source.primary)
-    if routing is not None and (not output.must_be_sharded or not routing.is_sharded):
+    if routing is not None and not (routing.is_sharded and _is_by_id(routing)):  # which another router may have changed
         routing = await cache.latest_if_readable(routing)
-    table = None if routing is None else routing.table
-    if table is None and output.must_be_sharded:
+    is_sharded = routing is not None and routing.is_sharded
+    if output.must_be_sharded and not is_sharded:
         raise internal_error(
             CommandError(
                 ErrorCode.InvalidOptions,
@@ -114,11 +115,17 @@ async def _check_target(operation: Operation, output: Output) -> None:
                 "collection before proceeding.",
             )
         )
-    if table is not None and [field.name for field in table.collection.key_pattern.fields] != [b"_id"]:
+    if routing is not None and not _is_by_id(routing):
         raise CommandError(
             _KEY_OTHER_THAN_ID,
             "The mapReduce target collection must either be unsharded or sharded by {_id: 1} or {_id: 'hashed'}",
         )
+
+
+def _is_by_id(routing: CollectionRouting) -> bool:
+    """Whether the ``_id`` alone says which shard has a document, as it does of a collection that is not sharded."""
+    table = routing.table
+    return table is None or [field.name for field in table.collection.key_pattern.fields] == [b"_id"]
 
 
 def _on_view() -> CommandError:
