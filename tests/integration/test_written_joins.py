@@ -13,6 +13,7 @@ from tests.local_cluster import Client
 
 Pipeline = list[dict[str, Any]]
 
+WRITTEN_NEW: Final = {"db": "written_new", "coll": "target"}
 JOIN: Final = {"$lookup": {"from": "other", "localField": "_id", "foreignField": "n", "as": "r"}}
 FIRST: Final = {"$set": {"r": {"$first": "$r.b"}}}
 LARGE: Final = "x" * 1000
@@ -142,11 +143,12 @@ def test_out_without_documents_empties_the_target(databases: Databases) -> None:
     assert joined == plain == (None, [])
 
 
-def test_out_creates_the_database(client: Client, databases: Databases) -> None:
-    client.drop_database("written_new")
-    databases.joined.local.aggregate([JOIN, {"$out": {"db": "written_new", "coll": "target"}}])
-    assert client["written_new"].target.count_documents({}) == 6
-    client.drop_database("written_new")
+@pytest.mark.parametrize("stage", [{"$out": WRITTEN_NEW}, {"$merge": {"into": WRITTEN_NEW}}], ids=str)
+def test_no_database_is_created(client: Client, databases: Databases, stage: Document) -> None:
+    with pytest.raises(OperationFailure) as refused:
+        databases.joined.local.aggregate([JOIN, stage])
+    assert refused.value.code == 26
+    assert "written_new" not in client.list_database_names()
 
 
 def test_options_of_writes(databases: Databases) -> None:
