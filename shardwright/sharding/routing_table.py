@@ -237,10 +237,10 @@ class RoutingTable:
         None if the other shard owned the key at that time, or is not known to have owned it before.
         """
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
-        position = bisect_right(block.min_keys, key) - 1
-        newest = (block.valid_after[position], block.shards[position])
+        position = block.position_of(key)
+        newest = (block.valid_after[position], block.shard(position))
         later: tuple[int, str] | None = None
-        for valid_after, owner in (newest, *block.older.get(block.min_keys[position], ())):
+        for valid_after, owner in (newest, *block.older(position)):
             if valid_after > pack_timestamp(cluster_time):
                 continue
             if owner == shard:
