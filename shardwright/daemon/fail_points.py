@@ -14,6 +14,7 @@ import trio
 from shardwright.daemon.fail_point_modes import Count, parse_mode
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.passages import EPOCH
 
 Matches = Callable[[Mapping[str, Any]], bool]
 
@@ -86,6 +87,7 @@ class FailPoints:
             switch.configure(fires, data or {})
             self._active[name] = switch
             self.is_any_on = True
+            EPOCH.bump()
         return switch.entered
 
     def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
@@ -143,6 +145,7 @@ class FailPoints:
     def _turn_off(self, name: str) -> None:
         self._active.pop(name, None)
         self.is_any_on = bool(self._active)
+        EPOCH.bump()
         self._switch(name).configure(None, {})
 
     def _switch(self, name: str) -> _Switch:

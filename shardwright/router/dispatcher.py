@@ -18,8 +18,10 @@ from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
+from shardwright.router.operations.begun_operation import BegunOperation
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID, naming_actual_collection
+from shardwright.router.passages import RouterPassages
 from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.processes.session_owner import relayed_to_owner
 from shardwright.router.replies.own_reply import Reply
@@ -50,6 +52,7 @@ class Dispatcher:
 
     Attributes:
         slow_log: the log of slow operations.
+        passages: what was learned of operations that were merely passed on.
     """
 
     def __init__(self, context: RouterContext) -> None:
@@ -57,6 +60,7 @@ class Dispatcher:
         self.slow_log = SlowLog(context)
         log = context.options.audit
         self._audit = None if log is None else RouterAudit(log, context.log_ins)
+        self.passages = RouterPassages(context, is_audited=log is not None)
         self._commands = enabled_commands(test_commands=context.parameters["enableTestCommands"])
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
@@ -70,7 +74,14 @@ class Dispatcher:
             CommandError: it failed.
         """
         context = self._context
-        client.state = operation = Operation(context, client, request)
+        begun, client.begun = client.begun, None
+        asked = None
+        if begun is None:
+            operation = Operation(context, client, request)
+        else:
+            assert isinstance(begun, BegunOperation)
+            operation, asked = begun.take_over(request)
+        client.state = operation
         entry = self._commands.get(request.name)
         outcome, code = OK, 0
         try:
@@ -103,7 +114,7 @@ class Dispatcher:
             use_session(context.sessions, request, operation.user_name)
             if entry.reads and not is_in_transaction:
                 client.allow_interruption()
-            if context.parameters.requires_api_version:
+            if context.parameters.requires_api_version and asked is None:
                 require_api_version(client, request)
             max_time_ms = _checked_max_time_ms(entry, request)
             if not entry.begins_in_reactor:
@@ -115,11 +126,11 @@ class Dispatcher:
                 handler = in_transaction(entry, handler)
             if COLLECTION_UUID in request.fields:
                 handler = naming_actual_collection(handler)
-            if max_time_ms:
+            if max_time_ms and asked is None:
                 handler = _within(max_time_ms, handler)
             if b"help" in request.fields and asks_for_help(request):
                 handler = help_for(entry)
-            elif context.fail_points.is_any_on:
+            elif context.fail_points.is_any_on and asked is None:
                 handler = under_fail_command(entry, handler)  # which delays a command for longer than it may take
             result = await handler(operation)
             context.target_counts.note(entry.name, operation.targeted, operation.table)
@@ -128,6 +139,8 @@ class Dispatcher:
             if result is None:
                 return None
             if isinstance(result, bytes):
+                if operation.passed_on is not None:
+                    self.passages.learn(operation, entry, operation.passed_on, max_time_ms)
                 return signed(result, context.signer)
             return _framed(operation, result)
         except Exception as failure:
@@ -145,6 +158,8 @@ class Dispatcher:
             raise
         finally:
             client.state = None
+            if asked is not None and not asked.is_over:
+                asked.give_up()
             if client.deadline < math.inf:
                 context.deadlines.clear(client)
             if self._audit is not None and entry is not None:

@@ -34,6 +34,7 @@ class RouterService:
         self._registration = MongosRegistration(self._context.catalog, options.address)
         self._nursery = nursery
         dispatcher = Dispatcher(self._context)
+        self._passages = dispatcher.passages
         self.handle = dispatcher.handle
         self.connection_opened = dispatcher.connection_opened
         self.connection_closed = dispatcher.connection_closed
@@ -94,6 +95,7 @@ class RouterService:
         """Show the server's connections and the caches in the metrics."""
         context, metrics = self._context, self._context.metrics
         server.answers.frame_error = self._frame_error
+        server.passages = self._passages
         context.clients.begin(server)
         measure_connections(metrics, server, context.pools)
         config_servers = context.catalog.client.monitor

@@ -27,12 +27,14 @@ from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission
+from shardwright.shardd.operations.begun_operation import BegunOperation
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder
 from shardwright.shardd.operations.moving_databases import REFUSED_DURING_MOVES, check_not_moving
 from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
 from shardwright.shardd.orphans.filtered_commands import hiding_moves
 from shardwright.shardd.orphans.hidden_filters import shows_queries, without_filters
+from shardwright.shardd.passages import ShardPassages
 from shardwright.shardd.range_deleter.past_ownership import snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
@@ -59,7 +61,9 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import OBJECT, without
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("shardd.operations")
@@ -106,11 +110,12 @@ class ShardHandler(SidecarHandler):
             shard.waiting,
         )
         involved_cursors = InvolvedCursors(admission)
-        self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors)
+        options = context.options
+        self.passages = ShardPassages(shard, is_possible=not CLUSTER_AUTH.is_on and options.audit is None)
+        self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors, self.passages)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
         sidecar = context.sidecar
         access = SidecarAccess(_FOR_USERS, self._answers_user_itself, command_text, sidecar.has_to_prepare)
-        options = context.options
         super().__init__(sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
@@ -127,6 +132,14 @@ class ShardHandler(SidecarHandler):
         if request.name == "killOp":
             return self._shard.migrations.is_shown_as(request.get(b"op"))
         return request.name in COMMANDS
+
+    @may_run_in_reactor
+    async def take_over(
+        self, client: ClientConnection, upstream: Upstream, request: Request, begun: Begun
+    ) -> bytes | None:
+        """See `SidecarHandler.take_over`."""
+        assert isinstance(begun, BegunOperation)
+        return await self._versioned.take_over(client, upstream, request, begun)
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:

@@ -59,6 +59,7 @@ class ShardService(ShardHandler):
     def serving(self, server: Server) -> None:
         """Measure the connections of the server; called before the first client is served."""
         self._server = server
+        server.passages = self.passages
         measure_connections(self.metrics, server, self._shard.context.pools)
 
     def not_ready_reason(self) -> str | None:

@@ -22,6 +22,7 @@ from shardwright.shardd.metadata.renamed import is_renamed
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import Admission, Entry, is_read, namespace_of
+from shardwright.shardd.operations.begun_operation import BegunOperation
 from shardwright.shardd.operations.counted_measurements import CountedMeasurements
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import named_namespaces
@@ -36,6 +37,7 @@ from shardwright.shardd.orphans.error_texts import without_filter_in_errors
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.unowned import unowned_filter
+from shardwright.shardd.passages import ShardPassages
 from shardwright.shardd.range_deleter.older_readers import close_cursor, has_more
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
@@ -51,6 +53,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -72,6 +75,10 @@ class VersionedOperations:
         admission: counts operations in.
         involved_cursors: remembers the cursors that use several collections.
         stale_errors: counts the operations that an outdated router sent, by the name of the error.
+        passages: see below.
+
+    Attributes:
+        passages: what was learned of operations that were merely passed on.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class VersionedOperations:
         admission: Admission,
         involved_cursors: InvolvedCursors,
         stale_errors: LabelledCounter,
+        passages: ShardPassages,
     ) -> None:
         self._shard = shard
         self._context = context = shard.context
@@ -88,6 +96,7 @@ class VersionedOperations:
         self._causal_reads = CausalReads(context.mongod)
         self._snapshot_reads = SnapshotReads(context, shard.transactions)
         self._stale_errors = stale_errors
+        self.passages = passages
 
     @may_run_in_reactor
     async def run(
@@ -112,6 +121,7 @@ class VersionedOperations:
             CommandError: it cannot be run now.
             BackendError: mongod does not answer.
         """
+        epoch = EPOCH.number
         is_write = not is_read(request)
         must_report_term = is_write or AUTOCOMMIT in request.fields
         if self._context.identity is None:
@@ -134,6 +144,7 @@ class VersionedOperations:
             await self._wait_for_attempts(request, transaction.retryable_write)
         involved: Sequence[Entry] = ()
         state = self._admission.try_admit(request, transaction, is_write=is_write)
+        was_admitted_at_once = state is not None
         if state is None:
             self._context.config_times.observe(request)
             try:
@@ -141,7 +152,8 @@ class VersionedOperations:
             except StaleError as error:
                 self._stale_errors.add(error.code_name)
                 return self._stale(request, error)
-        operations = state.operations
+        operations, placement = state.operations, AdmittedPlacement.of(state)
+        may_be_passage = was_admitted_at_once and transaction is None and not is_whole
         is_whole = is_whole or bool(involved)  # for the cursor id in the reply
         exchange = TermExchange(
             self._context.sidecar, upstream, operations, must_report_term=must_report_term, is_whole=is_whole
@@ -149,7 +161,9 @@ class VersionedOperations:
         # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
         # waits for it must not go on while it may still be running.
         try:
-            reply = await self._run_entered(exchange, state, involved, request, transaction, is_write=is_write)
+            reply = await self._run_entered(
+                exchange, state, placement, involved, request, transaction, is_write=is_write
+            )
         finally:
             state.exit(operations, is_write=is_write)
             for entry in involved:
@@ -158,6 +172,73 @@ class VersionedOperations:
                 self._context.views.forget()
         if is_retryable and not coordinators.is_idle and not has_failed(reply):
             await self._wait_for_attempts(request, retryable_write(request))
+        if (
+            may_be_passage
+            and exchange.passed_on is request
+            and not exchange.is_whole
+            and reply is not None
+            and placement.orphans is None
+            and READ_CONCERN not in request.fields
+        ):
+            self.passages.learn(client, request, state, placement, epoch)
+        return reply
+
+    @may_run_in_reactor
+    async def take_over(
+        self, client: ClientConnection, upstream: Upstream, request: Request, begun: BegunOperation
+    ) -> bytes | None:
+        """Run the rest of an operation that a passage has begun.
+
+        Args:
+            client: who sent it.
+            upstream: its connection to mongod.
+            request: the operation.
+            begun: the same, as far as it has come.
+
+        Raises:
+            CommandError: as `run`.
+            BackendError: as `run`.
+        """
+        state, is_write = begun.state, begun.is_write
+        exchange = TermExchange(
+            self._context.sidecar,
+            upstream,
+            begun.operations,
+            must_report_term=is_write,
+            is_whole=False,
+            begun=begun,
+            term=begun.term,
+        )
+        try:
+            if not is_write:
+                client.allow_interruption()
+            reply = await exchange.run(request)
+            reply = await self._after(exchange, state, begun.placement, request, reply, is_write=is_write)
+        finally:
+            state.exit(begun.operations, is_write=is_write)
+        if TXN_NUMBER in request.fields and not self._shard.transaction_coordinators.is_idle and not has_failed(reply):
+            await self._wait_for_attempts(request, retryable_write(request))
+        return reply
+
+    @may_run_in_reactor
+    async def _after(
+        self,
+        exchange: TermExchange,
+        state: NamespaceState,
+        placement: AdmittedPlacement,
+        request: Request,
+        reply: bytes | None,
+        *,
+        is_write: bool,
+        has_snapshot: bool = False,
+    ) -> bytes | None:
+        """Note what was written; or repeat a read, if it has missed a range (`_read_again`)."""
+        table = placement.table
+        if table is not None:
+            if is_write:
+                self._shard.auto_splitter.observe(request, reply, state, table)
+            elif exchange.operations.is_superseded and reply is not None:
+                reply = await self._read_again(exchange, state, placement, request, reply, has_snapshot=has_snapshot)
         return reply
 
     @may_run_in_reactor
@@ -181,6 +262,7 @@ class VersionedOperations:
         self,
         exchange: TermExchange,
         state: NamespaceState,
+        placement: AdmittedPlacement,
         involved: Sequence[Entry],
         request: Request,
         transaction: OpenTransaction | None,
@@ -188,7 +270,6 @@ class VersionedOperations:
         is_write: bool,
     ) -> bytes | None:
         """Run an operation that has just been counted in; the placement of that moment applies to all of it."""
-        operations, placement = state.operations, AdmittedPlacement.of(state)
         if involved and is_snapshot_read(request):
             # Only now it is known what is behind views.
             await in_own_task()
@@ -220,11 +301,8 @@ class VersionedOperations:
             reply = await self._run_admitted(exchange, state, placement, request)
         else:
             reply, placement = await self._open_cursor(exchange, state, placement, request, opening)
-        if table is not None:
-            if is_write:
-                self._shard.auto_splitter.observe(request, reply, state, table)
-            elif operations.is_superseded and reply is not None:
-                reply = await self._read_again(exchange, state, placement, request, reply, has_snapshot=has_begun)
+            exchange.passed_on = None
+        reply = await self._after(exchange, state, placement, request, reply, is_write=is_write, has_snapshot=has_begun)
         if involved:
             self._involved_cursors.observe(reply, involved)
         return reply

@@ -159,12 +159,13 @@ class VectorClock:
     config time, nor the config time behind the topology time.
     """
 
-    __slots__ = ("_elements_of", "_internal_elements", "_named_time", "_time")
+    __slots__ = ("_elements_of", "_external_elements", "_internal_elements", "_named_time", "_time")
 
     def __init__(self, time: VectorTime | None = None) -> None:
         self._time = time or VectorTime()
         self._elements_of: VectorTime | None = None
         self._internal_elements = b""
+        self._external_elements = self._time.external_elements()
         self._named_time = _named(self._time.cluster_time)
 
     @property
@@ -187,6 +188,7 @@ class VectorClock:
             return False
         if joined.cluster_time != self._time.cluster_time:
             self._named_time = _named(joined.cluster_time)
+            self._external_elements = joined.external_elements()
         self._time = joined
         return True
 
@@ -208,6 +210,25 @@ class VectorClock:
         """Advance to a packed ``$clusterTime`` that another node gossiped without the other times."""
         if cluster_time > self._time.cluster_time:
             self.advance(VectorTime(cluster_time))
+
+    @property
+    def external_elements(self) -> bytes:
+        """`VectorTime.external_elements` of the current reading."""
+        return self._external_elements
+
+    @property
+    def packed_cluster_time(self) -> bytes:
+        """The 8 bytes of the cluster time as a BSON timestamp."""
+        return self._named_time[len(_TIME_NAME) :]
+
+    def is_told_in(self, frame: bytes, end: int) -> bool:
+        """Whether the body of a frame, up to ``end``, contains the name of the field, see `with_cluster_time`."""
+        return frame.find(_CLUSTER_TIME_NAME, BODY_AT, end) >= 0
+
+    def compare(self, document: bytes, at: int) -> int:
+        """Whether the 8 bytes at a place are an earlier cluster time (negative), this clock's (0), or a later one."""
+        told: int = _unpack_uint64(document, at)[0]
+        return told - self._time.cluster_time
 
     def is_at(self, document: bytes, span: rawbson.Span) -> bool:
         """Whether a ``$clusterTime`` in the usual form is this clock's; one comparison of bytes."""
@@ -235,7 +256,7 @@ def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
     end = BODY_AT + int.from_bytes(frame[BODY_AT : BODY_AT + 4], "little")
     if frame.find(_CLUSTER_TIME_NAME, BODY_AT, end) >= 0:
         return frame
-    elements = clock.time.external_elements()
+    elements = clock.external_elements
     if not elements:
         return frame
     length, body_length = len(frame) + len(elements), end - BODY_AT + len(elements)

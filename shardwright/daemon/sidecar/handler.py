@@ -24,6 +24,7 @@ from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import Logger
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -90,10 +91,14 @@ class SidecarHandler(ABC):
         Raises:
             CommandError: it failed before it was sent to the mongod.
         """
+        begun, client.begun = client.begun, None
         started = perf_counter()
         outcome = OK
         try:
-            if self._access is None:
+            if begun is not None:
+                started = begun.started
+                reply = await self.take_over(client, client.state, request, begun)
+            elif self._access is None:
                 refuse_reserved_session(request)
                 if may_log_in(request):
                     request = without_any_certificate(request)
@@ -183,6 +188,18 @@ class SidecarHandler(ABC):
             raise
         await access.learn_user(upstream, has_certificate=True)
         return reply
+
+    @may_run_in_reactor
+    async def take_over(
+        self, client: ClientConnection, upstream: Upstream, request: Request, begun: Begun
+    ) -> bytes | None:
+        """Answer a request whose operation one of the daemon's passages has begun.
+
+        Raises:
+            CommandError: as `dispatch`.
+            BackendError: as `dispatch`.
+        """
+        raise NotImplementedError("a daemon without passages")
 
     @abstractmethod
     @may_run_in_reactor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import EXHAUST_ALLOWED, MORE_TO_COME
-from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.client import Begun, Connection
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import may_run_in_reactor
@@ -69,6 +69,11 @@ class Upstream:
         self.user: UserName | None = None
         self.roles: Sequence[Mapping[str, str]] = ()
         self.attempt: UserName | None = None
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, if there is one."""
+        return self._connection
 
     @property
     def is_open(self) -> bool:
@@ -131,6 +136,25 @@ class Upstream:
             await connection.send(frame)
             return None
         return await self._stream(connection, frame)
+
+    @may_run_in_reactor
+    async def receive(self, begun: Begun, may_begin: Callable[[], bool] | None) -> bytes | None:
+        """The reply to a request that was sent.
+
+        Args:
+            begun: the request.
+            may_begin: as `pass_on`; None if the reply is wanted whole.
+
+        Raises:
+            BackendError: as `forward`.
+            CommandError: as `forward`.
+        """
+        try:
+            relay = None if may_begin is None else _AnswerRelay(self._client, may_begin)
+            return await begun.connection.receive_answer(begun.frame, relay)
+        except CommandError:
+            self._client.is_finished = True  # as above
+            raise
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:

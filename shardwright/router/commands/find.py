@@ -9,7 +9,7 @@ from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.joins.any_aggregate import aggregate_view
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.missing import check_is_missing, check_query
-from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.operation import Operation, PassedOn
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
 from shardwright.router.operations.snapshots import snapshot_of
@@ -49,13 +49,16 @@ async def find(operation: Operation) -> Reply:
         if len(shards) == 1 and not allows_partial_results(operation.request):
             clock = operation.context.clock.time.cluster_time
             body = None if time is None else at_time(operation.request.body, time, clock)
-            return await open_on_one_shard(
+            answer = await open_on_one_shard(
                 operation,
                 shards[0],
                 forwarded(operation, routing.versions_for(shards[0]), body),
                 preference=operation.read_preference,
                 is_immortal=is_immortal(operation.request),
             )
+            if body is None:
+                operation.passed_on = PassedOn(routing, shards[0], preference=operation.read_preference)
+            return answer
         return await _find_on_shards(operation, routing, shards, time)
 
     try:

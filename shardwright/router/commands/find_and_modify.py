@@ -1,7 +1,7 @@
 """``findAndModify``."""
 
 from shardwright.router.commands.command_registry import command
-from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.operation import Operation, PassedOn
 from shardwright.router.operations.owner_changes import (
     CHANGED_OWNER_FIELDS,
     insert_with_new_owner,
@@ -54,7 +54,7 @@ async def find_and_modify(operation: Operation) -> Reply:
 @may_run_in_reactor
 async def _modify(operation: Operation) -> Reply:
     @may_run_in_reactor
-    async def attempt(routing: CollectionRouting) -> ShardReply:
+    async def attempt(routing: CollectionRouting) -> tuple[ShardReply, PassedOn]:
         shard = routing.primary
         if routing.table is not None:
             shard = _shard_of_query(operation.request, routing.table)
@@ -62,14 +62,16 @@ async def _modify(operation: Operation) -> Reply:
         if b"update" in operation.request.fields and await may_change_owner(operation, routing):
             elements += MAY_CHANGE_OWNER_ELEMENT
         message = message_with_versions(operation.request.message, elements)
-        return await send_to_one(operation, shard, message, may_repeat=operation.is_retryable_write)
+        reply = await send_to_one(operation, shard, message, may_repeat=operation.is_retryable_write)
+        return reply, PassedOn(routing, shard)
 
-    reply = await with_routing(operation, operation.namespace, attempt, create_database=True)
+    reply, passed_on = await with_routing(operation, operation.namespace, attempt, create_database=True)
     if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:
         if operation.transaction is not None:
             raise_if_refused(reply)
         refuse_or_move(operation, move_refused(1))
     if not reply.has(CHANGED_OWNER):
+        operation.passed_on = passed_on
         return reply.for_client(HIDDEN_FIELDS)
     await in_own_task()
     await insert_with_new_owner(operation, reply)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.rawbson import encode_elements
 
 _READ: Final = "defaultReadConcern"
@@ -30,9 +31,12 @@ class DefaultConcerns:
     def take(self, report: Mapping[str, Any]) -> None:
         """Keep the reply of a config server to ``getDefaultRWConcern`` or ``setDefaultRWConcern``."""
         self.report = report
+        was_any_set = self.is_any_set
         self.read = self._element("readConcern", _READ)
         self.write = self._element("writeConcern", _WRITE)
         self.is_any_set = bool(self.read or self.write)
+        if self.is_any_set != was_any_set:
+            EPOCH.bump()
 
     def _element(self, argument: str, field: str) -> bytes:
         if field not in self.report or self.report.get(f"{field}Source") != _GLOBAL:

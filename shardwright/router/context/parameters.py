@@ -16,6 +16,7 @@ from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MA
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.rawbson import encode_document
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.cluster_auth_mode import UNDEFINED
@@ -60,6 +61,7 @@ _LEVEL: Final = "logLevel"
 _COMPONENTS: Final = "logComponentVerbosity"
 _REDACT: Final = "redactClientLogData"
 _REQUIRE_API_VERSION: Final = "requireApiVersion"
+_PASSAGES: Final = "enablePassages"
 
 
 def _next_mode(value: Any) -> str:  # noqa: ANN401 - whatever a client sent
@@ -79,6 +81,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
     "enableTestCommands": Parameter(False, parse=parse_boolean),
     _REQUIRE_API_VERSION: Parameter(False, bool, parse=parse_boolean),
+    _PASSAGES: Parameter(True, bool, parse=parse_boolean),
     _REDACT: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
     _CLUSTER_AUTH_MODE: Parameter(UNDEFINED, _next_mode),
@@ -92,7 +95,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "maxSessions": Parameter(SESSIONS_MAX, parse=int),
     "maxAcceptableLogicalClockDriftSecs": Parameter(31_536_000, parse=int),
 }
-"""Parameters by name, with the names and defaults of mongos 6.0."""
+"""Parameters by name, with the names and defaults of mongos 6.0, which has no ``enablePassages``."""
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
@@ -126,6 +129,7 @@ class Parameters:
         at_start: those given at start, as text that `parse_parameter` has checked.
 
     Attributes:
+        uses_passages: the value of ``enablePassages``.
         requires_api_version: the value of ``requireApiVersion``, which every operation asks for.
     """
 
@@ -135,6 +139,7 @@ class Parameters:
         self._values[_REDACT] = REDACTION.is_on
         self._values[_CLUSTER_AUTH_MODE] = CLUSTER_AUTH.mode_name
         self.requires_api_version = False
+        self.uses_passages = True
         for name, text in at_start.items():
             self._keep(name, _parsed(name, text))
 
@@ -160,8 +165,11 @@ class Parameters:
 
     def _keep(self, name: str, value: Any) -> None:  # noqa: ANN401 - parameters are of all types
         self._values[name] = value
+        EPOCH.bump()
         if name == _REQUIRE_API_VERSION:
             self.requires_api_version = value
+        if name == _PASSAGES:
+            self.uses_passages = value
         if name == _REDACT:
             REDACTION.is_on = value
         if name == _LEVEL:

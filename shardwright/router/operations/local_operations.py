@@ -18,6 +18,7 @@ from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.open_cursor import OpenCursor
 from shardwright.router.cursors.session import NO_USER
+from shardwright.router.operations.begun_operation import running_operation
 from shardwright.router.operations.current_op_arguments import CurrentOpArguments
 from shardwright.router.operations.fitting_operations import SHOWN_CHARACTERS_MAX, beginning
 from shardwright.router.operations.operation import Operation
@@ -49,9 +50,10 @@ def local_operations(
     """
     digest = None if owner is None else owner.digest
     shown = [
-        _operation(context, client, wanted, digest) if client.state is not None else _idle_connection(context, client)
+        _idle_connection(context, client) if running is None else _operation(context, client, running, wanted, digest)
         for client in _clients(context)
-        if (client.state is not None or wanted.idle_connections) and (owner is None or user_of(client) == owner)
+        if ((running := running_operation(client)) is not None or wanted.idle_connections)
+        and (owner is None or user_of(client) == owner)
     ]
     if wanted.idle_cursors:
         cursors = (each for each in context.cursors.open_cursors if _is_of(each, digest))
@@ -77,9 +79,11 @@ def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation],
         is_meant: whether an operation is to be interrupted.
     """
     found: list[ClientConnection] = [
-        client for client in _clients(context) if client.state is not None and is_meant(client.state)
+        client
+        for client in _clients(context)
+        if (running := running_operation(client)) is not None and is_meant(running)
     ]
-    operations = [client.state for client in found]
+    operations = [running for client in found if (running := running_operation(client)) is not None]
     for client in found:
         client.interrupt_operation(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
     return operations
@@ -96,9 +100,12 @@ def _is_of(entry: OpenCursor, user: bytes | None) -> bool:
 
 
 def _operation(
-    context: RouterContext, client: ClientConnection, wanted: CurrentOpArguments, owner: bytes | None
+    context: RouterContext,
+    client: ClientConnection,
+    operation: Operation,
+    wanted: CurrentOpArguments,
+    owner: bytes | None,
 ) -> dict[str, Any]:
-    operation: Operation = client.state
     request = operation.request
     if operation.opid is None:
         operation.opid = _new_number(context)

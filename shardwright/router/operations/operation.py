@@ -2,16 +2,19 @@
 
 from functools import lru_cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies import own_reply
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
+from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.rawbson import decode_document, from_elements
 from shardwright.wire.read_preference import PRIMARY, READ_PREFERENCE, ReadPreference
 from shardwright.wire.request import Request
@@ -24,6 +27,22 @@ _READ_PREFERENCES_KEPT: Final = 64
 """Applications use few different ones."""
 
 _READ_PREFERENCE_BYTES_KEPT: Final = 512
+
+
+class PassedOn(NamedTuple):
+    """How an operation was merely passed on to one shard, and the shard's reply to the client.
+
+    Attributes:
+        routing: by which it was sent.
+        shard_id: the shard.
+        kind: of a write with statements; None for other operations.
+        preference: which member may answer.
+    """
+
+    routing: CollectionRouting
+    shard_id: str
+    kind: WriteKind | None = None
+    preference: ReadPreference = PRIMARY
 
 
 class Operation:
@@ -44,17 +63,23 @@ class Operation:
         started: when it began, on the clock of `time.perf_counter`.
         operation_time: the packed time of its data, if it is known to be earlier than all times that have been seen.
         opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
+        begun_routing: by which it was sent, if its request was sent before (`operations.begun_operation`).
+        passed_on: how it was passed on, if nothing else was done for it, so that a passage can do the same.
+        epoch: the number of the epoch (`wire.passages`) in which it began.
     """
 
     __slots__ = (
         "_namespace",
         "_read_preference",
         "awaited_routing",
+        "begun_routing",
         "client",
         "context",
+        "epoch",
         "operation_time",
         "opid",
         "origin",
+        "passed_on",
         "request",
         "response_to",
         "retries",
@@ -79,6 +104,9 @@ class Operation:
         self.opid: int | None = None
         self.sender = context.sender
         self.transaction: RouterTransaction | None = None
+        self.begun_routing: CollectionRouting | None = None
+        self.passed_on: PassedOn | None = None
+        self.epoch = EPOCH.number
         self._namespace: str | None = None
         self._read_preference: ReadPreference | None = None
 
@@ -92,7 +120,8 @@ class Operation:
         operation.started, operation.operation_time, operation.opid = perf_counter(), 0, None
         operation.response_to, operation._namespace = request.message.request_id, None
         operation.sender, operation.transaction = context.sender, None
-        operation._read_preference = None
+        operation._read_preference = operation.begun_routing = operation.passed_on = None
+        operation.epoch = EPOCH.number
         return operation
 
     def part(self, request: Request) -> "Operation":
@@ -124,6 +153,13 @@ class Operation:
         self.retries += 1
         if self.transaction is not None and not self.transaction.restart():
             raise stale
+
+    def routing_of(self, namespace: str) -> CollectionRouting | None:
+        """The routing of its collection: by which it was sent, if it was, otherwise what is known; None for nothing."""
+        if self.begun_routing is not None:
+            routing, self.begun_routing = self.begun_routing, None
+            return routing
+        return self.context.routing.collections.get(namespace)
 
     @property
     def namespace(self) -> str:

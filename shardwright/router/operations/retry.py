@@ -51,7 +51,7 @@ async def with_routing(
     """
     routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
-        routing = routing_cache.collections.get(namespace)
+        routing = operation.routing_of(namespace)
         if routing is None:
             operation.awaited_routing = True
             routing = await routing_cache.collection(namespace, create_database=create_database)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.operation import Operation, PassedOn
 from shardwright.router.operations.owner_changes import (
     CHANGED_OWNER_FIELDS,
     failed_update,
@@ -118,7 +118,11 @@ class _Execution:
             await in_own_task()
             return await self._with_new_owner(reply)
         if _can_pass(reply):
-            return {} if self._batch.is_unacknowledged else reply.for_client(HIDDEN_FIELDS)
+            if self._batch.is_unacknowledged:
+                return {}
+            if self._batch.body is self._batch.request.body and not self._may_change_owner:
+                self._operation.passed_on = PassedOn(routing, shard, self._batch.kind)
+            return reply.for_client(HIDDEN_FIELDS)
         run = WriteRun(self._batch)
         self._record(run, run.whole_round(shard), reply)
         run.end_round(self._namespace, ())
@@ -343,6 +347,11 @@ class _Execution:
     @may_run_in_reactor
     async def _read_routing(self) -> CollectionRouting:
         cache, namespace = self._routing, self._namespace
+        if self._operation.begun_routing is not None:
+            routing = self._operation.routing_of(namespace)
+            assert routing is not None
+            self._operation.table = routing.table
+            return routing
         buckets = await cache.sharded_buckets(namespace) if namespace in cache.time_series else None
         self._batch.address_buckets(is_on_buckets=buckets is not None)
         routing = buckets or cache.collections.get(namespace)

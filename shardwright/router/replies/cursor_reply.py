@@ -159,7 +159,11 @@ def is_whole_result(reply: ShardReply) -> bool:
 
     This is how mongod writes it. It is checked first, since most replies are of this kind.
     """
-    frame = reply.frame
+    return is_whole_result_frame(reply.frame)
+
+
+def is_whole_result_frame(frame: bytes) -> bool:
+    """As `is_whole_result`, given the frame of a successful reply."""
     if not frame.startswith(_WITH_FIRST_BATCH, _FIRST_BATCH_AT) or not frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
         return False
     batch_start = _FIRST_BATCH_AT + len(_WITH_FIRST_BATCH)

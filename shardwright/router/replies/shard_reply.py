@@ -243,13 +243,26 @@ class ShardReply:
             if hidden is INTERNAL_REPLY_FIELDS:
                 return self.frame
             if len(self.frame) <= _SHORT_BYTES_MAX:
-                frame = without_write_metadata(self.frame) if _ELECTION_ID in hidden else self.frame
-                if not _searching(hidden)(frame):
+                frame = short_for_client(self.frame, hidden)
+                if frame is not None:
                     return frame
         found = [span for name, span in self.fields.items() if name in hidden]
         if not found:
             return self.frame
         return with_body(self.frame, without_spans(self.body, found))
+
+
+def short_for_client(frame: bytes, hidden: frozenset[bytes]) -> bytes | None:
+    """A usual reply without fields hidden from clients, given that it is short; None if it may contain more of these.
+
+    Args:
+        frame: the reply.
+        hidden: the fields.
+    """
+    if len(frame) > _SHORT_BYTES_MAX:
+        return None
+    shown = without_write_metadata(frame) if _ELECTION_ID in hidden else frame
+    return None if _searching(hidden)(shown) else shown
 
 
 @cache

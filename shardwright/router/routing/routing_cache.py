@@ -27,6 +27,7 @@ from shardwright.wire.database_names import check_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 logger = get_logger("router.routing")
@@ -151,6 +152,7 @@ class RoutingCache:
             return False
         self.forget_collection(buckets_of(namespace))
         self.time_series.add(namespace)
+        EPOCH.bump()
         return True
 
     @may_run_in_reactor

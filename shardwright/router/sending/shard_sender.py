@@ -16,6 +16,7 @@ from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.pool import Asked
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -51,8 +52,20 @@ class ShardSender:
         self._shards = shards
         self._pools = pools
         self._pools_as_router = pools_as_router
+        self._expected: tuple[str, Asked] | None = None
         self.clock = clock
         self.signer = signer
+
+    def expecting(self, address: str, asked: Asked) -> "ShardSender":
+        """A sender for an operation whose first request was sent already: `send` takes that reply first.
+
+        Args:
+            address: the member that has the request.
+            asked: the reply to come.
+        """
+        sender = ShardSender(*self.parts)
+        sender._expected = address, asked
+        return sender
 
     @property
     def parts(self) -> tuple[ShardRegistry, ConnectionPools, VectorClock, TimeSigner, ConnectionPools]:
@@ -92,13 +105,17 @@ class ShardSender:
         frame = with_cluster_time(frame, self.clock)
         pools = self._pools_as_router if as_router else self._pools
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
-            address = client.monitor.select(preference)
+            expected, self._expected = self._expected, None
+            address = client.monitor.select(preference) if expected is None else expected[0]
             if address is None:
                 await in_own_task()
                 client = (await self._shards.get_current(shard_id)).client
                 address = await client.select(preference)
             try:
-                reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
+                if expected is None:
+                    reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
+                else:
+                    reply = ShardReply(shard_id, address, await expected[1].receive_whole())
             except BackendError as error:
                 client.on_failure(address, error)
                 if attempts_left and (may_repeat or not error.sent):

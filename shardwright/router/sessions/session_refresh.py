@@ -14,6 +14,7 @@ import bson
 import trio
 
 from shardwright.router.context.router_context import RouterContext
+from shardwright.router.operations.begun_operation import running_operation
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, scatter
@@ -91,9 +92,10 @@ def _sessions_of_operations(context: RouterContext) -> set[SessionId]:
     """The sessions of the operations that are running: one operation may take longer than a session lives."""
     found = set()
     for client in context.clients.connections:
-        if client.state is not None:
+        operation = running_operation(client)
+        if operation is not None:
             with suppress(CommandError, InvalidBSONError):  # an operation that has just begun is not checked yet
-                lsid = client.state.request.raw_object(b"lsid")
+                lsid = operation.request.raw_object(b"lsid")
                 found |= set() if lsid is None else {SessionId.read(lsid)}
     return found
 

@@ -1,7 +1,7 @@
 """The server parameters of the shard daemon itself; all others are its mongod's."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwright.daemon.parameter_text import parse_boolean
@@ -9,6 +9,18 @@ from shardwright.shardd.migration.parameters import MigrationParameters
 from shardwright.shardd.splitting.parameters import SplitParameters
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.passages import EPOCH
+
+
+@dataclass(slots=True)
+class PassageParameters:
+    """Parameters of passages.
+
+    Attributes:
+        is_enabled: whether operations that were merely passed on are recognised from then on (`wire.passages`).
+    """
+
+    is_enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +29,7 @@ class ServerParameters:
 
     migration: MigrationParameters
     splitting: SplitParameters
+    passages: PassageParameters = field(default_factory=PassageParameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,7 @@ def _fraction(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
 
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "enablePassages": Parameter("passages", "is_enabled", _boolean, parse_boolean),
     "verifyMigrations": Parameter("migration", "verify", _boolean, parse_boolean),
     "migrationCatchUpTimeoutSecs": Parameter("migration", "catch_up_seconds_max", _seconds, float),
     "autoSplitChunks": Parameter("splitting", "is_enabled", _boolean, parse_boolean),
@@ -79,6 +93,7 @@ def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  
     group = getattr(parameters, parameter.group)
     old = getattr(group, parameter.attribute)
     setattr(group, parameter.attribute, parameter.check(value))
+    EPOCH.bump()
     return old
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.versions import VERSION_FIELDS
-from shardwright.wire.rawbson import append, without_spans
+from shardwright.wire.rawbson import Span, append, without_spans
 from shardwright.wire.request import Request
 
 _SHARDING_FIELDS: Final = (*VERSION_FIELDS, INVOLVED_NAMESPACES, MAY_CHANGE_OWNER)
@@ -20,8 +20,13 @@ def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
         request: the request.
         more: elements to append to the body.
     """
-    fields = request.fields
-    found = [fields[name] for name in _SHARDING_FIELDS if name in fields]
+    found = sharding_spans(request)
     if not found:
         return request.message.frame_with(append(request.body, more))
-    return request.message.frame_with(without_spans(request.body, sorted(found, key=_start_of), more))
+    return request.message.frame_with(without_spans(request.body, found, more))
+
+
+def sharding_spans(request: Request) -> list[Span]:
+    """Where those fields are in a request, in order."""
+    fields = request.fields
+    return sorted([fields[name] for name in _SHARDING_FIELDS if name in fields], key=_start_of)

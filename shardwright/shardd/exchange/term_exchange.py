@@ -32,6 +32,7 @@ from shardwright.wire.errors import BackendError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -49,11 +50,16 @@ class TermExchange:
         sidecar: knows the term.
         upstream: the client's connection to mongod.
         operations: the generation in which the operation was counted.
+        begun: the operation, if it was sent already; None if it was not.
+        term: the term in which that was admitted.
         must_report_term: whether mongod has to report the operation's term in the reply.
         is_whole: whether the caller needs the whole reply, so that it must not be relayed while it arrives.
+
+    Attributes:
+        passed_on: the last operation that `run` was called with.
     """
 
-    __slots__ = ("_must_report_term", "_sidecar", "_term", "_upstream", "is_whole", "operations")
+    __slots__ = ("_begun", "_must_report_term", "_sidecar", "_term", "_upstream", "is_whole", "operations", "passed_on")
 
     def __init__(
         self,
@@ -63,9 +69,13 @@ class TermExchange:
         *,
         must_report_term: bool,
         is_whole: bool,
+        begun: Begun | None = None,
+        term: int | None = None,
     ) -> None:
         self._sidecar = sidecar
-        self._term = sidecar.mirror.term
+        self._begun = begun
+        self._term = sidecar.mirror.term if begun is None else term
+        self.passed_on: Request | None = None
         self._must_report_term = must_report_term
         self.is_whole = is_whole
         self.operations = operations
@@ -80,13 +90,19 @@ class TermExchange:
                 in another one.
         """
         flags = request.message.flags
-        if self._must_report_term:
+        self.passed_on = request
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            reply = await self._upstream.receive(begun, None if self._must_report_term else self._may_begin)
+            if self._must_report_term:
+                return None if reply is None else self._acknowledged(reply)
+        elif self._must_report_term:
             reply = await self.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
             return None if reply is None else self._acknowledged(reply)
-        frame = without_sharding_fields(request)
-        if self.is_whole:
-            reply = await self.forward(frame, flags)
+        elif self.is_whole:
+            reply = await self.forward(without_sharding_fields(request), flags)
         else:
+            frame = without_sharding_fields(request)
             await self._prepare_to_send()
             reply = await self._upstream.pass_on(frame, flags, self._may_begin)
         if not self._is_known_to_last():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from shardwright.shardd.metadata.stale_errors import stale_database
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.passages import EPOCH
 
 if TYPE_CHECKING:
     from shardwright.shardd.metadata.critical_section import CriticalSection
@@ -57,11 +58,13 @@ class DatabaseState:
     def learn(self, entry: DatabaseEntry | None) -> None:
         """Set the entry that was read from the catalog; None if the database does not exist."""
         self.entry = entry
+        EPOCH.bump()
         self.accepted = set() if entry is None else {entry.version.raw}
 
     def forget(self) -> None:
         """Forget the entry, which may be out of date."""
         self.generation += 1
+        EPOCH.bump()
         self.entry = None
         self.accepted = set()
 

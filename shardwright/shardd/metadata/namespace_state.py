@@ -21,6 +21,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.unowned import unowned_filter
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
+from shardwright.wire.passages import EPOCH
 
 if TYPE_CHECKING:
     from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
@@ -103,6 +104,7 @@ class NamespaceState:
         self.table = self.last_table = table
         self.mutable_key = None if table is None else mutable_part(table.key_pattern)
         self.is_known = True
+        EPOCH.bump()
         self.accepted = self._always_accepted()
         self._find_orphans()
 
@@ -131,6 +133,7 @@ class NamespaceState:
     def forget(self) -> None:
         """Forget the metadata, which may be out of date."""
         self.generation += 1
+        EPOCH.bump()
         self.is_known = False
         self.table = None
         self.accepted = set()

@@ -61,6 +61,25 @@ def may_change_shard_key(
     return not _match_required(query, document, assigned, pattern, is_collated=is_collated)
 
 
+def names_no_part(document: bytes, update: Span, pattern: ShardKeyPattern) -> bool:
+    """Whether a modification consists of operators of which none names a part of the shard key, whatever its values.
+
+    Args:
+        document: contains the modification.
+        update: where it is.
+        pattern: the `mutable_part` of the shard key.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    kind, _, start, _ = update
+    if kind != OBJECT or not document.startswith(b"$", start + _FIRST_NAME_AT):
+        return False
+    if any(operator == b"$rename" for operator, _ in rawbson.spans(document, start)):
+        return False
+    return _assigned_fields(document, start, pattern) == {}
+
+
 def _required_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
     """The shard key that all documents matching a query have; None if their shard keys may differ.
 

@@ -109,6 +109,24 @@ class AutoSplitter:
         if sampler.total > sampler.next:
             self._sample(growing, request, size, state, table)
 
+    def adds(self, size: int, state: NamespaceState, table: RoutingTable) -> bool:
+        """Count what an operation has written, if that takes no more than an addition; False if `observe` has to.
+
+        Args:
+            size: the growth (`grown_bytes`).
+            state: as `observe`.
+            table: as `observe`.
+        """
+        if not size or not self._is_active or not self.parameters.is_enabled:
+            return True
+        growing = self._growing.get(state.namespace)
+        if growing is None or growing.collection is not table.collection:
+            return False
+        if growing.sampler.total + size > growing.sampler.next:
+            return False
+        growing.sampler.total += size
+        return True
+
     def _follow(self, growing: _Growing | None, collection: ShardedCollection) -> _Growing:
         """The counts of a collection whose attributes may have changed; another incarnation has none yet."""
         if growing is None or growing.collection.timestamp != collection.timestamp:

@@ -8,6 +8,7 @@ no more than a chunk's worth of data.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
@@ -41,7 +42,9 @@ def grown_bytes(request: Request, reply: bytes | None) -> int:
     if payload is None:
         return 0
     size = _payload_bytes(request, payload)
-    return _updated_bytes(request, reply, size) if request.name == "update" else size
+    if request.name != "update":
+        return size
+    return growth_of_update(reply, size, lambda: len(request.documents(b"updates")))
 
 
 def _payload_bytes(request: Request, name: bytes) -> int:
@@ -52,7 +55,14 @@ def _payload_bytes(request: Request, name: bytes) -> int:
     return 0 if span is None else span[3] - span[2]
 
 
-def _updated_bytes(request: Request, reply: bytes | None, size: int) -> int:
+def growth_of_update(reply: bytes | None, size: int, count: Callable[[], int]) -> int:
+    """The estimated growth by updates.
+
+    Args:
+        reply: the frame of the reply; None if the client wanted none.
+        size: of all statements.
+        count: returns how many statements there are.
+    """
     if reply is None:
         return size
     # Not `reply.find`: the ``_id`` of an upserted document may have fields of any name.
@@ -62,7 +72,7 @@ def _updated_bytes(request: Request, reply: bytes | None, size: int) -> int:
         return size
     if not modified:
         return 0 if find(reply, b"upserted", BODY_AT) is None else size
-    return size * modified // max(1, len(request.documents(b"updates")))
+    return size * modified // max(1, count())
 
 
 class WrittenKeys:

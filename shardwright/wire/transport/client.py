@@ -25,6 +25,7 @@ from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.handshakes import dial_handshake
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
+from shardwright.wire.transport.reactor import Resumable
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
@@ -65,6 +66,7 @@ class Connection:
     Attributes:
         address: ``host:port``, or the path of a UNIX socket.
         hello: the reply to the handshake.
+        stream: its frames.
         broken_off: why `break_off` was called; empty if it was not.
         take_abandoned: takes over the stream of a request that was sent, if nobody waits for its reply any longer;
             without it, the stream is closed.
@@ -72,19 +74,19 @@ class Connection:
 
     __slots__ = (
         "_certificate",
-        "_stream",
         "_was_abandoned",
         "address",
         "broken_off",
         "hello",
         "idle_since",
+        "stream",
         "take_abandoned",
     )
 
     def __init__(self, address: str, stream: FrameStream) -> None:
         self.address = address
         self.broken_off = ""
-        self._stream = stream
+        self.stream = stream
         self._certificate: Subject | None = None
         stream.make_room = UNREAD_REPLIES.reservations.reserve
         self.hello: dict[str, Any] = {}
@@ -138,12 +140,12 @@ class Connection:
     @property
     def socket(self) -> socket.socket:
         """The socket, for code that watches it."""
-        return self._stream.socket
+        return self.stream.socket
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection was closed, by `close` or after an error, or abandoned."""
-        return self._stream.is_closed or self._was_abandoned
+        return self.stream.is_closed or self._was_abandoned
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
@@ -185,9 +187,9 @@ class Connection:
         """
         complete = False
         try:
-            rest = self._stream.post(frame)
+            rest = self.stream.post(frame)
             if rest is not None:
-                await self._stream.send_rest(rest)
+                await self.stream.send_rest(rest)
             complete = True
         except OSError as error:
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
@@ -195,18 +197,38 @@ class Connection:
             if not complete:
                 self.close()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a request may be posted with `post_for`: nothing has arrived, and nothing is left to be sent."""
+        stream = self.stream
+        return not (
+            stream.readiness.has_news or stream.posting.unsent or self.is_closed or not stream.is_between_frames
+        )
+
+    def post_for(self, frame: bytes, resumed: Resumable) -> None:
+        """Post a request on a connection that `is_quiet`, and resume something else than a request loop at the reply.
+
+        `receive_answer` takes over after `forget_waiting`.
+        """
+        self.stream.posting.take(frame)
+        self.stream.readiness.resume_on_news(resumed)
+
+    def forget_waiting(self) -> None:
+        """Resume nothing at the reply."""
+        self.stream.readiness.forget_waiting()
+
     async def wait_answer_begun(self) -> None:
         """Wait until the reply to the request that was sent begins to arrive, or the peer has closed.
 
         If this is cancelled, the reply can still be read.
         """
         with suppress(OSError):  # `receive_answer` raises it
-            await self._stream.wait_begun()
+            await self.stream.wait_begun()
 
     @may_run_in_reactor
     async def receive_answer(self, frame: bytes, relay: Relay | None) -> bytes | None:
         """Read the reply to the request that was sent; with a relay, forward a long one (`exchange_for`)."""
-        stream = self._stream
+        stream = self.stream
         complete = False
         try:
             reply = await (stream.receive() if relay is None else stream.receive_beginning())
@@ -245,7 +267,7 @@ class Connection:
         if not frame[16] & MORE_TO_COME:
             raise LocalProtocolError("a request that gets an answer has to be exchanged")
         try:
-            await self._stream.send(frame)
+            await self.stream.send(frame)
         except OSError as error:
             self.close()
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
@@ -258,7 +280,7 @@ class Connection:
             ConnectionClosedError: the peer broke the connection.
         """
         try:
-            frame = await self._stream.receive()
+            frame = await self.stream.receive()
         except OSError as error:
             self.close()
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
@@ -289,22 +311,43 @@ class Connection:
 
         If it opens a cursor nevertheless, that is killed if there is `take_abandoned`.
         """
-        if self.take_abandoned is None or self._stream.is_closed:
-            self._stream.close()
+        if self.take_abandoned is None or self.stream.is_closed:
+            self.stream.close()
         elif not self._was_abandoned:
             self._was_abandoned = True
-            self.take_abandoned(self._stream)
+            self.take_abandoned(self.stream)
 
     def break_off(self, reason: str) -> None:
         """Make a request in progress fail with a ConnectionClosedError, because the peer will not answer."""
         if not self._was_abandoned:
             self.broken_off = reason
-            self._stream.break_off()
+            self.stream.break_off()
 
     def close(self) -> None:
         """Close at once."""
         if not self._was_abandoned:
-            self._stream.close()
+            self.stream.close()
+
+
+class Begun:
+    """An operation whose request was sent with `Connection.post_for`, and whose reply has not been taken.
+
+    Attributes:
+        connection: the connection to the next server.
+        frame: the request as it was sent.
+        started: when the operation began, on the clock of `time.perf_counter`.
+    """
+
+    __slots__ = ("connection", "frame", "started")
+
+    def __init__(self, connection: Connection, frame: bytes, started: float) -> None:
+        self.connection = connection
+        self.frame = frame
+        self.started = started
+
+    def give_up(self) -> None:
+        """Abandon the reply."""
+        self.connection.abandon()
 
 
 def response_body(frame: bytes) -> bytes:

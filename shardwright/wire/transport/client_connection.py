@@ -15,6 +15,7 @@ from shardwright.wire.transport.unread import UNREAD_REPLIES
 if TYPE_CHECKING:
     from shardwright.wire.request import Request
     from shardwright.wire.tls.subject_names import Subject
+    from shardwright.wire.transport.client import Begun
 
 _connection_ids = count(1)
 
@@ -32,10 +33,19 @@ class LogIns(Protocol):
         """A log-in has failed."""
 
 
+class Lane(Protocol):
+    """Serves requests that it recognises (`wire.transport.express_lane.ExpressLane`)."""
+
+    @may_run_in_reactor
+    async def receive(self) -> bytes | None:
+        """The next frame for the ordinary way; None if the client has closed the connection."""
+
+
 class ClientConnection:
     """One client of a server.
 
     Attributes:
+        begun: the running operation, if its request has been sent already (`wire.transport.express_lane`).
         id: the connection's number, unique in this process; ``connectionId`` in hello.
         peer: ``ip:port`` of the client (or the path of the UNIX socket).
         certificate_subject: the name in the certificate with which it has connected; None if there is none.
@@ -51,6 +61,7 @@ class ClientConnection:
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
         unsent: the rest of a reply that the next step of the loop sends.
+        lane: serves recognised requests; None if the daemon has no passages.
         interruption: the error with which the running operation was interrupted.
         deadline: when the running operation has to end, on trio's clock (`wire.transport.deadlines`).
         log_ins: follows its log-ins; None without access control.
@@ -61,6 +72,7 @@ class ClientConnection:
     """
 
     __slots__ = (
+        "begun",
         "certificate_subject",
         "compressors",
         "deadline",
@@ -73,6 +85,7 @@ class ClientConnection:
         "is_finished",
         "is_interruptible",
         "is_newcomer",
+        "lane",
         "log_ins",
         "login",
         "loop",
@@ -108,6 +121,8 @@ class ClientConnection:
         self.interruption: CommandError | None = None
         self.deadline = math.inf
         self.loop: RequestLoop | None = None
+        self.lane: Lane | None = None
+        self.begun: Begun | None = None
         self.scope = trio.CancelScope()
         self.reserved_bytes = 0
         self.state: Any = None

@@ -99,6 +99,11 @@ class Pool:
         finally:
             self.give_back(connection)
 
+    def lend_quiet(self) -> Connection | None:
+        """An idle connection on which a request can be posted at once; None if there is none."""
+        idle = self._idle
+        return idle.pop() if idle and idle[-1].is_quiet else None
+
     @property
     def has_spare_connections(self) -> bool:
         """Whether a connection may be held, perhaps for long, for a reply that is not needed yet."""
@@ -289,14 +294,30 @@ class Pool:
 
 
 class Asked:
-    """A request that was sent, and the connection for its reply. One of its methods must be called."""
+    """A request that was sent, and the connection for its reply. One of its methods must be called.
 
-    __slots__ = ("_connection", "_frame", "_pool")
+    Attributes:
+        is_over: whether it was.
+    """
+
+    __slots__ = ("_connection", "_frame", "_pool", "is_over")
 
     def __init__(self, pool: Pool, connection: Connection, frame: bytes) -> None:
         self._pool = pool
         self._connection = connection
         self._frame = frame
+        self.is_over = False
+
+    @may_run_in_reactor
+    async def receive_whole(self) -> bytes:
+        """The reply, received as a whole.
+
+        Raises:
+            BackendError: as `Connection.exchange`.
+        """
+        reply = await self.receive_answer(None)
+        assert reply is not None, "nothing has forwarded it"
+        return reply
 
     @may_run_in_reactor
     async def receive_answer(self, relay: Relay | None) -> bytes | None:
@@ -305,6 +326,7 @@ class Asked:
         Raises:
             BackendError: as `Connection.exchange_for`.
         """
+        self.is_over = True
         try:
             return await self._connection.receive_answer(self._frame, relay)
         finally:
@@ -316,5 +338,6 @@ class Asked:
 
     def give_up(self) -> None:
         """Abandon the reply, see `Connection.abandon`."""
+        self.is_over = True
         self._connection.abandon()
         self._pool.give_back(self._connection)

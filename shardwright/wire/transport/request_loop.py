@@ -101,6 +101,11 @@ class RequestLoop:
                 step, self._step = self._step, None
                 self._is_finished = not await self._run_in_task(step)
 
+    @property
+    def is_in_reactor(self) -> bool:
+        """Whether the current step waits in the reactor, and the task is not about to take it over."""
+        return self._task is not None
+
     def interrupt(self) -> None:
         """Cancel the current step where it waits; the loop continues with the next one.
 

@@ -22,6 +22,7 @@ from shardwright.wire.transport.answers import Answers
 from shardwright.wire.transport.arrivals import Arrivals, needs_greeting
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.disconnects import DisconnectWatcher
+from shardwright.wire.transport.express_lane import ExpressLane, Passages
 from shardwright.wire.transport.handler import Handler
 from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.refusals import RefusalLog
@@ -58,6 +59,7 @@ class Server:
         handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
         tls_versions: connections by their version of TLS, without those that do not use it.
         answers: makes the replies.
+        passages: what the daemon has learned of requests that it merely passes on; None if it learns nothing.
         newcomers: the clients that have not logged in; None if they need not.
 
     Args:
@@ -75,6 +77,7 @@ class Server:
         newcomers: Newcomers | None = None,
         handshakes_max: int | None = None,
     ) -> None:
+        self.passages: Passages | None = None
         self._handler = handler
         self.answers = Answers(handler, newcomers)
         self.newcomers = newcomers
@@ -137,6 +140,7 @@ class Server:
         self._accepting.cancel()
         for client in list(self.clients):
             if client.is_busy:
+                client.is_finished = True
                 continue
             if client.stream.is_sending:
                 client.stream.when_sent(client.scope.cancel)
@@ -223,6 +227,9 @@ class Server:
             leaving.callback(UNREAD_REPLIES.reservations.release, client)
             leaving.callback(client.stream.close)
             leaving.callback(self._unwatch, client)
+            if self.passages is not None:
+                client.lane = lane = ExpressLane(client, self.passages)
+                leaving.callback(lane.close)
             self.clients.add(client)
             if self.newcomers is not None:
                 self.newcomers.add(client)
@@ -275,7 +282,7 @@ class Server:
             unsent, client.unsent = client.unsent, None
             await UNREAD_REPLIES.send(stream, unsent, client)
             return self._may_continue(client)
-        frame = await stream.receive()
+        frame = await (stream.receive() if client.lane is None else client.lane.receive())
         if frame is None:
             return False
         client.is_busy = True

@@ -25,7 +25,9 @@ from shardwright.wire.transport.reservations import LONG_REPLY_BYTES
 from shardwright.wire.transport.timeouts import CLIENT_LIMITS, TcpLimits
 from shardwright.wire.transport.tls_socket import TlsSocket
 
-_READ_BYTES: Final = 65_536
+READ_BYTES: Final = 65_536
+"""How much is read at once between two frames."""
+
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
@@ -46,19 +48,23 @@ class FrameStream:
 
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.
+        connected: the socket to read from and to write to, for `wire.transport.express_lane`.
         is_closed: whether `close` was called.
         make_room: called before the rest of a long frame is received, with the number of missing bytes.
+        posting: the frames that are sent later.
+        readiness: whether there is something to read.
     """
 
     __slots__ = (
+        "_given_back",
         "_plain",
-        "_posting",
         "_reader",
-        "_readiness",
-        "_socket",
         "backlog",
+        "connected",
         "is_closed",
         "make_room",
+        "posting",
+        "readiness",
     )
 
     def __init__(
@@ -71,13 +77,14 @@ class FrameStream:
         else:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             limits.apply(plain)
-        self._socket = connected
+        self.connected = connected
         self._reader = FrameReader()
         if received:
             self._reader.feed(received)
-        self._readiness = Readiness(connected)
-        self._posting = Posting(connected, self._readiness)
+        self.readiness = Readiness(connected)
+        self.posting = Posting(connected, self.readiness)
         self.backlog: memoryview | None = None
+        self._given_back: bytes | OSError | None = None
         self.is_closed = False
         self.make_room: Callable[[int], Awaitable[None]] | None = None
 
@@ -98,7 +105,14 @@ class FrameStream:
     @property
     def is_between_frames(self) -> bool:
         """Whether nothing of another frame has been received."""
-        return self._reader.is_between_frames
+        return self._given_back is None and self._reader.is_between_frames
+
+    def give_back(self, received: bytes | OSError) -> None:
+        """Return bytes that were read from the socket between two frames, or its error, to the next call that receives.
+
+        So code that recognises some frames can leave all others to the usual calls.
+        """
+        self._given_back = received
 
     @property
     def message_bytes_max(self) -> int:
@@ -120,15 +134,18 @@ class FrameStream:
         reader = self._reader
         if reader.is_between_frames:
             # The usual case: one wait, one read, one whole frame.
-            await self._posting.wait_readable()
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except BlockingIOError:
-                return await self._receive_rest()
+            if self._given_back is not None:
+                data = self._take_given_back()
+            else:
+                await self.posting.wait_readable()
+                try:
+                    data = self.connected.recv(READ_BYTES)
+                except BlockingIOError:
+                    return await self._receive_rest()
             if not data:
                 return None
             if is_whole_frame(data) and len(data) <= reader.bytes_max:
-                self._readiness.has_news |= len(data) == _READ_BYTES
+                self.readiness.has_news |= len(data) == READ_BYTES
                 return data
             reader.feed(data)
         return await self._receive_rest()
@@ -141,7 +158,8 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        await self._posting.wait_readable()
+        if self._given_back is None:
+            await self.posting.wait_readable()
 
     @may_run_in_reactor
     async def receive_beginning(self) -> bytes | None:
@@ -154,19 +172,28 @@ class FrameStream:
             OSError: the connection broke.
         """
         if self._reader.is_between_frames:
-            while True:
-                await self._posting.wait_readable()
+            while self._given_back is None:
+                await self.posting.wait_readable()
                 try:
-                    data = self._socket.recv(_READ_BYTES)
+                    data = self.connected.recv(READ_BYTES)
                 except BlockingIOError:
                     continue  # the notification was for bytes already read with the last frame
                 break
+            else:
+                data = self._take_given_back()
             if not data:
                 return None
             if is_whole_frame(data) or (len(data) >= HEADER_BYTES and frame_length(data) > _RELAY_BYTES):
                 return data
             self._reader.feed(data)
         return await self._receive_rest()
+
+    def _take_given_back(self) -> bytes:
+        received, self._given_back = self._given_back, None
+        if isinstance(received, OSError):
+            raise received
+        assert received is not None
+        return received
 
     @may_run_in_reactor
     async def relay(self, beginning: bytes, relay: Relay) -> bytes | None:
@@ -208,7 +235,7 @@ class FrameStream:
         except BaseException:
             relay.receiver.break_off()  # anything sent next would be mistaken for the rest of the frame
             raise
-        self._readiness.has_news = True
+        self.readiness.has_news = True
         return None
 
     @may_run_in_reactor
@@ -223,9 +250,9 @@ class FrameStream:
     async def _receive_into(self, buffer: memoryview) -> int:
         while True:
             try:
-                received = self._socket.recv_into(buffer)
+                received = self.connected.recv_into(buffer)
             except BlockingIOError:
-                await self._posting.wait_readable()
+                await self.posting.wait_readable()
             else:
                 if not received:
                     raise RemoteProtocolError("the peer closed in the middle of a message")
@@ -241,23 +268,23 @@ class FrameStream:
             if not has_room and bytes_missing > LONG_REPLY_BYTES:
                 has_room = True
                 await self._make_room_for(bytes_missing)
-            bytes_max = max(_READ_BYTES, min(bytes_missing, _READ_BYTES_MAX))
+            bytes_max = max(READ_BYTES, min(bytes_missing, _READ_BYTES_MAX))
             if eager_reads == _READS_WITHOUT_WAIT_MAX:
                 await in_own_task()
-                await self._posting.wait_readable()
+                await self.posting.wait_readable()
                 eager_reads = 0
             try:
-                data = self._socket.recv(bytes_max)
+                data = self.connected.recv(bytes_max)
                 eager_reads += 1
             except BlockingIOError:
                 eager_reads = 0
-                await self._posting.wait_readable()
+                await self.posting.wait_readable()
                 continue
             if not data:
                 if reader.is_between_frames:
                     return None
                 raise RemoteProtocolError("the peer closed in the middle of a message")
-            self._readiness.has_news |= len(data) == bytes_max
+            self.readiness.has_news |= len(data) == bytes_max
             reader.feed(data)
         return frame
 
@@ -276,9 +303,9 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        if self.is_closed or not self._reader.is_between_frames or not self._posting.can_take(frame):
+        if self.is_closed or not self.is_between_frames or not self.posting.can_take(frame):
             return self.send_now(frame)
-        self._posting.take(frame)
+        self.posting.take(frame)
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
@@ -287,10 +314,10 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        if self._posting.unsent:
-            frame = self._posting.give_up_to(frame)
+        if self.posting.unsent:
+            frame = self.posting.give_up_to(frame)
         try:
-            sent = self._socket.send(frame)
+            sent = self.connected.send(frame)
         except BlockingIOError:
             sent = 0
         return None if sent == len(frame) else memoryview(frame)[sent:]
@@ -298,11 +325,11 @@ class FrameStream:
     @property
     def is_sending(self) -> bool:
         """Whether posted bytes have not been sent yet."""
-        return bool(self._posting.unsent)
+        return bool(self.posting.unsent)
 
     def when_sent(self, do: Callable[[], object]) -> None:
         """Call back whenever all posted bytes have been sent."""
-        self._posting.when_sent = do
+        self.posting.when_sent = do
 
     @may_run_in_reactor
     async def send_rest(self, rest: memoryview) -> None:
@@ -327,7 +354,7 @@ class FrameStream:
         """
         await wait_writable(self._plain)
         with suppress(BlockingIOError):
-            return rest[self._socket.send(rest) :]
+            return rest[self.connected.send(rest) :]
         return rest
 
     @may_run_in_reactor
@@ -348,9 +375,9 @@ class FrameStream:
         """
         self.make_room = None
         try:
-            if self._posting.unsent and self.send_now(b"") is not None:
+            if self.posting.unsent and self.send_now(b"") is not None:
                 return False
-            self._socket.shutdown(socket.SHUT_WR)
+            self.connected.shutdown(socket.SHUT_WR)
         except OSError:
             return False
         return True
@@ -358,7 +385,7 @@ class FrameStream:
     def break_off(self) -> None:
         """Shut the socket down, so that the peer sees it closed and reads and writes fail; `close` is still due."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self.connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`.
@@ -367,12 +394,12 @@ class FrameStream:
         """
         if not self.is_closed:
             self.is_closed = True
-            if self._posting.unsent:
+            if self.posting.unsent:
                 with suppress(OSError):
                     self.send_now(b"")
-            self._readiness.close()
+            self.readiness.close()
             trio.lowlevel.notify_closing(self._plain)
-            self._socket.close()
+            self.connected.close()
             # The connection's objects refer to each other, and stay until the next garbage collection.
             self._reader.discard()
             self.backlog = None

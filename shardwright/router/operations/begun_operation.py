@@ -1,0 +1,85 @@
+"""An operation that a passage has begun: its request was sent to a shard before an `Operation` was made of it.
+
+Nearly always the passage also ends it. If not, the ordinary way takes it over: it is done again from its beginning, by
+the same routing, except that the first request to a shard is not sent again, and its reply is the one awaited.
+"""
+
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.operations.operation import Operation
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.wire.message import OpMsg
+from shardwright.wire.passages import Passage
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Begun, Connection
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.pool import Asked, Pool
+
+
+class BegunOperation(Begun):
+    """An operation that was sent to one shard.
+
+    Attributes:
+        passage: what has begun it.
+        request_frame: the frame of the client.
+        routing: by which it was sent.
+        shard_id: the shard.
+        pool: to which the connection belongs.
+    """
+
+    __slots__ = ("_client", "_context", "_operation", "passage", "pool", "request_frame", "routing", "shard_id")
+
+    def __init__(
+        self,
+        context: RouterContext,
+        client: ClientConnection,
+        request_frame: bytes,
+        started: float,
+        routing: CollectionRouting,
+        shard_id: str,
+        pool: Pool,
+        connection: Connection,
+        frame: bytes,
+        passage: Passage,
+    ) -> None:
+        super().__init__(connection, frame, started)
+        self.passage = passage
+        self._context = context
+        self._client = client
+        self.request_frame = request_frame
+        self.routing = routing
+        self.shard_id = shard_id
+        self.pool = pool
+        self._operation: Operation | None = None
+
+    @property
+    def operation(self) -> Operation:
+        """The operation, for code that shows or interrupts it."""
+        if self._operation is None:
+            self._operation = Operation(self._context, self._client, Request(OpMsg(self.request_frame)))
+            self._operation.started = self.started
+            self._operation.targeted = (self.shard_id,)
+        return self._operation
+
+    def take_over(self, request: Request) -> tuple[Operation, Asked]:
+        """The operation for the ordinary way, and the reply that it has to take.
+
+        Args:
+            request: the request in `request_frame`.
+        """
+        operation = self.operation
+        operation.request = operation.origin = request
+        operation.begun_routing = self.routing
+        asked = Asked(self.pool, self.connection, self.frame)
+        operation.sender = self._context.sender.expecting(self.pool.address, asked)
+        return operation, asked
+
+    def give_up(self) -> None:
+        """See `Begun`; the connection is returned to its pool."""
+        super().give_up()
+        self.pool.give_back(self.connection)
+
+
+def running_operation(client: ClientConnection) -> Operation | None:
+    """The operation that is running for a client, if there is one."""
+    state: Operation | BegunOperation | None = client.state
+    return state.operation if isinstance(state, BegunOperation) else state

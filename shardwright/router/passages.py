@@ -1,0 +1,335 @@
+"""The router's passages: operations on one shard, from the client's frame to the shard's and back.
+
+Handlers say that they have merely passed an operation on (`Operation.passed_on`). Then `RouterPassages.learn` keeps
+where in the frame the deciding values are: the shard key, the session, the cluster time. What the ordinary way does for
+each such operation is done here, too; what it does only now and then is left to it.
+"""
+
+import math
+import re
+from struct import Struct
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Final
+
+from shardwright.daemon.outcomes import OK
+from shardwright.router.commands.command_registry import Command
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.operations.begun_operation import BegunOperation
+from shardwright.router.operations.operation import Operation, PassedOn
+from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID
+from shardwright.router.operations.write_execution import HIDDEN_FIELDS
+from shardwright.router.replies.cursor_reply import is_whole_result_frame
+from shardwright.router.replies.shard_reply import short_for_client
+from shardwright.router.replies.usual_reply import cluster_time_of_usual, signed
+from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.messages import message_with_versions
+from shardwright.sharding.clock import VectorClock, with_cluster_time
+from shardwright.sharding.operation_session import AUTOCOMMIT
+from shardwright.sharding.owner_changes import CHANGED_OWNER
+from shardwright.sharding.passage_fields import CommonFields, KeyInQuery, free_values, only_statement, query_of
+from shardwright.sharding.targeting.collation import effective, is_simple
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import BODY_AT
+from shardwright.wire.passages import EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, PassageTable, Range
+from shardwright.wire.rawbson import OBJECT, InvalidBSONError, Span, decode_value, find
+from shardwright.wire.transport.client import Begun
+from shardwright.wire.transport.client_connection import ClientConnection
+
+if TYPE_CHECKING:
+    from shardwright.sharding.routing_table import RoutingTable
+
+_QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
+_UPDATE: Final = b"update"
+
+_AFTER_ID: Final = Struct("<iiIB").pack(0, OP_MSG, 0, 0)
+"""What follows the request's id in a frame for a shard: up to the body."""
+
+_FOR_ORDINARY_WAY: Final = re.compile(b"|".join((b"writeErrors", b"writeConcernError", re.escape(CHANGED_OWNER))))
+"""Fields in the reply to a write that the router has to look at."""
+
+
+class RouterPassage(Passage):
+    """A layout of requests that go to one shard.
+
+    Attributes:
+        command: the name of the command, for the metrics.
+        is_read: whether it only reads.
+        passed_on: how it was passed on; of the shard only if the collection is not sharded.
+        common: where the fields of drivers are.
+        key: where the shard key is in the query; None for inserts, and if the collection is not sharded.
+        body_end: where the body ends in the frame.
+        seconds: how long the operation may take; 0 for any time.
+    """
+
+    __slots__ = ("body_end", "command", "common", "is_read", "key", "needs_id", "passed_on", "seconds", "table")
+
+    def __init__(
+        self,
+        frame: bytes,
+        free: list[Range],
+        epoch: int,
+        document: tuple[int, int] | None,
+        *,
+        command: str,
+        is_read: bool,
+        passed_on: PassedOn,
+        common: CommonFields,
+        key: KeyInQuery | None,
+        body_end: int,
+        seconds: float,
+    ) -> None:
+        super().__init__(frame, free, epoch, document)
+        self.command = command
+        self.is_read = is_read
+        self.passed_on = passed_on
+        self.table: RoutingTable | None = passed_on.routing.table
+        self.common = common
+        self.key = key
+        self.body_end = body_end
+        self.seconds = seconds
+        pattern = None if self.table is None else self.table.key_pattern
+        self.needs_id = pattern is not None and any(each.path[0] == b"_id" for each in pattern.fields)
+
+    def shard_of(self, frame: bytes) -> str | None:
+        """The shard that a frame goes to; None if that is for the ordinary way to find out."""
+        table = self.table
+        if table is None:
+            return self.passed_on.shard_id
+        try:
+            if self.key is not None:
+                key = self.key.bytes_in(frame)
+            else:
+                if self.needs_id and not frame.startswith(b"_id\0", self.document_at + 5):
+                    return None
+                key = table.key_pattern.key_bytes_of_document(frame[self.document_at :])
+                if key == table.key_pattern.global_max_bytes():
+                    return None
+        except (CommandError, InvalidBSONError):
+            return None
+        return table.shard_for_key(key)
+
+    def request_for(self, shard_id: str, frame: bytes, clock: VectorClock) -> bytes | None:
+        """The frame for a shard; None if the client's cluster time is later than any that is known."""
+        elements = self.passed_on.routing.versions_for(shard_id)
+        end, at = self.body_end, self.common.time_at
+        if not at:
+            body = frame[BODY_AT + 4 : end - 1]
+            if not clock.is_told_in(frame, end):
+                elements += clock.external_elements
+        else:
+            order = clock.compare(frame, at)
+            if order > 0:
+                return None
+            if order == 0:
+                body = frame[BODY_AT + 4 : end - 1]
+            else:
+                body = b"".join((frame[BODY_AT + 4 : at], clock.packed_cluster_time, frame[at + 8 : end - 1]))
+        added = len(elements)
+        return b"".join(
+            (
+                (len(frame) + added).to_bytes(4, "little"),
+                frame[4:8],
+                _AFTER_ID,
+                (end - BODY_AT + added).to_bytes(4, "little"),
+                body,
+                elements,
+                b"\0",
+                frame[end:],
+            )
+        )
+
+
+class RouterPassages:
+    """The passages of a router (see `wire.transport.express_lane.Passages`).
+
+    There are none under access control, where the ordinary way admits each operation and rewrites its session.
+
+    Args:
+        context: of the router.
+        is_audited: whether operations are written to an audit log.
+    """
+
+    def __init__(self, context: RouterContext, *, is_audited: bool) -> None:
+        self._context = context
+        self._table: PassageTable[RouterPassage] = PassageTable()
+        self._is_possible = context.access is None and not is_audited
+        self._outcomes = context.metrics.labelled_counter(
+            "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
+        ).values
+
+    def begin(self, client: ClientConnection, frame: bytes) -> BegunOperation | None:
+        """See `Passages`."""
+        passage = self._table.find(frame)
+        if passage is None:
+            self._outcomes[Outcome.UNKNOWN] += 1
+            return None
+        begun = self._begin(passage, client, frame)
+        if begun is None:
+            self._outcomes[Outcome.DECLINED] += 1
+        return begun
+
+    def _begin(self, passage: RouterPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
+        started = perf_counter()
+        context, common = self._context, passage.common
+        routing = passage.passed_on.routing
+        if context.routing.collections.get(routing.namespace) is not routing or client.is_disconnected:
+            return None
+        shard_id = passage.shard_of(frame)
+        shard = None if shard_id is None else context.shards.get_known(shard_id)
+        if shard_id is None or shard is None or (common.number_at and frame[common.number_at + 7] > 0x7F):
+            return None
+        address = shard.client.monitor.select(passage.passed_on.preference)
+        request = None if address is None else passage.request_for(shard_id, frame, context.clock)
+        if address is None or request is None:
+            return None
+        if common.lsid is not None and not context.sessions.use_again(frame[slice(*common.lsid)], time()):
+            return None
+        pool = context.pools[address]
+        connection = pool.lend_quiet()
+        if connection is None:
+            return None
+        client.is_interruptible = passage.is_read
+        if passage.seconds:
+            context.deadlines.set(client, passage.seconds)
+        client.state = begun = BegunOperation(
+            context, client, frame, started, routing, shard_id, pool, connection, request, passage
+        )
+        return begun
+
+    def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
+        """See `Passages`."""
+        assert isinstance(begun, BegunOperation)
+        passage, context = begun.passage, self._context
+        assert isinstance(passage, RouterPassage)
+        cluster_time = cluster_time_of_usual(reply)
+        seconds = perf_counter() - begun.started
+        answer: bytes | None = None
+        if cluster_time and seconds * 1000 < context.slow_operations.considered_ms:
+            answer = _for_client(passage, reply)
+        if answer is None:
+            self._outcomes[Outcome.LEFT] += 1
+            return None
+        context.clock.observe_cluster_time(cluster_time)
+        frame = signed(answer, context.signer)
+        client.state = None
+        client.deadline = math.inf
+        kind = passage.passed_on.kind
+        if kind is not None:
+            context.statement_counts[kind] += 1
+        context.target_counts.note(passage.command, (begun.shard_id,), passage.table)
+        context.metrics.operations.observe(passage.command, OK, seconds)
+        self._outcomes[Outcome.TAKEN] += 1
+        begun.pool.give_back(begun.connection)
+        return frame
+
+    def learn(self, operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> None:
+        """Keep a passage for an operation that was passed on, if passages can do all that was done for it."""
+        context, request = self._context, operation.request
+        frame, message, fields = request.message.frame, request.message, request.fields
+        if (
+            not self._is_possible
+            or not context.parameters.uses_passages
+            or operation.epoch != EPOCH.number
+            or request is not operation.origin
+            or operation.retries
+            or operation.transaction is not None
+            or AUTOCOMMIT in fields
+            or COLLECTION_UUID in fields
+            or b"help" in fields
+            or message.flags
+            or frame[BODY_AT - 1]
+            or context.default_concerns.is_any_set
+            or context.fail_points.is_any_on
+            or context.parameters.requires_api_version
+            or not context.signing_keys.are_read
+            or not self._table.is_wanted(frame)
+        ):
+            return
+        try:
+            passage = _passage_of(operation, entry, passed_on, max_time_ms)
+        except InvalidBSONError:
+            return
+        if passage is None or not passage.is_of(frame) or passage.shard_of(frame) != passed_on.shard_id:
+            return
+        body = request.body
+        if at := passage.common.time_at:  # the clock may have advanced since the request was sent
+            now = context.clock.packed_cluster_time
+            frame = b"".join((frame[:at], now, frame[at + 8 :]))
+            body = b"".join((body[: at - BODY_AT], now, body[at + 8 - BODY_AT :]))
+        ordinary = message_with_versions(message, passed_on.routing.versions_for(passed_on.shard_id), body)
+        if passage.request_for(passed_on.shard_id, frame, context.clock) != with_cluster_time(ordinary, context.clock):
+            return
+        self._outcomes[Outcome.LEARNED] += 1
+        self._table.add(frame, passage)
+
+
+def _for_client(passage: RouterPassage, reply: bytes) -> bytes | None:
+    """A shard's usual reply for the client, to be signed; None for one that the router has to look at."""
+    if passage.is_read:
+        return reply if is_whole_result_frame(reply) else None
+    shown = short_for_client(reply, HIDDEN_FIELDS)
+    return None if shown is None or _FOR_ORDINARY_WAY.search(shown) else shown
+
+
+def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> RouterPassage | None:
+    """The passage of an operation; None if its frame has values in unforeseen places.
+
+    Raises:
+        InvalidBSONError: a part that was passed on without a look is not well-formed.
+    """
+    request = operation.request
+    frame, fields = request.message.frame, request.fields
+    common = CommonFields.of(frame, fields)
+    if common is None:
+        return None
+    free, document, key = list(common.free), None, None
+    body_end = BODY_AT + len(request.body)
+    query_at, collation = None, None
+    statement = None if passed_on.kind is None else only_statement(frame, request.body, fields, passed_on.kind.field)
+    if passed_on.kind is None:
+        query_at = query_of(frame, fields, _QUERIES[request.name])
+        collation = _collation(request.body, fields.get(b"collation"))
+        update = fields.get(_UPDATE)
+        if update is not None and update[0] == OBJECT:
+            free += free_values(frame, BODY_AT + update[2], is_deep=True)
+    elif statement is None:
+        return None
+    elif passed_on.kind is WriteKind.INSERT:
+        if not statement[1]:
+            return None
+        document = statement[1], statement[0]
+    else:
+        at = statement[0]
+        query, update = find(frame, b"q", at), find(frame, b"u", at)
+        query_at = None if query is None or query[0] != OBJECT else query[2]
+        collation = _collation(frame, find(frame, b"collation", at))
+        if update is not None and update[0] == OBJECT:
+            free += free_values(frame, update[2], is_deep=True)
+    if document is None:
+        if query_at is None or len(frame) > FRAME_BYTES_MAX:
+            return None
+        free += free_values(frame, query_at)
+    table = passed_on.routing.table
+    if table is not None and query_at is not None:
+        is_compared_simply = is_simple(effective(collation, table.collection.default_collation))
+        key = KeyInQuery.find(frame, query_at, table.key_pattern, is_simple=is_compared_simply)
+        if key is None:
+            return None
+    return RouterPassage(
+        frame,
+        free,
+        operation.epoch,
+        document,
+        command=entry.name,
+        is_read=entry.reads,
+        passed_on=passed_on,
+        common=common,
+        key=key,
+        body_end=body_end,
+        seconds=max_time_ms / 1000,
+    )
+
+
+def _collation(document: bytes, span: Span | None) -> dict[str, object] | None:
+    return None if span is None or span[0] != OBJECT else dict(decode_value(document, span))

@@ -1,0 +1,365 @@
+"""The shard daemon's passages: operations of routers that are admitted at once and passed on to mongod.
+
+`VersionedOperations` says that it has merely passed an operation on, without a filter for orphans. Then `learn` keeps
+where its versions are, which are cut out, and by which placement it ran. Whether that still is the placement is looked
+at each time: it is a few attributes. The ordinary way ends what has begun here, if its reply is not the usual one.
+"""
+
+from struct import Struct
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from shardwright.daemon.outcomes import OK
+from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
+from shardwright.daemon.sidecar.failed_replies import has_failed
+from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
+from shardwright.shardd.exchange.sharding_fields import sharding_spans, without_sharding_fields
+from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.operations.begun_operation import BegunOperation
+from shardwright.shardd.shard_key_updates.detection import names_no_part
+from shardwright.shardd.shard_server import ShardServer
+from shardwright.shardd.splitting.growth import growth_of_update
+from shardwright.shardd.transactions.session_keys import session_key
+from shardwright.sharding.passage_fields import CommonFields, free_values, only_statement, query_of
+from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import BODY_AT, OpMsg
+from shardwright.wire.passages import EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, PassageTable, Range
+from shardwright.wire.rawbson import OBJECT, InvalidBSONError, find
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Begun
+from shardwright.wire.transport.client_connection import ClientConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.daemon.sidecar.upstream import Upstream
+
+_STATEMENTS: Final = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
+_QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
+_UPDATE: Final = b"update"
+_INSERT: Final = "insert"
+
+_AFTER_ID: Final = Struct("<iiIB").pack(0, OP_MSG, 0, 0)
+"""What follows the request's id in a frame for mongod: up to the body."""
+
+
+class ShardPassage(Passage):
+    """A layout of requests that are admitted to one namespace by one placement.
+
+    Attributes:
+        command: the name of the command, for the metrics.
+        is_write: whether it writes; then mongod reports its term.
+        is_retryable: whether it is a retryable write.
+        state: of the namespace.
+        placement: by which the operation ran; it has no orphans.
+        version: the raw shard version.
+        database: the state of the database, and the raw version of that; None if there is none.
+        view_generation: of the definitions of views, by which an unsharded collection is none.
+        common: where the fields of drivers are.
+    """
+
+    __slots__ = (
+        "_added",
+        "_kept",
+        "_payload",
+        "_removed",
+        "body_end",
+        "command",
+        "common",
+        "database",
+        "is_retryable",
+        "is_write",
+        "placement",
+        "state",
+        "version",
+        "view_generation",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        free: list[Range],
+        epoch: int,
+        document: tuple[int, int] | None,
+        *,
+        is_write: bool,
+        common: CommonFields,
+        state: NamespaceState,
+        placement: AdmittedPlacement,
+        database: DatabaseState | None,
+        view_generation: int,
+        payload: Range | None,
+    ) -> None:
+        frame = request.message.frame
+        super().__init__(frame, free, epoch, document)
+        self.command = request.name
+        self.is_write = is_write
+        self.is_retryable = common.number_at > 0
+        self.common = common
+        self.state = state
+        self.placement = placement
+        self.version = request.raw(request.fields[SHARD_VERSION])
+        self.database = None if database is None else (database, request.raw(request.fields[DATABASE_VERSION]))
+        self.view_generation = view_generation
+        self.body_end = BODY_AT + len(request.body)
+        self._payload = payload
+        self._added = ASK_FOR_TERM if is_write else b""
+        self._kept, at = [], BODY_AT + 4
+        removed = -len(self._added)
+        for _, start, _, end in sharding_spans(request):
+            self._kept.append(slice(at, BODY_AT + start))
+            at = BODY_AT + end
+            removed += end - start
+        self._kept.append(slice(at, self.body_end - 1))
+        self._removed = removed
+
+    def request_for_mongod(self, frame: bytes) -> bytes:
+        """The frame for mongod."""
+        removed, end = self._removed, self.body_end
+        return b"".join(
+            (
+                (len(frame) - removed).to_bytes(4, "little"),
+                frame[4:8],
+                _AFTER_ID,
+                (end - BODY_AT - removed).to_bytes(4, "little"),
+                *[frame[part] for part in self._kept],
+                self._added,
+                b"\0",
+                frame[end:],
+            )
+        )
+
+    def grown_bytes(self, frame: bytes, reply: bytes) -> int:
+        """As `shardd.splitting.growth.grown_bytes`."""
+        if self.document_at:
+            return len(frame) - self.document_at
+        if self._payload is None:
+            return 0
+        size = self._payload[1] - self._payload[0]
+        return growth_of_update(reply, size, lambda: 1) if self.command == _UPDATE.decode() else size
+
+
+class ShardPassages:
+    """The passages of a shard daemon (see `wire.transport.express_lane.Passages`).
+
+    There are none under access control, where mongod decides who may do what.
+
+    Args:
+        shard: the shard daemon.
+        is_possible: whether there are any.
+    """
+
+    def __init__(self, shard: ShardServer, *, is_possible: bool) -> None:
+        self._shard = shard
+        self._context = context = shard.context
+        self._is_possible = is_possible
+        self._table: PassageTable[ShardPassage] = PassageTable()
+        self._observe: Callable[[str, str, float], None] = context.metrics.operations.observe
+        self._slow_seconds = context.options.slow_ms / 1000
+        self._outcomes = context.metrics.labelled_counter(
+            "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
+        ).values
+
+    def begin(self, client: ClientConnection, frame: bytes) -> BegunOperation | None:
+        """See `Passages`."""
+        passage = self._table.find(frame)
+        if passage is None:
+            self._outcomes[Outcome.UNKNOWN] += 1
+            return None
+        begun = self._begin(passage, client, frame)
+        if begun is None:
+            self._outcomes[Outcome.DECLINED] += 1
+        return begun
+
+    def _begin(self, passage: ShardPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
+        started = perf_counter()
+        upstream: Upstream = client.state
+        connection, sidecar = upstream.connection, self._context.sidecar
+        if connection is None or not connection.is_quiet or client.is_disconnected or not sidecar.certainty.is_certain:
+            return None
+        state = passage.state
+        if not self._is_admitted(passage) or (passage.common.lsid and not self._may_use_session(passage, frame)):
+            return None
+        request = passage.request_for_mongod(frame)
+        client.is_interruptible = not passage.is_write
+        state.enter(is_write=passage.is_write)
+        return BegunOperation(
+            connection,
+            request,
+            started,
+            frame,
+            sidecar.mirror.term,
+            state,
+            passage,
+            passage.placement,
+            is_write=passage.is_write,
+        )
+
+    def _is_admitted(self, passage: ShardPassage) -> bool:
+        """Whether the placement is the one by which the passage was learned, and nothing blocks the operation."""
+        state, placement = passage.state, passage.placement
+        if (
+            state.critical_section is not None
+            or state.table is not placement.table
+            or passage.version not in state.accepted
+            or state.orphans is not None
+            or (passage.is_write and not self._context.recovery_gate.is_open)
+            or (placement.table is None and passage.view_generation != self._context.views.generation)
+        ):
+            return False
+        if passage.database is None:
+            return True
+        database, version = passage.database
+        return version in database.accepted and database.critical_section is None
+
+    def _may_use_session(self, passage: ShardPassage, frame: bytes) -> bool:
+        """Whether the session is a client's, and nothing else is known of it that concerns a retryable write."""
+        assert passage.common.lsid is not None
+        start, end = passage.common.lsid
+        if frame.find(RESERVED_ID_START, start, end) >= 0:
+            return False
+        transactions, history = self._shard.transactions.open, self._shard.history_table
+        if not passage.is_retryable or not (history.sessions or len(transactions)):
+            return True
+        session = session_key(frame, (OBJECT, start, start, end))
+        return session is not None and session not in history.sessions and transactions.latest(session) is None
+
+    def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
+        """See `Passages`."""
+        assert isinstance(begun, BegunOperation)
+        passage, sidecar = begun.passage, self._context.sidecar
+        assert isinstance(passage, ShardPassage)
+        seconds = perf_counter() - begun.started
+        term, is_write = begun.term, passage.is_write
+        answer, answered_in = take_term(reply) if is_write else (reply, term)
+        if (
+            has_failed(answer)
+            or seconds >= self._slow_seconds
+            or client.is_disconnected
+            or answered_in != term
+            or (passage.is_retryable and not self._shard.transaction_coordinators.is_idle)
+            or not (is_write or self._may_answer_read(begun))
+        ):
+            self._outcomes[Outcome.LEFT] += 1
+            return None
+        if is_write:
+            table = passage.placement.table
+            if table is not None:
+                size = passage.grown_bytes(begun.request_frame, answer)
+                if not self._shard.auto_splitter.adds(size, begun.state, table):
+                    self._shard.auto_splitter.observe(Request(OpMsg(begun.request_frame)), answer, begun.state, table)
+            sidecar.note_reply(answer)
+        self._observe(passage.command, OK, seconds)
+        self._outcomes[Outcome.TAKEN] += 1
+        begun.state.exit(begun.operations, is_write=is_write)
+        return answer
+
+    def _may_answer_read(self, begun: BegunOperation) -> bool:
+        """Whether the term has lasted, and no range has arrived meanwhile."""
+        sidecar, term = self._context.sidecar, begun.term
+        if begun.operations.is_superseded:
+            return False
+        return term is None or (sidecar.certainty.is_certain and sidecar.mirror.term == term)
+
+    def learn(
+        self,
+        client: ClientConnection,
+        request: Request,
+        state: NamespaceState,
+        placement: AdmittedPlacement,
+        epoch: int,
+    ) -> None:
+        """Keep a passage for an operation that was admitted at once and merely passed on.
+
+        Args:
+            client: who has sent it.
+            request: the operation.
+            state: of its namespace.
+            placement: by which it ran.
+            epoch: the number of the epoch in which it began.
+        """
+        message, fields = request.message, request.fields
+        if (
+            not self._is_possible
+            or not self._shard.components.parameters.passages.is_enabled
+            or epoch != EPOCH.number
+            or (request.name not in _STATEMENTS and request.name not in _QUERIES)
+            or message.flags
+            or message.frame[BODY_AT - 1]
+            or not client.is_answered_verbatim
+            or SHARD_VERSION not in fields
+            or not self._table.is_wanted(message.frame)
+        ):
+            return
+        try:
+            passage = self._passage_of(request, state, placement, epoch)
+        except InvalidBSONError:
+            return
+        if passage is None or not passage.is_of(message.frame) or not self._is_admitted(passage):
+            return
+        ordinary = without_sharding_fields(request, ASK_FOR_TERM if passage.is_write else b"")
+        if passage.request_for_mongod(message.frame) != ordinary:
+            return
+        self._outcomes[Outcome.LEARNED] += 1
+        self._table.add(message.frame, passage)
+
+    def _passage_of(
+        self, request: Request, state: NamespaceState, placement: AdmittedPlacement, epoch: int
+    ) -> ShardPassage | None:
+        """The passage of an operation; None if its frame has values in unforeseen places.
+
+        Raises:
+            InvalidBSONError: a part that was passed on without a look is not well-formed.
+        """
+        frame, fields = request.message.frame, request.fields
+        common = CommonFields.of(frame, fields)
+        if common is None:
+            return None
+        free, document, payload = list(common.free), None, None
+        statements = _STATEMENTS.get(request.name)
+        update = None
+        if statements is None:
+            query_at = query_of(frame, fields, _QUERIES[request.name])
+            span = fields.get(_UPDATE)
+            if span is not None:
+                update = span[0], BODY_AT + span[1], BODY_AT + span[2], BODY_AT + span[3]
+                payload = update[2:]
+        else:
+            place = only_statement(frame, request.body, fields, statements)
+            if place is None or (request.name == _INSERT and not place[1]):
+                return None
+            at, section_at = place
+            if request.name == _INSERT:
+                document = section_at, at
+            query = find(frame, b"q", at) if document is None else None
+            query_at = None if query is None or query[0] != OBJECT else query[2]
+            if request.name == _UPDATE.decode():
+                update = find(frame, b"u", at)
+                span = fields.get(statements)
+                payload = (at, len(frame)) if span is None else (span[2], span[3])
+        if document is None:
+            if query_at is None or len(frame) > FRAME_BYTES_MAX:
+                return None
+            free += free_values(frame, query_at)
+        pattern = placement.mutable_key
+        if update is not None:
+            if pattern is not None and not names_no_part(frame, update, pattern):
+                return None
+            if update[0] == OBJECT:
+                free += free_values(frame, update[2], is_deep=True)
+        return ShardPassage(
+            request,
+            free,
+            epoch,
+            document,
+            is_write=request.name != "find",
+            common=common,
+            state=state,
+            placement=placement,
+            database=self._context.database(request.db) if DATABASE_VERSION in fields else None,
+            view_generation=self._context.views.generation,
+            payload=payload,
+        )

@@ -1,0 +1,208 @@
+"""The fields of a frame whose values may differ without changing how a router or a shard passes it on. Pure.
+
+Drivers send a session, a transaction number and a cluster time with each command; routers add nothing else that varies.
+Of queries and updates only the values of the shard key matter, and where they are depends on the layout of the frame.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from shardwright.sharding.clock import CLUSTER_TIME
+from shardwright.sharding.operation_session import TXN_NUMBER
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.shard_key_field import ShardKeyField
+from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT
+from shardwright.wire.message import BODY_AT
+from shardwright.wire.passages import Range
+from shardwright.wire.rawbson import (
+    ARRAY,
+    BINARY,
+    BOOL,
+    DATE,
+    DECIMAL128,
+    DOUBLE,
+    INT32,
+    INT64,
+    OBJECT,
+    OBJECT_ID,
+    STRING,
+    TIMESTAMP,
+    Span,
+    spans,
+)
+
+_LSID: Final = b"lsid"
+_ID_OF_SESSION: Final = b"\x05id\0\x10\0\0\0\x04"
+_UUID_BYTES: Final = 16
+
+_TIME_NAME: Final = b"\x11clusterTime\0"
+_TIME_BYTES: Final = 8
+_SIGNATURE_BEGINNING: Final = b"\x03signature\0" + DUMMY_SIGNATURE_ELEMENT[11:15] + b"\x05hash\0\x14\0\0\0\0"
+_HASH_BYTES: Final = 20
+_KEY_ID: Final = b"\x12keyId\0"
+_KEY_ID_BYTES: Final = 8
+
+_FIXED: Final = frozenset({DOUBLE, OBJECT_ID, DATE, INT32, TIMESTAMP, INT64, DECIMAL128})
+_KEYS: Final = frozenset({INT32, INT64, OBJECT_ID, STRING, DATE, BINARY, BOOL})
+"""Types of values for which equality in a query means exactly that value's key bytes, hashed or not."""
+
+
+@dataclass(slots=True)
+class CommonFields:
+    """The fields of drivers in a frame.
+
+    Attributes:
+        free: where bytes may differ.
+        lsid: where the session is; None if there is none.
+        time_at: where the 8 bytes of the cluster time are; 0 if there is none.
+        number_at: where the 8 bytes of the transaction number are; 0 if there is none.
+    """
+
+    free: list[Range] = field(default_factory=list)
+    lsid: Range | None = None
+    time_at: int = 0
+    number_at: int = 0
+
+    @classmethod
+    def of(cls, frame: bytes, fields: Mapping[bytes, Span]) -> Self | None:
+        """The fields of a frame whose first section is the body; None if its cluster time is in an unusual form.
+
+        Args:
+            frame: the frame.
+            fields: of its body, with offsets in that.
+        """
+        found = cls()
+        session = fields.get(_LSID)
+        if session is not None:
+            start, end = BODY_AT + session[2], BODY_AT + session[3]
+            found.lsid = start, end
+            if session[0] == OBJECT and frame.startswith(_ID_OF_SESSION, start + 4):
+                at = start + 4 + len(_ID_OF_SESSION)
+                found.free.append((at, at + _UUID_BYTES))
+        number = fields.get(TXN_NUMBER)
+        if number is not None and number[0] == INT64:
+            found.number_at = BODY_AT + number[2]
+            found.free.append((found.number_at, BODY_AT + number[3]))
+        time = fields.get(CLUSTER_TIME)
+        return found if time is None or found._take_time(frame, time) else None
+
+    def _take_time(self, frame: bytes, span: Span) -> bool:
+        at = BODY_AT + span[2] + 4
+        if span[0] != OBJECT or not frame.startswith(_TIME_NAME, at):
+            return False
+        self.time_at = at + len(_TIME_NAME)
+        signature_at = self.time_at + _TIME_BYTES
+        hash_at = signature_at + len(_SIGNATURE_BEGINNING)
+        key_at = hash_at + _HASH_BYTES
+        end = key_at + len(_KEY_ID) + _KEY_ID_BYTES
+        self.free += [(self.time_at, signature_at), (hash_at, key_at), (key_at + len(_KEY_ID), end)]
+        return (
+            frame.startswith(_SIGNATURE_BEGINNING, signature_at)
+            and frame.startswith(_KEY_ID, key_at)
+            and end + 2 == BODY_AT + span[3]
+        )
+
+
+def free_values(frame: bytes, document_at: int, *, is_deep: bool = False) -> Iterator[Range]:
+    """The bytes of the values in a document that are neither a document nor an array, and do not decide a length.
+
+    Args:
+        frame: contains the document.
+        document_at: where it begins.
+        is_deep: values in documents in it too.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    for _, (kind, _, start, end) in spans(frame, document_at):
+        if kind in _FIXED:
+            yield start, end
+        elif kind == STRING:
+            yield start + 4, end - 1
+        elif kind == BINARY:
+            yield start + 5, end
+        elif kind == OBJECT and is_deep:
+            yield from free_values(frame, start, is_deep=True)
+
+
+class KeyInQuery:
+    """Where the values of a shard key are in the query of frames of one layout."""
+
+    __slots__ = ("_only", "_values")
+
+    def __init__(self, values: tuple[tuple[ShardKeyField, Span], ...]) -> None:
+        self._values = values
+        self._only = values[0] if len(values) == 1 else None
+
+    @classmethod
+    def find(cls, frame: bytes, query_at: int, pattern: ShardKeyPattern, *, is_simple: bool) -> Self | None:
+        """The values in the query of a frame; None unless it fixes the whole key by equalities with plain values.
+
+        Args:
+            frame: the frame.
+            query_at: where the query begins in it.
+            pattern: the shard key.
+            is_simple: whether strings are compared as bytes.
+
+        Raises:
+            InvalidBSONError: the query is not well-formed.
+        """
+        found: dict[bytes, Span] = {}
+        for name, span in spans(frame, query_at):
+            if name.startswith(b"$") or name in found:
+                return None
+            found[name] = span
+        values = []
+        for each in pattern.fields:
+            value = found.pop(each.name) if each.name in found else None
+            if value is None or value[0] not in _KEYS or len(each.path) > 1 or (value[0] == STRING and not is_simple):
+                return None
+            values.append((each, value))
+        if any(name.startswith(each.name + b".") for name in found for each in pattern.fields):
+            return None
+        return cls(tuple(values))
+
+    def bytes_in(self, frame: bytes) -> bytes:
+        """The key bytes in a frame of the layout."""
+        if self._only is not None:
+            return self._only[0].key_bytes(frame, self._only[1])
+        return b"".join([each.key_bytes(frame, span) for each, span in self._values])
+
+
+def query_of(frame: bytes, fields: Mapping[bytes, Span], argument: bytes) -> int | None:
+    """Where the query of a command begins that is an argument of it; None if there is none."""
+    span = fields.get(argument)
+    return None if span is None or span[0] != OBJECT else BODY_AT + span[2]
+
+
+def only_statement(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> Range | None:
+    """Where the only statement of a write begins, and where the length of its section is.
+
+    Args:
+        frame: the frame, whose first section is the body.
+        body: the body.
+        fields: of the body.
+        argument: the name of the statements.
+
+    Returns:
+        The statement's place and that of the section's length, which is 0 if the statement is in the body; None if
+        there is not exactly one statement.
+
+    Raises:
+        InvalidBSONError: the array of statements is not well-formed.
+    """
+    end = BODY_AT + len(body)
+    span = fields.get(argument)
+    if span is not None:
+        if span[0] != ARRAY or end != len(frame):
+            return None
+        statements = [each for _, each in spans(body, span[2])]
+        return (BODY_AT + statements[0][2], 0) if len(statements) == 1 and statements[0][0] == OBJECT else None
+    name = argument + b"\0"
+    section_at, at = end + 1, end + 5 + len(name)
+    if not frame.startswith(b"\x01", end) or not frame.startswith(name, end + 5) or at + 5 > len(frame):
+        return None
+    is_whole = int.from_bytes(frame[section_at : section_at + 4], "little") == len(frame) - section_at
+    is_only = int.from_bytes(frame[at : at + 4], "little") == len(frame) - at
+    return (at, section_at) if is_whole and is_only else None

@@ -1,0 +1,186 @@
+"""Serving recognised requests straight from the reactor's callbacks, while the connection's request loop sleeps.
+
+Most of the cost of a short operation is the coroutine that receives it, and those that it awaits. So while a
+connection waits for its next request, its socket wakes the lane rather than the request loop. If the daemon's passages
+recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the reply. It does
+nothing else. Whatever happens besides (an unknown frame, part of a frame, an unusual reply, an error, a deadline, a
+client that leaves, a shutdown) wakes the request loop, which continues the ordinary way: from a frame that was given
+back to its stream, or from an operation that has begun.
+
+```
+            request                                reply
+ idle ────────────────▶ passages.begin ─▶ begun ───────────────▶ passages.finish ─▶ idle
+   │                        │ None          │                        │ None
+   ▼                        ▼               ▼                        ▼
+ ordinary ◀── frame ────────┘    ordinary, with `ClientConnection.begun`: its request is not sent again
+```
+"""
+
+from typing import Protocol
+
+from shardwright.wire.frames import HEADER_BYTES, is_whole_frame
+from shardwright.wire.transport.client import Begun
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.reactor import REACTOR
+from shardwright.wire.transport.request_loop import may_run_in_reactor, until_resumed
+from shardwright.wire.transport.stream import READ_BYTES, FrameStream
+
+
+class Passages(Protocol):
+    """What a daemon has learned of requests that it merely passes on."""
+
+    def begin(self, client: ClientConnection, frame: bytes) -> Begun | None:
+        """Begin an operation whose frame is recognised.
+
+        Returns:
+            The operation, with a connection that `is_quiet`, on which the caller sends its request; None if the
+            ordinary way has to serve it, and then nothing has been changed.
+        """
+
+    def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
+        """End an operation with the reply of the next server; returns the reply to the client.
+
+        Returns:
+            The frame; None if the ordinary way has to handle the reply, and then nothing has been changed.
+        """
+
+
+class ExpressLane:
+    """The lane of one client.
+
+    Args:
+        client: the client.
+        passages: of the daemon.
+    """
+
+    __slots__ = ("_begun", "_client", "_failure", "_frame", "_passages", "_stream")
+
+    def __init__(self, client: ClientConnection, passages: Passages) -> None:
+        self._client = client
+        self._stream: FrameStream = client.stream
+        self._passages = passages
+        self._begun: Begun | None = None
+        self._frame = b""
+        self._failure: Exception | None = None
+
+    @may_run_in_reactor
+    async def receive(self) -> bytes | None:
+        """The next frame that has to be served the ordinary way; None if the client has closed the connection.
+
+        If its operation has begun, `ClientConnection.begun` is set.
+
+        Raises:
+            RemoteProtocolError: as `FrameStream.receive`.
+            OSError: as `FrameStream.receive`.
+        """
+        stream = self._stream
+        if REACTOR.loop is None or stream.readiness.has_news or not stream.is_between_frames:
+            return await stream.receive()
+        stream.readiness.resume_on_news(self)
+        await until_resumed()
+        stream.readiness.forget_waiting()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.connection.forget_waiting()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            if begun is not None:
+                begun.give_up()
+            raise failure
+        if begun is None:
+            return await stream.receive()
+        self._client.begun = begun
+        return self._frame
+
+    def resume(self) -> None:
+        """Called when the socket that the lane waits for has news: the client's, or the next server's."""
+        try:
+            is_served = self._serve_request() if self._begun is None else self._serve_reply(self._begun)
+        except Exception as error:
+            self._failure = error
+            is_served = False
+        if not is_served:
+            loop = self._client.loop
+            assert loop is not None
+            loop.resume()
+
+    def _serve_request(self) -> bool:
+        """Begin the operation of the client's next frame; returns whether the request loop can go on sleeping."""
+        client, stream = self._client, self._stream
+        readiness = stream.readiness
+        if client.loop is None or not client.loop.is_in_reactor:  # its task is about to take over
+            readiness.has_news = True
+            return True
+        if stream.posting.unsent:  # the client has not taken the last reply
+            readiness.has_news = True
+            return False
+        try:
+            frame = stream.connected.recv(READ_BYTES)
+        except BlockingIOError:
+            readiness.resume_on_news(self)
+            return True
+        except OSError as error:
+            stream.give_back(error)
+            return False
+        begun = None
+        if len(frame) < READ_BYTES and is_whole_frame(frame) and not readiness.has_news:
+            begun = self._passages.begin(client, frame) if len(frame) <= stream.message_bytes_max else None
+        if begun is None:
+            if frame:
+                readiness.has_news |= len(frame) == READ_BYTES
+                stream.give_back(frame)
+            else:
+                readiness.has_news = True
+            return False
+        client.is_busy = True
+        self._frame, self._begun = frame, begun
+        begun.connection.post_for(begun.frame, self)
+        return True
+
+    def _serve_reply(self, begun: Begun) -> bool:
+        """End the operation with its reply; returns whether the request loop can go on sleeping."""
+        client, stream = self._client, begun.connection.stream
+        readiness = stream.readiness
+        if client.loop is None or not client.loop.is_in_reactor:
+            readiness.has_news = True
+            return True
+        if stream.posting.unsent:  # the next server has not taken all of the request
+            readiness.has_news = True
+            return False
+        try:
+            reply = stream.connected.recv(READ_BYTES)
+        except BlockingIOError:
+            readiness.resume_on_news(self)
+            return True
+        except OSError as error:
+            stream.give_back(error)
+            return False
+        answer = None
+        if (
+            HEADER_BYTES < len(reply) < READ_BYTES
+            and is_whole_frame(reply)
+            and reply[8:12] == begun.frame[4:8]
+            and not readiness.has_news
+            and not self._stream.readiness.has_news
+            and not client.is_finished
+        ):
+            answer = self._passages.finish(client, begun, reply)
+        if answer is None:
+            if reply:
+                readiness.has_news |= len(reply) == READ_BYTES
+                stream.give_back(reply)
+            else:
+                readiness.has_news = True
+            return False
+        self._begun = None
+        client.is_busy = client.is_interruptible = False
+        self._stream.posting.take(answer)
+        self._stream.readiness.resume_on_news(self)
+        return True
+
+    def close(self) -> None:
+        """Give up what has begun, because the connection is closed."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.connection.forget_waiting()
+            begun.give_up()
