@@ -60,7 +60,12 @@ class OurCluster:
     def target(self) -> Target:
         """The target that leads through the router."""
         processes = {role: self.pids(role) for role in ("router", "shardd", "mongod")}
-        return Target("shardwright", self.address("router.0"), MONGODB, processes)
+        addresses = self.document["metrics"]
+        metrics = {
+            role: tuple(address for name, address in addresses.items() if f".{role}" in f".{name}")
+            for role in ("router", "shardd")
+        }
+        return Target("shardwright", self.address("router.0"), MONGODB, processes, metrics)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ class Measurement:
         p50, p95, p99, max: durations of operations, in microseconds.
         errors: replies that reported a failure.
         cpu_us: CPU time per operation of each of the target's processes, and of the load generator.
+        passages: the share of the requests that were served by passages, by the daemons of each kind.
     """
 
     operations_per_second: float
@@ -41,6 +42,7 @@ class Measurement:
     max: float
     errors: int
     cpu_us: dict[str, float]
+    passages: dict[str, float]
 
     def to_document(self) -> dict[str, Any]:
         """The document for the results."""
@@ -85,11 +87,11 @@ class LoadGenerator:
         """Send the plan's requests to the target while the block runs, or until the time is over."""
         plan.write(self._plan)
         host, _, port = target.address.rpartition(":")
-        before = target.cpu_seconds()
+        before = target.cpu_seconds(), target.requests_in_passages()
         arguments = [str(self._binary), host, port, str(self._plan), str(connections), str(warm_up), str(seconds)]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
-                yield RunningLoad(target, process, before)
+                yield RunningLoad(target, process, *before)
             finally:
                 process.kill()
 
@@ -101,12 +103,20 @@ class RunningLoad:
         target: receives its requests.
         process: the generator.
         cpu_before: CPU seconds of the target's processes when it started.
+        passages_before: the requests that passages had served by then.
     """
 
-    def __init__(self, target: Target, process: subprocess.Popen[str], cpu_before: dict[str, float]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        process: subprocess.Popen[str],
+        cpu_before: dict[str, float],
+        passages_before: dict[str, int],
+    ) -> None:
         self._target = target
         self._process = process
         self._cpu_before = cpu_before
+        self._passages_before = passages_before
 
     def stop(self) -> Measurement:
         """Stop it now; errors as `wait`."""
@@ -125,6 +135,10 @@ class RunningLoad:
         result = json.loads(output)
         used = {role: after - self._cpu_before[role] for role, after in self._target.cpu_seconds().items()}
         used["loadgen"] = result["cpu_seconds"]
+        served = self._target.requests_in_passages()
+        passages = {
+            role: (count - self._passages_before[role]) / result["operations_all"] for role, count in served.items()
+        }
         return Measurement(
             operations_per_second=result["operations"] / result["seconds"],
             p50=result["p50"],
@@ -133,4 +147,5 @@ class RunningLoad:
             max=result["max"],
             errors=result["errors"],
             cpu_us={role: seconds / result["operations_all"] * 1e6 for role, seconds in used.items()},
+            passages=passages,
         )

@@ -58,6 +58,11 @@ class Result:
         """Medians of the CPU time per operation, by process, in microseconds."""
         return {role: median(each.cpu_us[role] for each in self.rounds) for role in self.rounds[0].cpu_us}
 
+    @property
+    def passages(self) -> dict[str, float]:
+        """Medians of the share of the requests that were served by passages, by process."""
+        return {role: median(each.passages[role] for each in self.rounds) for role in self.rounds[0].passages}
+
     def to_document(self) -> dict[str, Any]:
         """The document for the results."""
         return {
@@ -70,6 +75,7 @@ class Result:
             "p99_us": self.p99,
             "errors": self.errors,
             "cpu_us_per_operation": self.cpu_us,
+            "passages": self.passages,
             "rounds": [each.to_document() for each in self.rounds],
         }
 
@@ -83,10 +89,12 @@ def table(title: str, results: Sequence[Result]) -> str:
     )
     for result in results:
         cpu = ", ".join(f"{role} {microseconds:,.0f}" for role, microseconds in result.cpu_us.items())
+        shares = ", ".join(f"{role} {share:.0%}" for role, share in result.passages.items())
         lines.append(
             f"  {result.target:12} {result.operations_per_second:9,.1f} "
             f"{result.operations_per_second / first.operations_per_second:5.2f} "
             f"{result.p50:9,.0f} {result.p50 / first.p50:5.2f} {result.p95:9,.0f} {result.p99:9,.0f}   {cpu}"
+            + (f"   passages: {shares}" if shares else "")
             + (f"   {result.errors} ERRORS" if result.errors else "")
         )
     return "\n".join(lines)

@@ -1,5 +1,7 @@
 """A target of measurements: an address to send requests to, and the processes behind it."""
 
+import http.client
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +9,7 @@ from typing import Final
 
 from bench.workloads import MONGODB, Dialect
 
+_TAKEN: Final = re.compile(r'_passages_total\{outcome="taken"\} (\S+)')
 _CPUCLOCK_SCHED: Final = 2
 
 
@@ -19,16 +22,32 @@ class Target:
         address: ``host:port`` to send requests to.
         dialect: the names of its commands.
         processes: pids by description; processes of the same kind share a description.
+        metrics: addresses of the metrics of those that have passages, by description.
     """
 
     name: str
     address: str
     dialect: Dialect = MONGODB
     processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def cpu_seconds(self) -> dict[str, float]:
         """The CPU time that its processes have used so far, by description."""
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.processes.items()}
+
+    def requests_in_passages(self) -> dict[str, int]:
+        """How many requests passages have served so far, by description."""
+        return {role: sum(map(_requests_in_passages, addresses)) for role, addresses in self.metrics.items()}
+
+
+def _requests_in_passages(address: str) -> int:
+    connection = http.client.HTTPConnection(address)
+    try:
+        connection.request("GET", "/metrics")
+        found = _TAKEN.search(connection.getresponse().read().decode())
+    finally:
+        connection.close()
+    return 0 if found is None else int(float(found[1]))
 
 
 def cpu_seconds(pid: int) -> float:
