@@ -117,12 +117,8 @@ async def observed(
                 step(router)
                 continue
             reply = await exchange(client, step)
-            seen.append(
-                (
-                    sorted((shard, without_own_session(sent)) for shard, sent in router.sent),
-                    reply if reply is None else reply[8:],
-                )
-            )
+            sent = sorted((shard, without_own_session(frame)) for shard, frame in router.sent)
+            seen.append((sent, reply if reply is None else reply[8:]))
             router.sent.clear()
             if reply is None:
                 client = await router.connect()
@@ -293,7 +289,7 @@ EVENTS: dict[str, Callable[[PassageRouter], object]] = {
 }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.one_of(
