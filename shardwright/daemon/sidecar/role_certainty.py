@@ -13,6 +13,7 @@ otherwise learns a moment later from the oplog.
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -36,9 +37,8 @@ _IN_BETWEEN: Final = -1
 """Differs from every term, and from None."""
 
 
-def seconds_since_boot() -> float:
-    """A monotonic clock that also runs while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+seconds_since_boot: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""A monotonic clock that also runs while the machine is suspended."""
 
 
 class RoleCertainty:
@@ -71,7 +71,10 @@ class RoleCertainty:
     @property
     def is_certain(self) -> bool:
         """Whether the process has not been paused since the last hello, and is settled in the role it shows."""
-        return not self._is_in_doubt() and self._mirror.term == self._settled
+        term = self._mirror.term
+        if self._clock() - self._ticked > (SECONDARY_PAUSE_SECONDS_MAX if term is None else PAUSE_SECONDS_MAX):
+            return not self._is_in_doubt() and term == self._settled
+        return term == self._settled and not self._is_doubted
 
     def settle(self, term: int | None) -> None:
         """Record that no state of another role is left; the role is a term as primary, or None."""

@@ -41,7 +41,7 @@ class BegunOperation(Begun):
         frame: bytes,
         passage: Passage,
     ) -> None:
-        super().__init__(connection, frame, started)
+        self.connection, self.frame, self.started = connection, frame, started
         self.passage = passage
         self._context = context
         self._client = client

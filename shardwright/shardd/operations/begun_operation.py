@@ -39,7 +39,7 @@ class BegunOperation(Begun):
         *,
         is_write: bool,
     ) -> None:
-        super().__init__(connection, frame, started)
+        self.connection, self.frame, self.started = connection, frame, started
         self.request_frame = request_frame
         self.term = term
         self.state = state

@@ -25,7 +25,6 @@ from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.handshakes import dial_handshake
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
-from shardwright.wire.transport.reactor import Resumable
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
@@ -199,23 +198,8 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a request may be posted with `post_for`: nothing has arrived, and nothing is left to be sent."""
-        stream = self.stream
-        return not (
-            stream.readiness.has_news or stream.posting.unsent or self.is_closed or not stream.is_between_frames
-        )
-
-    def post_for(self, frame: bytes, resumed: Resumable) -> None:
-        """Post a request on a connection that `is_quiet`, and resume something else than a request loop at the reply.
-
-        `receive_answer` takes over after `forget_waiting`.
-        """
-        self.stream.posting.take(frame)
-        self.stream.readiness.resume_on_news(resumed)
-
-    def forget_waiting(self) -> None:
-        """Resume nothing at the reply."""
-        self.stream.readiness.forget_waiting()
+        """Whether a request may be posted on its stream: nothing has arrived, and nothing is left to be sent."""
+        return self.stream.is_quiet and not self._was_abandoned
 
     async def wait_answer_begun(self) -> None:
         """Wait until the reply to the request that was sent begins to arrive, or the peer has closed.
@@ -330,7 +314,7 @@ class Connection:
 
 
 class Begun:
-    """An operation whose request was sent with `Connection.post_for`, and whose reply has not been taken.
+    """An operation whose request was posted on a connection that `is_quiet`, and whose reply has not been taken.
 
     Attributes:
         connection: the connection to the next server.

@@ -18,7 +18,7 @@ back to its stream, or from an operation that has begun.
 
 from typing import Protocol
 
-from shardwright.wire.frames import HEADER_BYTES, is_whole_frame
+from shardwright.wire.frames import HEADER_BYTES
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.reactor import REACTOR
@@ -81,7 +81,7 @@ class ExpressLane:
         stream.readiness.forget_waiting()
         begun, self._begun = self._begun, None
         if begun is not None:
-            begun.connection.forget_waiting()
+            begun.connection.stream.readiness.forget_waiting()
         failure, self._failure = self._failure, None
         if failure is not None:
             if begun is not None:
@@ -108,7 +108,7 @@ class ExpressLane:
         """Begin the operation of the client's next frame; returns whether the request loop can go on sleeping."""
         client, stream = self._client, self._stream
         readiness = stream.readiness
-        if client.loop is None or not client.loop.is_in_reactor:  # its task is about to take over
+        if client.loop is None or client.loop.task is None:  # which is about to take over
             readiness.has_news = True
             return True
         if stream.posting.unsent:  # the client has not taken the last reply
@@ -122,26 +122,33 @@ class ExpressLane:
         except OSError as error:
             stream.give_back(error)
             return False
-        begun = None
-        if len(frame) < READ_BYTES and is_whole_frame(frame) and not readiness.has_news:
-            begun = self._passages.begin(client, frame) if len(frame) <= stream.message_bytes_max else None
+        begun, length = None, len(frame)
+        # Newcomers must not send messages as long as those of others.
+        if (
+            HEADER_BYTES < length < READ_BYTES
+            and int.from_bytes(frame[:4], "little") == length
+            and not (readiness.has_news or client.is_newcomer)
+        ):
+            begun = self._passages.begin(client, frame)
         if begun is None:
             if frame:
-                readiness.has_news |= len(frame) == READ_BYTES
+                readiness.has_news |= length == READ_BYTES
                 stream.give_back(frame)
             else:
                 readiness.has_news = True
             return False
         client.is_busy = True
         self._frame, self._begun = frame, begun
-        begun.connection.post_for(begun.frame, self)
+        upstream = begun.connection.stream
+        upstream.posting.take(begun.frame)
+        upstream.readiness.resume_on_news(self)
         return True
 
     def _serve_reply(self, begun: Begun) -> bool:
         """End the operation with its reply; returns whether the request loop can go on sleeping."""
         client, stream = self._client, begun.connection.stream
         readiness = stream.readiness
-        if client.loop is None or not client.loop.is_in_reactor:
+        if client.loop is None or client.loop.task is None:
             readiness.has_news = True
             return True
         if stream.posting.unsent:  # the next server has not taken all of the request
@@ -158,7 +165,7 @@ class ExpressLane:
         answer = None
         if (
             HEADER_BYTES < len(reply) < READ_BYTES
-            and is_whole_frame(reply)
+            and int.from_bytes(reply[:4], "little") == len(reply)
             and reply[8:12] == begun.frame[4:8]
             and not readiness.has_news
             and not self._stream.readiness.has_news
@@ -182,5 +189,5 @@ class ExpressLane:
         """Give up what has begun, because the connection is closed."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            begun.connection.forget_waiting()
+            begun.connection.stream.readiness.forget_waiting()
             begun.give_up()

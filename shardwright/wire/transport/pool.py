@@ -102,7 +102,7 @@ class Pool:
     def lend_quiet(self) -> Connection | None:
         """An idle connection on which a request can be posted at once; None if there is none."""
         idle = self._idle
-        return idle.pop() if idle and idle[-1].is_quiet else None
+        return idle.pop() if idle and idle[-1].stream.is_quiet else None
 
     @property
     def has_spare_connections(self) -> bool:

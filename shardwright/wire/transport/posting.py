@@ -93,8 +93,8 @@ class Posting:
         self.unsent = self.unsent[sent:]
         if self.unsent:
             self._readiness.resume_now()  # or else the next wait, if there is none yet, begins with the rest
-        else:
-            self._on_sent()
+        elif self.when_sent is not None:
+            self.when_sent()
 
     @may_run_in_reactor
     async def _write_all(self) -> None:
@@ -103,8 +103,5 @@ class Posting:
             await wait_writable(self._plain)
             with suppress(BlockingIOError):
                 self.unsent = self.unsent[self._socket.send(self.unsent) :]
-        self._on_sent()
-
-    def _on_sent(self) -> None:
         if self.when_sent is not None:
             self.when_sent()

@@ -57,6 +57,9 @@ class RequestLoop:
     Args:
         begin: creates the coroutine of the next step, which returns whether another one should follow.
         after_interruption: ends an interrupted step in its place, with the same result.
+
+    Attributes:
+        task: the task that sleeps while the current step waits in the reactor; None if it runs, or is about to.
     """
 
     __slots__ = (
@@ -68,7 +71,7 @@ class RequestLoop:
         "_is_task_wanted",
         "_scope",
         "_step",
-        "_task",
+        "task",
     )
 
     def __init__(
@@ -81,7 +84,7 @@ class RequestLoop:
         self._scope: trio.CancelScope | None = None
         self._interrupted_step: Coroutine[Any, Any, bool] | None = None
         self._step: Coroutine[Any, Any, bool] | None = None
-        self._task: trio.lowlevel.Task | None = None
+        self.task: trio.lowlevel.Task | None = None
         self._is_task_wanted = False
         self._is_finished = False
         self._failure: BaseException | None = None
@@ -101,11 +104,6 @@ class RequestLoop:
                 step, self._step = self._step, None
                 self._is_finished = not await self._run_in_task(step)
 
-    @property
-    def is_in_reactor(self) -> bool:
-        """Whether the current step waits in the reactor, and the task is not about to take it over."""
-        return self._task is not None
-
     def interrupt(self) -> None:
         """Cancel the current step where it waits; the loop continues with the next one.
 
@@ -115,9 +113,9 @@ class RequestLoop:
             self._scope.cancel()
             return
         self._interrupted_step = self._step
-        if self._task is not None:
-            reschedule(self._task)
-            self._task = None
+        if self.task is not None:
+            reschedule(self.task)
+            self.task = None
 
     def resume(self) -> None:
         """Continue in the reactor after a yield; steps follow each other until one has to wait."""
@@ -143,9 +141,9 @@ class RequestLoop:
         finally:
             REACTOR.loop = None
         self._is_task_wanted = True
-        if self._task is not None:
-            reschedule(self._task)
-            self._task = None
+        if self.task is not None:
+            reschedule(self.task)
+            self.task = None
 
     async def _run_in_task(self, step: Coroutine[Any, Any, bool]) -> bool:
         """Run a step, or the rest of one, in the task; it can be interrupted."""
@@ -168,10 +166,10 @@ class RequestLoop:
             return
 
         def abort(_: RaiseCancelT) -> Abort:
-            self._task = None
+            self.task = None
             return Abort.SUCCEEDED
 
-        self._task = current_task()
+        self.task = current_task()
         try:
             await wait_task_rescheduled(abort)
         except trio.Cancelled:

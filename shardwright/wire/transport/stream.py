@@ -107,6 +107,17 @@ class FrameStream:
         """Whether nothing of another frame has been received."""
         return self._given_back is None and self._reader.is_between_frames
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has arrived that was not received, and nothing is left to be sent."""
+        return not (
+            self.is_closed
+            or self.readiness.has_news
+            or self.posting.unsent
+            or self._given_back is not None
+            or not self._reader.is_between_frames
+        )
+
     def give_back(self, received: bytes | OSError) -> None:
         """Return bytes that were read from the socket between two frames, or its error, to the next call that receives.
 

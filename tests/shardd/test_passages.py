@@ -1,0 +1,200 @@
+"""Passages of a shard daemon: requests that it has learned to pass on are checked against what holds now."""
+
+import re
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import bson
+import pytest
+from bson import Int64
+from bson.binary import Binary
+
+from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
+from shardwright.shardd.context.fail_point_names import HANG_AFTER_BLOCKING_WRITES, SUSPEND_RANGE_DELETION
+from shardwright.sharding.versions import UNSHARDED
+from shardwright.wire.message import op_msg
+from tests.fail_points import fail_point
+from tests.server_parameters import server_parameter
+from tests.shardd.mini_cluster import MiniCluster
+from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
+
+LEARNING = 4
+"""After so many similar requests a passage serves them."""
+
+_TAKEN = re.compile(r'passages_total\{outcome="taken"\} (\S+)')
+
+Command = dict[str, Any]
+
+
+def find(key: int) -> Command:
+    return {"find": "c", "filter": {"a": key}}
+
+
+def insert(key: int) -> Command:
+    return {"insert": "c", "documents": [{"_id": key, "a": key}], "ordered": True}
+
+
+def update(key: int) -> Command:
+    return {"update": "c", "updates": [{"q": {"a": key}, "u": {"$inc": {"n": 1}}}], "ordered": True}
+
+
+def delete(key: int) -> Command:
+    return {"delete": "c", "deletes": [{"q": {"a": key}, "limit": 1}], "ordered": True}
+
+
+def modify(key: int) -> Command:
+    return {"findAndModify": "c", "query": {"a": key}, "update": {"$inc": {"n": 1}}, "new": True}
+
+
+EACH: dict[str, Callable[[int], Command]] = {
+    "find": find,
+    "update": update,
+    "delete": delete,
+    "findAndModify": modify,
+}
+
+
+def taken(mini: MiniCluster, shard: str = "sh0") -> int:
+    """How many requests passages have served on a shard."""
+    port = mini.shards[shard].members[0].metrics_port
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        found = _TAKEN.search(page.read().decode())
+    assert found is not None
+    return int(float(found[1]))
+
+
+@pytest.fixture
+def learned(ranged: ShardedNamespace, mini: MiniCluster) -> ShardedNamespace:
+    """A collection with documents, of whose commands the first shard has passages."""
+    ranged.insert(*({"_id": key, "a": key} for key in range(10, 60)))
+    before = taken(mini)
+    for make in EACH.values():
+        for key in range(40, 40 + LEARNING):
+            assert ranged.versioned(make(key))["ok"] == 1.0
+    assert taken(mini) - before >= len(EACH)
+    return ranged
+
+
+class TestServed:
+    def test_replies_are_those_of_the_ordinary_way(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        shard = mini.kept_client(mini.shards["sh0"].members[0])
+        commands = [find(20), update(20), modify(20), find(20), delete(20), find(20), update(20), modify(20)]
+        before = taken(mini)
+        with_passages = [learned.versioned(each) for each in commands]
+        assert taken(mini) - before == len(commands)
+        with server_parameter(shard, "enablePassages", False):
+            again = [learned.versioned({**each}) for each in map(_on_next_key, commands)]
+            assert taken(mini) - before == len(commands)
+        assert [_without_key(each) for each in again] == [_without_key(each) for each in with_passages]
+
+    def test_errors_of_mongod(self, learned: ShardedNamespace) -> None:
+        for key in range(100, 100 + LEARNING):
+            assert learned.versioned(_with_session(insert(key)))["n"] == 1
+        reply = learned.versioned(_with_session(insert(100)))
+        assert reply["writeErrors"][0]["code"] == 11000
+
+    def test_retryable_writes(self, learned: ShardedNamespace) -> None:
+        numbers = [next(transaction_numbers) for _ in range(1 + LEARNING)]
+        for number in numbers:
+            assert learned.retryable(update(30), number=number)["nModified"] == 1
+        assert learned.retryable(update(30), number=numbers[-1])["retriedStmtIds"] == [0]
+        [document] = learned.versioned(find(30))["cursor"]["firstBatch"]
+        assert document["n"] == 1 + LEARNING
+
+    def test_an_update_that_may_change_the_shard_key(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        before = taken(mini)
+        for key in range(20, 20 + LEARNING):
+            change = {"update": "c", "updates": [{"q": {"a": key}, "u": {"$set": {"a": key}}}]}
+            assert learned.versioned(change)["ok"] == 1.0
+        assert taken(mini) == before
+
+    def test_a_reserved_session(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        command = {**find(30), "shardVersion": learned.version(), "$db": learned.db}
+        with socket.create_connection(("127.0.0.1", mini.shards["sh0"].members[0].port)) as connection:
+
+            def run(identity: bytes) -> dict[str, Any]:
+                lsid = {"lsid": {"id": Binary(identity, 4)}}
+                connection.sendall(op_msg(bson.encode({**command, **lsid}), request_id=1))
+                return bson.decode(connection.recv(65_536)[21:])
+
+            before = taken(mini)
+            for _ in range(LEARNING):
+                assert run(b"x" * 16)["ok"] == 1.0
+            assert taken(mini) > before
+            assert run(RESERVED_ID_START.ljust(16, b"x"))["codeName"] == "Unauthorized"
+
+
+class TestChanged:
+    @pytest.mark.parametrize("kind", EACH)
+    def test_a_range_has_moved(self, learned: ShardedNamespace, kind: str) -> None:
+        version = learned.version()
+        assert learned.versioned(EACH[kind](45), version=version)["ok"] == 1.0
+        learned.split([{"a": 30}], low={"a": 10})
+        learned.move({"a": 30}, learned.chunks()[-1]["max"], "sh1")
+        reply = learned.versioned(EACH[kind](45), version=version)
+        code = reply.get("code") or reply["writeErrors"][0]["code"]
+        assert code == 13388
+
+    def test_orphans_stay_hidden(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        shard = mini.kept_client(mini.shards["sh0"].members[0])
+        for _ in range(LEARNING):
+            assert learned.versioned({"find": "c", "filter": {"_id": 45}})["cursor"]["firstBatch"]
+        with fail_point(shard, SUSPEND_RANGE_DELETION):
+            learned.split([{"a": 30}], low={"a": 10})
+            learned.move({"a": 30}, learned.chunks()[-1]["max"], "sh1")
+            for _ in range(2 * LEARNING):
+                assert learned.versioned({"find": "c", "filter": {"_id": 45}})["cursor"]["firstBatch"] == []
+                update_by_id = {"update": "c", "updates": [{"q": {"_id": 45}, "u": {"$inc": {"n": 1}}}]}
+                assert learned.versioned(update_by_id)["n"] == 0
+
+    @pytest.mark.parametrize("kind", ["update", "delete", "findAndModify"])
+    def test_writes_wait_for_a_critical_section(self, learned: ShardedNamespace, mini: MiniCluster, kind: str) -> None:
+        shard = mini.kept_client(mini.shards["sh0"].members[0])
+        version = learned.version()
+        limited = {**EACH[kind](45), "maxTimeMS": 2_000}
+        learned.split([{"a": 30}], low={"a": 10})
+        for key in range(46, 46 + LEARNING):
+            assert learned.versioned({**EACH[kind](key), "maxTimeMS": 2_000}, version=version)["ok"] == 1.0
+        with fail_point(shard, HANG_AFTER_BLOCKING_WRITES) as hanging:
+            move = threading.Thread(target=learned.move, args=({"a": 30}, learned.chunks()[-1]["max"], "sh1"))
+            move.start()
+            hanging.wait_entered()
+            reply = learned.versioned(limited, version=version)
+            assert reply["codeName"] == "MaxTimeMSExpired"
+            assert learned.versioned(find(45), version=version)["ok"] == 1.0
+        move.join()
+
+    def test_a_view_in_place_of_a_collection(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        database = mini.kept_client(mini.shards["sh0"].members[0])[learned.db]
+        versions = {"shardVersion": UNSHARDED.to_document(), "databaseVersion": learned.database_version}
+        learned.run({"create": "u", **versions})
+        learned.run({"insert": "u", "documents": [{"_id": 1, "a": 1}], **versions})
+        read = {"find": "u", "filter": {"a": 1}, **versions}
+        for _ in range(LEARNING + 1):
+            assert learned.run(read)["cursor"]["firstBatch"] == [{"_id": 1, "a": 1}]
+        assert database.command({"drop": "u", **versions})["ok"] == 1.0
+        assert database.command({"create": "u", "viewOn": "c", "pipeline": [], **versions})["ok"] == 1.0
+        assert learned.run(read)["codeName"] == "CommandOnShardedViewNotSupportedOnMongod"
+
+
+def _with_session(command: Command) -> Command:
+    return {**command, "txnNumber": Int64(next(transaction_numbers))}
+
+
+def _on_next_key(command: Command) -> Command:
+    """The command about the next document, which has not been changed yet."""
+    changed = dict(command)
+    for name in ("filter", "query"):
+        if name in changed:
+            changed[name] = {"a": 21}
+    for name in ("updates", "deletes"):
+        if name in changed:
+            changed[name] = [{**changed[name][0], "q": {"a": 21}}]
+    return changed
+
+
+def _without_key(reply: Any) -> str:  # noqa: ANN401 - a reply
+    return re.sub(r"\b2[01]\b", "key", str(reply))
