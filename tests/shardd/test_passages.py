@@ -113,7 +113,8 @@ class TestServed:
 
     def test_a_reserved_session(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
         command = {**find(30), "shardVersion": learned.version(), "$db": learned.db}
-        with socket.create_connection(("127.0.0.1", mini.shards["sh0"].members[0].port)) as connection:
+        host, _, port = mini.shards["sh0"].members[0].address.rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
 
             def run(identity: bytes) -> dict[str, Any]:
                 lsid = {"lsid": {"id": Binary(identity, 4)}}
