@@ -15,7 +15,7 @@ from shardwright.router.change_streams.pre_images import PRE_IMAGE_ID, PreImages
 from shardwright.router.change_streams.specification import Image, Specification
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, append, encode_elements, find, raw_document, without
+from shardwright.wire.rawbson import OBJECT, append, decode_document, encode_elements, find, raw_document, without
 
 _UPDATE: Final = b"rawOplogUpdateSpec"
 _INTERNAL: Final = frozenset({PRE_IMAGE_ID, _UPDATE})
@@ -101,7 +101,7 @@ def _missing(image: str, operations: str, event: bytes) -> CommandError:
 
 def _described(event: bytes) -> str:
     """The event as mongod shows it in errors."""
-    document = bson.decode(event)
+    document = decode_document(event)
     kind, namespace, time = document["operationType"], document["ns"], document["clusterTime"]
     about = f'ns: {{db: "{namespace["db"]}", coll: "{namespace["coll"]}"}}'
     return f'{{operationType: "{kind}", {about}, clusterTime: Timestamp({time.time}, {time.inc})}}'

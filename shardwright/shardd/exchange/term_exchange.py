@@ -18,8 +18,6 @@ A client whose reply is withheld finds its connection broken, as if mongod had f
 from collections.abc import Mapping
 from typing import Any, Final
 
-import bson
-
 from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
 from shardwright.daemon.sidecar.sidecar import Sidecar
@@ -31,6 +29,7 @@ from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import BackendError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg
+from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.reactor import REACTOR
@@ -193,5 +192,5 @@ def is_linearizable(request: Request) -> bool:
 
 
 def _reports_role_change(reply: bytes) -> bool:
-    code = bson.decode(OpMsg(reply).body).get("code", 0)
+    code = decode_document(OpMsg(reply).body).get("code", 0)
     return any(has_category(code, each) for each in _ROLE_CHANGES)

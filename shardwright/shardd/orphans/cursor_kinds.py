@@ -17,7 +17,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, has_com
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.sharding.targeting.filters import key_ranges
-from shardwright.wire.rawbson import VALUE_CODEC, is_string
+from shardwright.wire.rawbson import decode_document, is_string
 
 READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$sortByCount"})
 """Stages that return nothing before they have read everything, so that an open cursor holds a complete result."""
@@ -128,7 +128,7 @@ def shown_by_projection(projection: bytes, pattern: bytes) -> Shown:
         projection: the raw projection.
         pattern: the shard key, raw.
     """
-    fields: dict[str, Any] = bson.decode(projection, codec_options=VALUE_CODEC)
+    fields = decode_document(projection)
     return shown_by_stages([{"$project": _without_sort_key(fields)}], ShardKeyPattern.from_bson(pattern))
 
 

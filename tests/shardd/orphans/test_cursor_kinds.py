@@ -6,7 +6,7 @@ import bson
 import pytest
 from bson.max_key import MaxKey
 
-from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by
+from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by, shown_by_projection
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -90,6 +90,11 @@ def test_a_group_that_has_not_begun_may_still_read_a_range() -> None:
 )
 def test_what_the_documents_of_cursors_show(command: dict[str, Any], expected: Shown) -> None:
     assert shown_by(command, PATTERN) is expected
+
+
+def test_a_projection_need_not_be_utf_8() -> None:
+    projection = bson.encode({"a": 1, "~": 1}).replace(b"~", b"\xff")
+    assert shown_by_projection(projection, bson.encode({"a": 1, "b.c": 1})) is ID
 
 
 def test_a_cursor_with_a_complete_filter_returns_nothing_that_arrives() -> None:
