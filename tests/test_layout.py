@@ -22,6 +22,7 @@ PACKAGES: Final = (
     "configd",
     "deploy",
     "mongosh_compat",
+    "sync",
 )
 
 MAY_IMPORT: Final = {
@@ -32,10 +33,12 @@ MAY_IMPORT: Final = {
     "router": {"router", "config_servers", "daemon", "sharding", "wire"},
     "shardd": {"shardd", "config_servers", "daemon", "sharding", "wire"},
     "configd": {"configd", "daemon", "sharding", "wire"},
-    "deploy": {"deploy", "mongosh_compat"},
+    "deploy": {"deploy", "mongosh_compat", "sync"},
     "mongosh_compat": {"mongosh_compat"},
+    "sync": {"sync", "wire"},
 }
-"""The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start."""
+"""The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start, and
+replication is a client of clusters."""
 
 ROOMS: Final[dict[str, dict[str, set[str]]]] = {
     "shardd": {

@@ -1,0 +1,214 @@
+"""What a replication creates at its target, and what it refuses before the first write. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardwright.sync.replication import Replication
+
+TTL_NEVER: Final = 2**31 - 1
+"""While changes are followed, documents expire at the source only."""
+
+VERSION_MIN: Final = (6, 0)
+
+_CARRIED_OPTIONS: Final = frozenset(
+    {
+        "autoIndexId",
+        "changeStreamPreAndPostImages",
+        "clusteredIndex",
+        "collation",
+        "validationAction",
+        "validationLevel",
+        "validator",
+    }
+)
+
+_NOT_OF_INDEX: Final = frozenset({"ns", "v"})
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection or view of a deployment.
+
+    Attributes:
+        namespace: ``db.collection``.
+        kind: ``collection``, ``view`` or ``timeseries``.
+        options: as ``listCollections`` shows them.
+        uuid: None for views.
+        indexes: as ``listIndexes`` shows them, without that of ``_id``.
+        key: its shard key; None if it is not sharded.
+        is_unique: whether the shard key is.
+        has_zones: whether zones are set for it.
+    """
+
+    namespace: str
+    kind: str = "collection"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    uuid: bytes | None = None
+    indexes: Sequence[Mapping[str, Any]] = ()
+    key: Mapping[str, Any] | None = None
+    is_unique: bool = False
+    has_zones: bool = False
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What one end is and has.
+
+    Attributes:
+        is_sharded: whether it is reached through a router.
+        version: of the server.
+        identity: its cluster id, or the name of its replica set.
+        collections: by namespace, those that the filter has, and those that it would have if they could be replicated.
+        users: users and roles, as ``db.name``.
+    """
+
+    is_sharded: bool
+    version: tuple[int, ...]
+    identity: str
+    collections: Mapping[str, Collection]
+    users: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The result of the preflight.
+
+    Attributes:
+        refusals: why the replication cannot begin, each with the name of what it is about.
+        notes: what is not carried, but does not stop it.
+        collections: to be created at the target, as they are there.
+    """
+
+    refusals: tuple[str, ...]
+    notes: tuple[str, ...]
+    collections: tuple[Collection, ...]
+
+
+def planned(
+    replication: Replication, source: Deployment, target: Deployment, *, merges: bool, counts: Mapping[str, int]
+) -> Plan:
+    """Compare both ends before the first write.
+
+    Args:
+        replication: the request.
+        source: one end.
+        target: the other.
+        merges: whether documents that the target has already are allowed (``--existing merge``).
+        counts: documents of the target by namespace, 0 or more than 0.
+    """
+    refusals = [
+        f"{name} runs version {'.'.join(map(str, end.version))}: 6.0 or newer is needed"
+        for name, end in (("the source", source), ("the target", target))
+        if end.version < VERSION_MIN
+    ]
+    if source.identity == target.identity:
+        refusals.append("source and target are the same deployment")
+    if replication.shard and not target.is_sharded:
+        refusals.append("--shard needs a sharded target")
+    notes, collections = [], []
+    for namespace in sorted(replication.shard.keys() - source.collections.keys()):
+        refusals.append(f"{namespace} of --shard is not a collection that is replicated")
+    for each in source.collections.values():
+        reason = refusal(each)
+        if reason is not None:
+            if not replication.filter.is_excluded(each.namespace):
+                refusals.append(f"{each.namespace} {reason}; leave it out with --exclude {each.namespace}")
+            continue
+        if counts.get(each.namespace) and not merges:
+            refusals.append(f"{each.namespace} has documents at the target; --existing merge makes it equal the source")
+        if each.has_zones:
+            notes.append(f"the zones of {each.namespace} are not carried")
+        created = at_target(each, replication, target)
+        refusals += [f"{each.namespace} {reason}" for reason in not_with_key(created)]
+        collections.append(created)
+    notes += [f"the user or role {each} is not carried" for each in source.users]
+    return Plan(tuple(refusals), tuple(notes), tuple(collections))
+
+
+def refusal(collection: Collection) -> str | None:
+    """Why a collection cannot be replicated; None if it can."""
+    if collection.namespace.partition(".")[2].startswith("system."):
+        return "is a system collection, which change streams do not show"
+    if collection.kind == "timeseries":
+        return "is a time-series collection, whose buckets change streams do not show"
+    if collection.options.get("capped"):
+        return "is capped: the order of its documents and what it has dropped cannot be followed"
+    if collection.kind == "view":
+        return None
+    unknown = sorted(collection.options.keys() - _CARRIED_OPTIONS - {"uuid"})
+    return f"has the option {unknown[0]}, which is not carried" if unknown else None
+
+
+def not_with_key(collection: Collection) -> list[str]:
+    """Why a collection cannot have its shard key."""
+    if collection.key is None:
+        return []
+    key = list(collection.key)
+    return [
+        f"has the unique index {index['name']}, which does not begin with the shard key {dict(collection.key)}"
+        for index in collection.indexes
+        if index.get("unique") and list(index["key"])[: len(key)] != key
+    ]
+
+
+def at_target(collection: Collection, replication: Replication, target: Deployment) -> Collection:
+    """A collection as it is created at the target."""
+    asked = replication.shard.get(collection.namespace)
+    key: Mapping[str, Any] | None
+    if asked is not None:
+        key, is_unique = asked, False
+    elif target.is_sharded:
+        key, is_unique = collection.key, collection.is_unique
+    else:
+        key, is_unique = None, False
+    return Collection(
+        collection.namespace,
+        collection.kind,
+        collection.options,
+        None,
+        collection.indexes,
+        None if collection.kind == "view" else key,
+        is_unique,
+    )
+
+
+def create_command(collection: Collection) -> dict[str, Any]:
+    """The command that creates a collection or view."""
+    name = collection.namespace.partition(".")[2]
+    options = {name: value for name, value in collection.options.items() if name not in ("uuid", "autoIndexId")}
+    return {"create": name, **options}
+
+
+def index_command(namespace: str, indexes: Sequence[Mapping[str, Any]], *, keeps_expiry: bool) -> dict[str, Any]:
+    """The command that creates indexes; unless ``keeps_expiry``, they let nothing expire."""
+    return {
+        "createIndexes": namespace.partition(".")[2],
+        "indexes": [index_at_target(each, keeps_expiry=keeps_expiry) for each in indexes],
+    }
+
+
+def index_at_target(index: Mapping[str, Any], *, keeps_expiry: bool) -> dict[str, Any]:
+    """An index as it is created at the target."""
+    found = {name: value for name, value in index.items() if name not in _NOT_OF_INDEX}
+    if "expireAfterSeconds" in found and not keeps_expiry:
+        found["expireAfterSeconds"] = TTL_NEVER
+    return found
+
+
+def key_filter(document: Mapping[str, Any], key: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The query for exactly one document by ``_id`` and shard key."""
+    found: dict[str, Any] = {"_id": document["_id"]}
+    for path in key or ():
+        if path != "_id":
+            found[path] = {"$eq": _at(document, path)}
+    return found
+
+
+def _at(document: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - any BSON value
+    value: Any = document
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value

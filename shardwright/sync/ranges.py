@@ -1,0 +1,136 @@
+"""Ranges of ``_id`` in which a collection is copied and compared, and how much of one is read at a time. Pure."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from shardwright.sync.changes import Value, id_of
+from shardwright.wire import rawbson
+
+RANGE_BYTES: Final = 32_000_000
+RANGES_MAX: Final = 256
+SAMPLES_PER_RANGE: Final = 10
+
+PIECE_DOCUMENTS_MAX: Final = 1000
+PIECE_BYTES_MAX: Final = 10_000_000
+
+Bound = bytes | None
+"""A document whose ``_id`` is the bound, None if there is none. A range includes its upper bound, not its lower."""
+
+
+def count_for(size: int) -> int:
+    """How many ranges a collection of ``size`` bytes has."""
+    return max(1, min(RANGES_MAX, size // RANGE_BYTES))
+
+
+def bounds_from(samples: Sequence[bytes], count: int) -> list[tuple[Bound, Bound]]:
+    """``count`` ranges, or fewer, that cover every value.
+
+    Args:
+        samples: documents with ``_id`` alone, in its order.
+        count: how many ranges are wanted.
+    """
+    cuts: list[bytes] = []
+    for number in range(1, count):
+        each = samples[number * len(samples) // count] if samples else None
+        if each is not None and (not cuts or id_of(cuts[-1]) != id_of(each)):
+            cuts.append(each)
+    return list(pairwise([None, *cuts, None]))
+
+
+def piece_limit(documents: int, size: int, *, documents_max: int, bytes_max: int) -> int:
+    """How many documents to read at a time, from how large those were that were read before."""
+    if not documents or not size:
+        return min(documents_max, 100)
+    return max(1, min(documents_max, bytes_max * documents // size))
+
+
+Key = Value
+Hashes = Mapping[Key, frozenset[bytes]]
+"""The hashes of the documents with each ``_id``; several if the shard key does not contain it."""
+
+
+def hashes(documents: Iterable[bytes]) -> Hashes:
+    """The documents as hashes of their bytes: the order of fields and the types of numbers count."""
+    found: dict[Key, frozenset[bytes]] = {}
+    for document in documents:
+        one = frozenset((hashlib.blake2b(document, digest_size=16).digest(),))
+        key = id_of(document)
+        found[key] = found[key] | one if key in found else one
+    return found
+
+
+def digest(found: Hashes) -> bytes:
+    """A digest of a range: equal exactly if it has the same documents, in whatever order they were read."""
+    total = 0
+    for each in found.values():
+        for value in each:
+            total = (total + int.from_bytes(value)) % 2**128
+    return total.to_bytes(16)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The ``_id`` values by which two ends differ.
+
+    Attributes:
+        missing: only the source has them.
+        extra: only the target has them.
+        different: both have them, with other documents.
+    """
+
+    missing: tuple[Key, ...] = ()
+    extra: tuple[Key, ...] = ()
+    different: tuple[Key, ...] = ()
+
+    @property
+    def all(self) -> tuple[Key, ...]:
+        """All of them."""
+        return (*self.missing, *self.extra, *self.different)
+
+
+def differences(source: Hashes, target: Hashes) -> Differences:
+    """By which documents two pieces differ."""
+    if source == target:
+        return Differences()
+    return Differences(
+        tuple(key for key in source if key not in target),
+        tuple(key for key in target if key not in source),
+        tuple(key for key, found in source.items() if key in target and target[key] != found),
+    )
+
+
+def id_bound(key: Key) -> bytes:
+    """``{_id: value}`` as a document."""
+    return rawbson.wrap_value(*key, name=b"_id")
+
+
+def range_filter(low: Bound, high: Bound) -> dict[str, Any]:
+    """The documents after ``low``, up to and with ``high``.
+
+    ``$expr`` compares values of all types, as the index orders them; ``$gt`` alone finds values of the same type only.
+    """
+    conditions = [
+        {operator: ["$_id", {"$literal": rawbson.raw_document(bound)["_id"]}]}
+        for operator, bound in (("$gt", low), ("$lte", high))
+        if bound is not None
+    ]
+    return {"$expr": {"$and": conditions}} if conditions else {}
+
+
+def find_command(
+    collection: str, low: Bound, high: Bound, limit: int, read_concern: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Read a piece of a range in the order of ``_id``."""
+    return {
+        "find": collection,
+        "filter": range_filter(low, high),
+        "hint": {"_id": 1},
+        "sort": {"_id": 1},
+        "limit": limit,
+        "batchSize": limit,
+        "singleBatch": True,
+        "readConcern": dict(read_concern),
+    }

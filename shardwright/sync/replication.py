@@ -1,0 +1,82 @@
+"""Which replication this is: source, target and filters, and the id that is a digest of them. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+ID_LENGTH: Final = 24
+
+OWN_DATABASE: Final = "shardwright"
+"""The database of checkpoints, on both sides."""
+
+NOT_REPLICATED: Final = frozenset({"admin", "config", "local", OWN_DATABASE})
+"""Databases that belong to a deployment, and our own."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The namespaces that are replicated.
+
+    Attributes:
+        include: databases (``db``) and collections (``db.collection``); all if empty.
+        exclude: likewise; stronger than ``include``.
+    """
+
+    include: frozenset[str] = frozenset()
+    exclude: frozenset[str] = frozenset()
+
+    def has(self, namespace: str) -> bool:
+        """Whether a collection is replicated."""
+        database, _, collection = namespace.partition(".")
+        if database in NOT_REPLICATED or not collection or collection.startswith("system."):
+            return False
+        if self.is_excluded(namespace):
+            return False
+        return not self.include or bool(self.include & {database, namespace})
+
+    def is_excluded(self, namespace: str) -> bool:
+        """Whether the user has excluded a collection, or its database, by name."""
+        return bool(self.exclude & {namespace.partition(".")[0], namespace})
+
+    def may_have(self, database: str) -> bool:
+        """Whether any collection of a database can be replicated."""
+        if database in NOT_REPLICATED or database in self.exclude:
+            return False
+        return not self.include or any(each.partition(".")[0] == database for each in self.include)
+
+
+@dataclass(frozen=True)
+class Replication:
+    """A replication as the user has requested it.
+
+    Attributes:
+        source: connection string.
+        target: connection string.
+        filter: the namespaces.
+        shard: shard keys for the target, by namespace.
+    """
+
+    source: str
+    target: str
+    filter: Filter = Filter()
+    shard: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The same for the same source, target and filters, whatever the credentials and the order of hosts."""
+        parts = [place(self.source), place(self.target), sorted(self.filter.include), sorted(self.filter.exclude)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:ID_LENGTH]
+
+    def reversed(self) -> "Replication":
+        """From the target back to the source."""
+        return Replication(self.target, self.source, self.filter)
+
+
+def place(uri: str) -> str:
+    """The scheme and hosts of a connection string, without credentials and options."""
+    parts = urlsplit(uri)
+    hosts = parts.netloc.rpartition("@")[2].lower().split(",")
+    return f"{parts.scheme}://{','.join(sorted(hosts))}"

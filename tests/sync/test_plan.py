@@ -1,0 +1,119 @@
+"""What the preflight refuses, by name, and what it creates."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from shardwright.sync.plan import (
+    TTL_NEVER,
+    Collection,
+    Deployment,
+    create_command,
+    index_at_target,
+    key_filter,
+    planned,
+)
+from shardwright.sync.replication import Filter, Replication
+
+NS = "shop.orders"
+
+
+def deployment(*collections: Collection, is_sharded: bool = False, identity: str = "one", **more: Any) -> Deployment:  # noqa: ANN401 - any field
+    fields: dict[str, Any] = {"version": (6, 0), **more}
+    return Deployment(
+        is_sharded=is_sharded,
+        identity=identity,
+        collections={each.namespace: each for each in collections},
+        **fields,
+    )
+
+
+def replication(*exclude: str, **shard: Mapping[str, Any]) -> Replication:
+    return Replication("mongodb://a", "mongodb://b", Filter(exclude=frozenset(exclude)), shard)
+
+
+CAPPED = Collection(NS, options={"capped": True, "size": 1})
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "merges", "counts", "reason"),
+    [
+        (deployment(CAPPED), deployment(identity="two"), False, {}, "shop.orders is capped"),
+        (deployment(Collection(NS, "timeseries")), deployment(identity="two"), False, {}, "is a time-series"),
+        (deployment(Collection("shop.system.js")), deployment(identity="two"), False, {}, "is a system collection"),
+        (
+            deployment(Collection(NS, options={"storageEngine": {}})),
+            deployment(identity="two"),
+            False,
+            {},
+            "has the option storageEngine",
+        ),
+        (deployment(Collection(NS)), deployment(identity="two"), False, {NS: 1}, "has documents at the target"),
+        (deployment(), deployment(), False, {}, "are the same deployment"),
+        (deployment(version=(5, 0)), deployment(identity="two"), False, {}, "the source runs version 5.0"),
+        (
+            deployment(
+                Collection(NS, key={"a": 1}, indexes=[{"name": "b_1", "key": {"b": 1}, "unique": True}]),
+                is_sharded=True,
+            ),
+            deployment(is_sharded=True, identity="two"),
+            False,
+            {},
+            "has the unique index b_1",
+        ),
+    ],
+)
+def test_what_cannot_be_carried_is_named(
+    source: Deployment,
+    target: Deployment,
+    merges: bool,
+    counts: Mapping[str, int],
+    reason: str,
+) -> None:
+    found = planned(replication(), source, target, merges=merges, counts=counts)
+    assert len(found.refusals) == 1
+    assert reason in found.refusals[0]
+
+
+def test_what_is_excluded_or_merged_is_not_refused() -> None:
+    source, target = deployment(CAPPED, Collection("shop.b")), deployment(identity="two")
+    found = planned(replication(NS), source, target, merges=True, counts={"shop.b": 1})
+    assert found.refusals == ()
+    assert [each.namespace for each in found.collections] == ["shop.b"]
+
+
+def test_users_and_zones_are_named() -> None:
+    source = deployment(Collection(NS, key={"a": 1}, has_zones=True), is_sharded=True, users=["admin.root"])
+    found = planned(replication(), source, deployment(identity="two", is_sharded=True), merges=False, counts={})
+    assert found.refusals == ()
+    assert found.notes == ("the zones of shop.orders are not carried", "the user or role admin.root is not carried")
+    assert found.collections[0].key == {"a": 1}
+
+
+def test_a_replica_set_gets_no_shard_keys() -> None:
+    source = deployment(Collection(NS, key={"a": 1}), is_sharded=True)
+    assert (
+        planned(replication(), source, deployment(identity="two"), merges=False, counts={}).collections[0].key is None
+    )
+    refused = planned(
+        replication(**{NS: {"a": 1}}), source, deployment(identity="two"), merges=False, counts={}
+    ).refusals
+    assert refused == ("--shard needs a sharded target",)
+
+
+def test_commands() -> None:
+    options = {"validator": {"a": 1}, "autoIndexId": True, "collation": {"locale": "en"}}
+    assert create_command(Collection(NS, options=options)) == {
+        "create": "orders",
+        "validator": {"a": 1},
+        "collation": {"locale": "en"},
+    }
+    index = {"v": 2, "ns": NS, "key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 5}
+    assert index_at_target(index, keeps_expiry=False)["expireAfterSeconds"] == TTL_NEVER
+    assert index_at_target(index, keeps_expiry=True) == {"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 5}
+    assert key_filter({"_id": 1, "a": {"b": 2}}, {"a.b": 1, "c": 1}) == {
+        "_id": 1,
+        "a.b": {"$eq": 2},
+        "c": {"$eq": None},
+    }
