@@ -18,6 +18,7 @@ WITH_PRINT: Final = {
     "deploy/cli.py": "a command that people run",
     "deploy/demo.py": "a command that people run",
     "mongosh_compat/jstests/command.py": "a command that people run",
+    "sync/cli.py": "a command that people run",
 }
 
 FILES: Final = {path.relative_to(HOUSE).as_posix(): path for package in PACKAGES for path in sources(package)}

@@ -20,6 +20,8 @@ from shardwright.deploy.steps import Steps
 from shardwright.deploy.up_options import UpOptions
 from shardwright.mongosh_compat.jstests.command import run_command as run_jstests
 from shardwright.mongosh_compat.runner import MongoshNotFoundError
+from shardwright.sync.cli import SyncCommandError
+from shardwright.sync.cli import run_command as run_sync
 
 EXIT_INCONSISTENT: Final = 2
 """The exit status of `shardwright check` if it has found something; 1 is that of errors."""
@@ -154,6 +156,13 @@ def _jstest(options: argparse.Namespace) -> int:
         raise DeployError(str(error)) from error
 
 
+def _sync(options: argparse.Namespace) -> int:
+    try:
+        return run_sync(options, sys.stdout)
+    except SyncCommandError as error:
+        raise DeployError(str(error)) from error
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "up": _up,
     "down": _down,
@@ -167,6 +176,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "balancer": _balancer,
     "check": _check,
     "jstest": _jstest,
+    "sync": _sync,
 }
 
 

@@ -20,6 +20,7 @@ from shardwright.deploy.up_options import (
     WORKERS_MAX,
 )
 from shardwright.mongosh_compat.jstests.command import add_options as add_jstest_options
+from shardwright.sync.cli import add_options as add_sync_options
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -88,6 +89,9 @@ def argument_parser() -> argparse.ArgumentParser:
     description = "Run integration suites in the style of MongoDB's jstests, on clusters that are started for them."
     jstest = commands.add_parser("jstest", help=description, description=description)
     add_jstest_options(jstest)
+
+    description = "Replicate a replica set or sharded cluster into another one, and follow its changes."
+    add_sync_options(commands.add_parser("sync", help=description, description=description))
     return parser
 
 

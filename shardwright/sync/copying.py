@@ -1,0 +1,289 @@
+"""Copying collections in ranges of ``_id``, and comparing them where the target has documents already."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo.errors import BulkWriteError, OperationFailure
+
+from shardwright.sync.changes import id_of
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, RAW, End, repeated
+from shardwright.sync.pieces import Piece
+from shardwright.sync.ranges import (
+    PIECE_BYTES_MAX,
+    PIECE_DOCUMENTS_MAX,
+    SAMPLES_PER_RANGE,
+    Bound,
+    bounds_from,
+    count_for,
+    differences,
+    find_command,
+    hashes,
+    id_bound,
+    piece_limit,
+    range_filter,
+)
+from shardwright.sync.store import RANGES, Store
+from shardwright.sync.writing import Writer
+from shardwright.wire.logger import get_logger
+
+WORKERS: Final = 4
+
+_log = get_logger("sync.copying")
+
+
+@dataclass(frozen=True)
+class PieceRead:
+    """What was read at once.
+
+    Attributes:
+        documents: in the order of ``_id``.
+        size: their bytes.
+    """
+
+    documents: list[RawBSONDocument]
+    size: int
+
+
+async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list[dict[str, Any]]:
+    """The ranges of a collection, as they are stored."""
+    database, _, name = namespace.partition(".")
+    uuid = await source.uuid(namespace)
+    if uuid is None:
+        return []
+    size = 0
+    try:
+        stats = await source.command(database, {"collStats": name})
+        size, documents = int(stats.get("size", 0)), int(stats.get("count", 0))
+    except OperationFailure as error:
+        if error.code != NAMESPACE_NOT_FOUND:
+            raise
+        documents = 0
+    count = count_for(size)
+    samples: list[bytes] = []
+    if count > 1:
+        pipeline: list[Mapping[str, Any]] = [
+            {"$sample": {"size": count * SAMPLES_PER_RANGE}},
+            {"$project": {"_id": 1}},
+            {"$sort": {"_id": 1}},
+        ]
+        cursor = await source.collection(namespace).aggregate(pipeline, allowDiskUse=True)
+        samples = [bytes(each.raw) async for each in cursor]
+    bounds = bounds_from(samples, count)
+    return [
+        {
+            "ns": namespace,
+            "uuid": uuid,
+            "number": number,
+            "low": low,
+            "high": high,
+            "position": low,
+            "compares": compares,
+            "done": False,
+            "documents": 0,
+            "bytes": 0,
+            "estimated_documents": documents // len(bounds),
+            "estimated_bytes": size // len(bounds),
+        }
+        for number, (low, high) in enumerate(bounds)
+    ]
+
+
+class Copier:
+    """Copies the ranges of a plan in parallel.
+
+    Attributes:
+        ranges: as they are stored, with their positions.
+        applied: the time up to which changes of the source are applied.
+        progressed: notified when changes are applied, and when a piece ends.
+        allowed: whether pieces may begin: not while the replication is paused.
+    """
+
+    def __init__(
+        self,
+        source: End,
+        target: End,
+        store: Store,
+        writer: Writer,
+        ranges: list[dict[str, Any]],
+        *,
+        workers: int = WORKERS,
+    ) -> None:
+        self.ranges = ranges
+        self.applied: Timestamp | None = None
+        self.progressed = asyncio.Condition()
+        self.allowed = asyncio.Event()
+        self.allowed.set()
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+        self._source, self._target, self._store, self._writer = source, target, store, writer
+        self._workers = workers
+        self._active: set[str] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that is planned has been copied."""
+        return all(each["done"] for each in self.ranges)
+
+    async def run(self) -> None:
+        """Copy everything that is not copied yet."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(self._workers):
+                workers.create_task(self._work())
+
+    async def note_applied(self, time: Timestamp) -> None:
+        """All changes up to this time are applied."""
+        async with self.progressed:
+            self.applied = time
+            self.progressed.notify_all()
+
+    @asynccontextmanager
+    async def stopped(self, namespace: str) -> AsyncIterator[None]:
+        """Let no piece of a collection be read or written during the block."""
+        self._may_begin.clear()
+        try:
+            async with self.progressed:
+                await self.progressed.wait_for(lambda: not self._writer.pieces.count(namespace))
+            async with self._writer.lock:
+                yield
+        finally:
+            self._may_begin.set()
+
+    def add(self, ranges: list[dict[str, Any]]) -> None:
+        """Copy further ranges, too."""
+        self.ranges += ranges
+
+    def drop(self, namespace: str) -> list[dict[str, Any]]:
+        """Forget the ranges of a collection; returns them. The caller guarantees that none is being read."""
+        gone = [each for each in self.ranges if each["ns"] == namespace]
+        self.ranges = [each for each in self.ranges if each["ns"] != namespace]
+        for each in gone:
+            each["done"] = True
+        return gone
+
+    async def _work(self) -> None:
+        while (chosen := self._next()) is not None:
+            try:
+                while not chosen["done"]:
+                    await self.allowed.wait()
+                    await self._may_begin.wait()
+                    await self._piece(chosen)
+            finally:
+                self._active.discard(chosen["_id"])
+
+    def _next(self) -> dict[str, Any] | None:
+        for each in self.ranges:
+            if not each["done"] and each["_id"] not in self._active:
+                self._active.add(each["_id"])
+                return each
+        return None
+
+    async def _piece(self, chosen: dict[str, Any]) -> None:
+        """Copy the next piece of a range."""
+        piece = self._writer.pieces.open(chosen["ns"])
+        try:
+            read = await repeated(lambda: self._read(chosen))
+            if await repeated(lambda: self._source.uuid(piece.namespace)) != chosen["uuid"]:
+                self._writer.pieces.close(piece)
+                async with self.progressed:
+                    self.progressed.notify_all()
+                await self._wait_changed(chosen)
+                return
+            if chosen["done"] or chosen["ns"] != piece.namespace:
+                return
+            await self._write(chosen, piece, read)
+        finally:
+            self._writer.pieces.close(piece)
+            async with self.progressed:
+                self.progressed.notify_all()
+
+    async def _write(self, chosen: dict[str, Any], piece: Piece, read: PieceRead) -> None:
+        counters, namespace = self._writer.counters, chosen["ns"]
+        last: Bound = id_bound(id_of(bytes(read.documents[-1].raw))) if read.documents else None
+        counters["documents_read"] += len(read.documents)
+        progress = {
+            "documents": chosen["documents"] + len(read.documents),
+            "bytes": chosen["bytes"] + read.size,
+            "done": last is None,
+            "position": chosen["high"] if last is None else last,
+        }
+        again = set()
+        if chosen["compares"]:
+            again = await self._differing(chosen, read, chosen["high"] if last is None else last)
+        elif read.documents:
+            fresh = [each for each in read.documents if id_of(bytes(each.raw)) not in piece.touched]
+            if self._writer.source_keys.get(namespace) is not None:
+                # Another shard may have a document with the same _id, which the next piece does not read.
+                again.add(id_of(bytes(read.documents[-1].raw)))
+                fresh = [each for each in fresh if id_of(bytes(each.raw)) not in again]
+            try:
+                await self._store.fenced(
+                    RANGES,
+                    {"_id": chosen["_id"]},
+                    {},
+                    self._writer.inserts(namespace, fresh),
+                    bypasses=self._writer.bypasses,
+                )
+                counters["documents_written"] += len(fresh)
+                counters["documents_missing"] += len(fresh)
+            except BulkWriteError:
+                # The target has some of them, from before an interruption for example.
+                again |= {id_of(bytes(each.raw)) for each in fresh}
+        counters["documents_checked"] += len(read.documents)
+        async with self._writer.lock:
+            if chosen["done"] or chosen["ns"] != namespace:
+                return
+            again |= piece.touched
+            if again:
+                await self._writer.reconcile(namespace, again)
+            await self._store.fenced(RANGES, {"_id": chosen["_id"]}, progress)
+            chosen |= progress
+
+    async def _differing(self, chosen: dict[str, Any], read: PieceRead, last: Bound) -> set[Any]:
+        """The ``_id`` values of a piece by which source and target differ."""
+        cursor = self._target.collection(chosen["ns"]).find(range_filter(chosen["position"], last), hint={"_id": 1})
+        there = hashes([bytes(each.raw) async for each in cursor])
+        found = differences(hashes(bytes(each.raw) for each in read.documents), there)
+        self._writer.counters["documents_missing"] += len(found.missing)
+        return set(found.all)
+
+    async def _read(self, chosen: dict[str, Any]) -> PieceRead:
+        limit = piece_limit(
+            chosen["documents"], chosen["bytes"], documents_max=PIECE_DOCUMENTS_MAX, bytes_max=PIECE_BYTES_MAX
+        )
+        database, _, name = chosen["ns"].partition(".")
+        concern: dict[str, Any] = {"level": "majority"}
+        command = find_command(name, chosen["position"], chosen["high"], limit, concern)
+        async with self._source.client.start_session(causal_consistency=True) as session:
+            if self.applied is not None:
+                session.advance_operation_time(self.applied)
+            reply: Any = await self._source.client.get_database(database, codec_options=RAW).command(
+                command, codec_options=RAW, session=session
+            )
+            self._writer.note_read(session.operation_time)
+        documents = list(reply["cursor"]["firstBatch"])
+        return PieceRead(documents, sum(len(each.raw) for each in documents))
+
+    async def _wait_changed(self, chosen: dict[str, Any]) -> None:
+        """Wait until the changes are applied that have given the collection another UUID.
+
+        If it was dropped or renamed, the range is dropped or renamed then. Otherwise it was resharded, and the new
+        collection has the same documents.
+        """
+        seen = await self._source.advance()
+        _log.info("A collection has changed while it is copied", namespace=chosen["ns"])
+        namespace = chosen["ns"]
+        async with self.progressed:
+            await self.progressed.wait_for(lambda: self.applied is not None and self.applied >= seen)
+        if not chosen["done"] and chosen["ns"] == namespace:
+            uuid = await self._source.uuid(namespace)
+            if uuid is None:
+                chosen["done"] = True
+                await self._store.fenced(RANGES, {"_id": chosen["_id"]}, {"done": True})
+            else:
+                chosen["uuid"] = uuid
+                await self._store.fenced(RANGES, {"_id": chosen["_id"]}, {"uuid": uuid})

@@ -1,0 +1,211 @@
+"""The two deployments as clients: what they are, what they have, and requests that are repeated."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from shardwright.sync.backoff import pauses
+from shardwright.sync.plan import Collection, Deployment
+from shardwright.sync.replication import NOT_REPLICATED, OWN_DATABASE, Filter
+from shardwright.wire.logger import get_logger
+
+MAJORITY: Final = WriteConcern("majority")
+VALUES: Final[CodecOptions[dict[str, Any]]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+RAW: Final = CodecOptions(document_class=RawBSONDocument)
+
+SELECTION_MS: Final = 10_000
+
+NAMESPACE_NOT_FOUND: Final = 26
+HISTORY_LOST: Final = frozenset({136, 280, 286})
+"""CappedPositionLost, ChangeStreamFatalError, ChangeStreamHistoryLost."""
+
+_TRANSIENT: Final = frozenset({6, 7, 89, 91, 112, 189, 202, 246, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436})
+
+_log = get_logger("sync.ends")
+
+Result = TypeVar("Result")
+
+
+class End:
+    """One deployment.
+
+    Attributes:
+        client: its client, whose documents are bytes.
+        name: ``source`` or ``target``, for the log.
+    """
+
+    def __init__(self, name: str, uri: str) -> None:
+        self.name = name
+        self.client: AsyncMongoClient[Any] = AsyncMongoClient(
+            uri, document_class=RawBSONDocument, serverSelectionTimeoutMS=SELECTION_MS, retryWrites=True, w="majority"
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.client.close()
+
+    def collection(self, namespace: str) -> AsyncCollection[Any]:
+        """A collection, whose documents are bytes."""
+        database, _, name = namespace.partition(".")
+        return self.client.get_database(database).get_collection(name)
+
+    def own(self, name: str) -> AsyncCollection[dict[str, Any]]:
+        """A collection of checkpoints, read and written with majority."""
+        return self.client.get_database(OWN_DATABASE).get_collection(
+            name, codec_options=VALUES, write_concern=MAJORITY, read_concern=ReadConcern("majority")
+        )
+
+    async def command(self, database: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command; its reply as values."""
+        return await self.client.get_database(database).command(dict(command), codec_options=VALUES)
+
+    async def now(self) -> Timestamp:
+        """The cluster time that the deployment has reached."""
+        reply = await self.command("admin", {"ping": 1})
+        found: Timestamp = reply["operationTime"]
+        return found
+
+    async def advance(self) -> Timestamp:
+        """Write a note to every oplog; returns a time that all streams pass when they have read everything before."""
+        now = await self.now()
+        note = {"appendOplogNote": 1, "data": {"msg": "shardwright sync"}, "writeConcern": {"w": "majority"}}
+        await self.command("admin", note)
+        return now
+
+    async def documents(self, database: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All documents of a cursor that a short list needs."""
+        name = next(iter(command.values()))
+        cursor = self.client.get_database(database).get_collection(str(name))
+        found = await cursor.with_options(codec_options=VALUES).find(command.get("filter", {})).to_list()
+        return [dict(each) for each in found]
+
+    async def deployment(self, chosen: Filter) -> Deployment:
+        """What the deployment is and has."""
+        hello = await self.command("admin", {"hello": 1})
+        build = await self.command("admin", {"buildInfo": 1})
+        is_sharded = hello.get("msg") == "isdbgrid"
+        if is_sharded:
+            [version] = await self.documents("config", {"find": "version"}) or [{"clusterId": "unknown"}]
+            identity = str(version["clusterId"])
+        else:
+            [config] = await self.documents("local", {"find": "system.replset"}) or [{}]
+            identity = str(config.get("settings", {}).get("replicaSetId", hello.get("setName")))
+        collections: dict[str, Collection] = {}
+        for database in await self.client.list_database_names():
+            if database in NOT_REPLICATED or not chosen.may_have(database):
+                continue
+            for each in await self.collections(database, is_sharded=is_sharded):
+                name = each.namespace.partition(".")[2]
+                is_own = name.startswith("system.") and name != "system.js"
+                if not is_own and (chosen.has(each.namespace) or name == "system.js"):
+                    collections[each.namespace] = each
+        return Deployment(
+            is_sharded,
+            tuple(build["versionArray"][:2]),
+            identity,
+            collections,
+            await self._users(is_sharded=is_sharded),
+        )
+
+    async def collections(self, database: str, *, is_sharded: bool, named: str | None = None) -> list[Collection]:
+        """All collections of a database, or the one with a name, with indexes and shard keys."""
+        sharded: dict[str, dict[str, Any]] = {}
+        zoned: set[str] = set()
+        if is_sharded:
+            sharded = {each["_id"]: each for each in await self.documents("config", {"find": "collections"})}
+            zoned = {each["ns"] for each in await self.documents("config", {"find": "tags"})}
+        found = []
+        async with await self.client.get_database(database, codec_options=VALUES).list_collections(
+            filter={} if named is None else {"name": named}
+        ) as cursor:
+            async for each in cursor:
+                namespace = f"{database}.{each['name']}"
+                kind = str(each.get("type", "collection"))
+                entry = sharded.get(namespace, {})
+                indexes = [] if kind != "collection" else await self.indexes(namespace)
+                uuid = each.get("info", {}).get("uuid")
+                found.append(
+                    Collection(
+                        namespace,
+                        kind,
+                        dict(each.get("options", {})),
+                        None if uuid is None else bytes(uuid),
+                        indexes,
+                        entry.get("key"),
+                        bool(entry.get("unique")),
+                        namespace in zoned,
+                    )
+                )
+        return found
+
+    async def indexes(self, namespace: str) -> list[dict[str, Any]]:
+        """The indexes of a collection but that of ``_id``."""
+        database, _, name = namespace.partition(".")
+        collection = self.client.get_database(database, codec_options=VALUES).get_collection(name)
+        try:
+            found = [dict(each) async for each in await collection.list_indexes()]
+        except OperationFailure as error:
+            if error.code == NAMESPACE_NOT_FOUND:
+                return []
+            raise
+        return [each for each in found if each["key"] != {"_id": 1} and not each.get("clustered")]
+
+    async def uuid(self, namespace: str) -> bytes | None:
+        """The UUID of a collection; None if there is no such collection."""
+        database, _, name = namespace.partition(".")
+        command = {"listCollections": 1, "filter": {"name": name}}
+        reply = await self.command(database, command)
+        batch = reply["cursor"]["firstBatch"]
+        uuid = batch[0].get("info", {}).get("uuid") if batch else None
+        return None if uuid is None else bytes(uuid)
+
+    async def _users(self, *, is_sharded: bool) -> list[str]:
+        found = []
+        for command, field in (
+            ({"usersInfo": {"forAllDBs": True}}, "users"),
+            ({"rolesInfo": 1, "showBuiltinRoles": False}, "roles"),
+        ):
+            try:
+                reply = await self.command("admin", command)
+            except OperationFailure as error:
+                _log.warning("Users could not be read", end=self.name, error=str(error))
+                continue
+            found += [str(each["_id"]) for each in reply.get(field, [])]
+        return found
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether a request may succeed when it is repeated."""
+    if isinstance(error, ConnectionFailure):
+        return True
+    if not isinstance(error, PyMongoError):
+        return False
+    if any(error.has_error_label(label) for label in ("TransientTransactionError", "RetryableWriteError")):
+        return True
+    return isinstance(error, OperationFailure) and error.code in _TRANSIENT
+
+
+async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """The result of a request, which is repeated after errors that pass.
+
+    Raises:
+        PyMongoError: the last failure of too many, or one that repeating cannot cure.
+    """
+    for seconds in pauses():
+        try:
+            return await attempt()
+        except PyMongoError as error:
+            if not is_transient(error):
+                raise
+            _log.warning("A request failed and is repeated", error=str(error), seconds=seconds)
+        await asyncio.sleep(seconds)
+    return await attempt()

@@ -1,0 +1,146 @@
+"""Following the changes of the source through a change stream, and applying them in batches."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Final
+
+from bson import encode
+from bson.timestamp import Timestamp
+
+from shardwright.sync.batches import Batch, Item, Limits, cut
+from shardwright.sync.changes import Change, Mark, parse, token_time
+from shardwright.sync.checkpoint import NO_TIME
+from shardwright.sync.copying import Copier
+from shardwright.sync.ddl import Catalog
+from shardwright.sync.ends import End
+from shardwright.sync.folding import folded
+from shardwright.sync.replication import Filter
+from shardwright.sync.store import SYNC, Store
+from shardwright.sync.writing import Writer
+
+AWAIT_MS: Final = 50
+BATCH_EVENTS: Final = 1000
+
+
+class Follower:
+    """Reads a change stream into a bounded buffer, and applies what is in it.
+
+    Attributes:
+        allowed: whether changes may be applied: not while the replication is paused.
+        applied: the cluster time of the source up to which all changes are applied.
+        consistent: the time of the latest state of the source that the target was, with the target's time then.
+        events: how many were applied.
+        token: the resume token after them.
+    """
+
+    def __init__(
+        self,
+        source: End,
+        store: Store,
+        writer: Writer,
+        catalog: Catalog,
+        copier: Copier,
+        chosen: Filter,
+        *,
+        is_sharded: bool,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self.applied = NO_TIME
+        self.token: bytes | None = None
+        self.consistent: tuple[Timestamp, Timestamp] | None = None
+        self.events = 0
+        self.allowed = asyncio.Event()
+        self.allowed.set()
+        self._source, self._store, self._writer = source, store, writer
+        self._catalog, self._copier, self._filter = catalog, copier, chosen
+        self._closes_at_once = not is_sharded
+        self._limits = limits
+        self._buffer: list[Item] = []
+        self._buffered = 0
+        self._changed = asyncio.Condition()
+
+    async def read(self, start: dict[str, Any]) -> None:
+        """Read the stream for ever.
+
+        Args:
+            start: ``start_at_operation_time`` or ``resume_after``.
+        """
+        stream = await self._source.client.watch(
+            show_expanded_events=True, max_await_time_ms=AWAIT_MS, batch_size=BATCH_EVENTS, **start
+        )
+        async with stream:
+            while True:
+                event: Any = await stream.try_next()
+                if event is not None:
+                    await self._put(parse(bytes(event.raw)), len(event.raw))
+                elif stream.resume_token is not None:
+                    token = encode(stream.resume_token)
+                    await self._put(Mark(token_time(token), token), 0)
+
+    async def apply(self) -> None:
+        """Apply what is read, for ever."""
+        while True:
+            async with self._changed:
+                batch = None
+                while batch is None:
+                    batch = cut(self._buffer, self._limits, closes_at_once=self._closes_at_once)
+                    if batch is None:
+                        await self._changed.wait()
+                self._buffered -= sum(change.size for change in batch.changes)
+                del self._buffer[: batch.items]
+                self._changed.notify_all()
+            await self.allowed.wait()
+            await self._apply(batch)
+
+    async def wait_applied(self, time: Timestamp) -> None:
+        """Wait until all changes up to a cluster time of the source are applied."""
+        async with self._copier.progressed:
+            await self._copier.progressed.wait_for(lambda: self.applied >= time)
+
+    async def _put(self, item: Item, size: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_full)
+            last = self._buffer[-1] if self._buffer else None
+            if isinstance(item, Mark) and isinstance(last, Mark):
+                self._buffer.pop()
+            self._buffer.append(item)
+            self._buffered += size
+            if isinstance(item, Mark) or last is None or last.time < item.time or self._is_full:
+                self._changed.notify_all()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._buffered > self._limits.buffer_bytes
+
+    async def _apply(self, batch: Batch) -> None:
+        position: dict[str, Any] = {"token": batch.token, "applied": batch.time}
+        time: Timestamp | None = None
+        if batch.changes and not batch.changes[0].is_of_document:
+            await self._catalog.apply(batch.changes[0], self._copier)
+            position["collections"] = self._catalog.stored()
+            time = await self._store.fenced(SYNC, {"_id": self._store.id}, position)
+        elif documents := [
+            each for each in [await self._placed(change) for change in batch.changes] if each is not None
+        ]:
+            async with self._writer.lock:
+                time = await self._writer.apply(folded(documents), position)
+        self.events += len(batch.changes)
+        self.applied, self.token = batch.time, batch.token
+        if batch.is_whole and self._writer.read_until <= batch.time and self._copier.is_done:
+            if time is None and self.consistent is None:
+                time = await self._store.fenced(SYNC, {"_id": self._store.id}, position)
+            target_time = time or (self.consistent[1] if self.consistent else None)
+            if target_time is not None:
+                self.consistent = batch.time, target_time
+        await self._copier.note_applied(batch.time)
+
+    async def _placed(self, change: Change) -> Change | None:
+        """A change with the namespace that the target has its collection under; None if it is not replicated."""
+        if change.uuid is None:
+            return change if self._filter.has(change.namespace) else None
+        known = self._catalog.namespaces.get(change.uuid)
+        if known is None:
+            if not self._filter.has(change.namespace) or not await self._catalog.adopt(change):
+                return None
+            known = change.namespace
+        return change if known == change.namespace else replace(change, namespace=known)

@@ -1,0 +1,298 @@
+"""Checkpoints, positions and the lease at the target; writes that only the owner of the lease can make.
+
+Every transaction that writes documents also updates a document that has the term of the lease, on condition that the
+term is its own. A process that takes over first raises the term in these documents, which waits for the transactions of
+the process before it, and lets later ones fail.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson.timestamp import Timestamp
+from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, ReturnDocument, UpdateOne
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import BulkWriteError
+from pymongo.read_concern import ReadConcern
+
+from shardwright.sync.changes import Value
+from shardwright.sync.checkpoint import Agreement, Checkpoint, Session, agreement, is_change, recorded
+from shardwright.sync.ends import MAJORITY, End, is_transient, repeated
+from shardwright.wire.logger import get_logger
+
+SYNC: Final = "sync"
+RANGES: Final = "sync.ranges"
+LEASES: Final = "sync.leases"
+FAILURES: Final = "sync.failures"
+
+LEASE_SECONDS: Final = 10.0
+RENEW_SECONDS: Final = 2.0
+
+_UNTIL: Final = {"$dateAdd": {"startDate": "$$NOW", "unit": "millisecond", "amount": int(LEASE_SECONDS * 1000)}}
+
+Write = InsertOne[Any] | ReplaceOne[Any] | UpdateOne | DeleteOne | DeleteMany
+
+_log = get_logger("sync.store")
+
+
+class LeaseLostError(Exception):
+    """Another process has taken over."""
+
+
+class LeaseHeldError(Exception):
+    """Another process runs this replication."""
+
+
+@dataclass(frozen=True)
+class DocumentWrites:
+    """What is written for one document, all or nothing.
+
+    Attributes:
+        namespace: of its collection.
+        id: its ``_id``.
+        writes: in this order.
+    """
+
+    namespace: str
+    id: Value
+    writes: Sequence[Write]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A document that the target has refused.
+
+    Attributes:
+        namespace: of its collection.
+        id: its ``_id``.
+        code: of the error.
+        error: its message.
+    """
+
+    namespace: str
+    id: Value
+    code: int
+    error: str
+
+
+class Store:
+    """The documents of one replication.
+
+    Attributes:
+        id: of the replication.
+        term: of the lease.
+    """
+
+    def __init__(self, replication_id: str, source: End, target: End, *, source_writes: bool) -> None:
+        self.id = replication_id
+        self.term = 0
+        self._source, self._target = source, target
+        self._source_writes = source_writes
+        self._owner = uuid.uuid4().hex
+        self._started = time.time()
+        self._start_last: Timestamp | None = None
+        self._recorded: Checkpoint | None = None
+        self._valid_until = 0.0
+
+    async def acquire(self) -> None:
+        """Become the only process of the replication.
+
+        Raises:
+            LeaseHeldError: another process is.
+        """
+        leases = self._target.own(LEASES)
+        asked = time.monotonic()
+        first = {"$setOnInsert": {"term": 0, "until": datetime.fromtimestamp(0, UTC)}}
+        await leases.update_one({"_id": self.id}, first, upsert=True)
+        free = {"$or": [{"$expr": {"$lt": ["$until", "$$NOW"]}}, {"owner": self._owner}]}
+        taken = [{"$set": {"term": {"$add": ["$term", 1]}, "owner": self._owner, "until": _UNTIL}}]
+        found = await leases.find_one_and_update({"_id": self.id, **free}, taken, return_document=ReturnDocument.AFTER)
+        if found is None:
+            raise LeaseHeldError(f"another process runs the replication {self.id}")
+        self.term, self._valid_until = found["term"], asked + LEASE_SECONDS
+        raised = {"$set": {"term": self.term}}
+        await self._target.own(SYNC).update_one({"_id": self.id}, raised, upsert=True)
+        await self._target.own(RANGES).update_many({"sync": self.id}, raised)
+
+    async def keep_lease(self, progress: Callable[[], Mapping[str, Any]]) -> None:
+        """Renew the lease for ever, and publish the progress with it.
+
+        Raises:
+            LeaseLostError: another process has taken over, or the target could not be reached for too long.
+        """
+        while True:
+            asked = time.monotonic()
+            change = [{"$set": {"until": _UNTIL, "progress": {"$literal": dict(progress())}}}]
+            try:
+                result = await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, change)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("The lease could not be renewed", error=str(error))
+            else:
+                if not result.matched_count:
+                    raise LeaseLostError("another process has taken over")
+                self._valid_until = asked + LEASE_SECONDS
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def release(self) -> None:
+        """Let another process take over at once."""
+        await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, [{"$set": {"until": "$$NOW"}}])
+
+    async def progress_of_owner(self) -> Mapping[str, Any]:
+        """What the process that runs the replication has published last."""
+        found = await self._target.own(LEASES).find_one({"_id": self.id})
+        return {} if found is None else dict(found.get("progress", {}))
+
+    async def position(self) -> dict[str, Any]:
+        """The target's own document: token, time, and whether the copy is planned and complete."""
+        return await self._target.own(SYNC).find_one({"_id": self.id}) or {}
+
+    async def agreement(self) -> Agreement:
+        """How far both ends agree."""
+        target = Checkpoint.from_document(await self.position())
+        self._recorded = target
+        if not self._source_writes:
+            known = Agreement(target.last, True, target.history[0].copied, "the target alone") if target else None
+            return known or agreement(None, None)
+        return agreement(Checkpoint.from_document(await self._source.own(SYNC).find_one({"_id": self.id})), target)
+
+    async def record(self, last: Timestamp, *, copied: bool, counters: Mapping[str, int]) -> bool:
+        """Record a checkpoint on both sides, with a new session; returns whether anything had changed."""
+        self._start_last = self._start_last or last
+        session = Session(uuid.uuid4().hex, self._started, time.time(), self._start_last, last, copied, dict(counters))
+        if not is_change(self._recorded, session):
+            return False
+        new = recorded(self._recorded, session)
+        if self._source_writes:
+            stored = self._source.own(SYNC)
+            await repeated(lambda: stored.update_one({"_id": self.id}, {"$set": new.document()}, upsert=True))
+        await self.fenced(SYNC, {"_id": self.id}, new.document())
+        self._recorded = new
+        return True
+
+    async def ranges(self) -> list[dict[str, Any]]:
+        """All ranges with their positions, in the order in which they were planned."""
+        return await self._target.own(RANGES).find({"sync": self.id}).sort("number", 1).to_list()
+
+    async def replace_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
+        """Plan the copy again."""
+        stored = self._target.own(RANGES)
+        await stored.delete_many({"sync": self.id})
+        await self.add_ranges(ranges)
+
+    async def add_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
+        """Plan further ranges."""
+        documents = [{"_id": uuid.uuid4().hex, "sync": self.id, "term": self.term, **each} for each in ranges]
+        if documents:
+            await self._target.own(RANGES).insert_many(documents)
+
+    async def fenced(
+        self,
+        collection: str,
+        which: Mapping[str, Any],
+        changes: Mapping[str, Any],
+        documents: Sequence[DocumentWrites] = (),
+        *,
+        bypasses: Callable[[str], bool] = lambda namespace: True,
+    ) -> Timestamp | None:
+        """Write documents and a position in one transaction, as long as the lease is ours; returns its time.
+
+        Args:
+            collection: of the position.
+            which: its ``_id``.
+            changes: its fields.
+            documents: the writes, in this order.
+            bypasses: whether the validator of a collection is the source's, which the documents have passed there.
+
+        Raises:
+            LeaseLostError: it is not.
+            BulkWriteError: a document was refused; then nothing is written.
+        """
+        fence = self._target.own(collection)
+
+        async def transact(session: AsyncClientSession) -> None:
+            update = {"$set": {"term": self.term, **changes}}
+            result = await fence.update_one({**which, "term": self.term}, update, session=session)
+            if not result.matched_count:
+                raise LeaseLostError("another process has taken over")
+            for namespace, writes in _by_collection(documents):
+                await self._target.collection(namespace).bulk_write(
+                    writes, ordered=True, session=session, bypass_document_validation=bypasses(namespace)
+                )
+
+        async def attempt() -> Timestamp | None:
+            if time.monotonic() > self._valid_until:
+                raise LeaseLostError("the lease could not be renewed in time")
+            async with self._target.client.start_session() as session:
+                await session.with_transaction(transact, ReadConcern("local"), MAJORITY)
+                return session.operation_time
+
+        return await repeated(attempt)
+
+    async def write(
+        self,
+        collection: str,
+        which: Mapping[str, Any],
+        changes: Mapping[str, Any],
+        documents: Sequence[DocumentWrites],
+        *,
+        bypasses: Callable[[str], bool] = lambda namespace: True,
+    ) -> tuple[Timestamp | None, list[Refusal]]:
+        """Write documents and a position like `fenced`; documents that are refused do not stop the others.
+
+        Returns:
+            The time of the last transaction, and what was refused.
+        """
+        refused: list[Refusal] = []
+
+        async def part(some: Sequence[DocumentWrites]) -> None:
+            try:
+                await self.fenced(collection, which, {}, some, bypasses=bypasses)
+            except BulkWriteError as error:
+                if len(some) == 1:
+                    first = (error.details or {})["writeErrors"][0]
+                    refused.append(Refusal(some[0].namespace, some[0].id, first["code"], first["errmsg"]))
+                    return
+                middle = len(some) // 2
+                await part(some[:middle])
+                await part(some[middle:])
+
+        try:
+            return await self.fenced(collection, which, changes, documents, bypasses=bypasses), refused
+        except BulkWriteError:
+            await part(documents)
+        return await self.fenced(collection, which, changes), refused
+
+    async def note_failures(self, refused: Sequence[Refusal]) -> None:
+        """Remember documents that were refused."""
+        for each in refused:
+            kind, value = each.id
+            key = {"sync": self.id, "ns": each.namespace, "id": bytes((kind,)) + value}
+            update = {"$set": {"code": each.code, "error": each.error}, "$inc": {"attempts": 1}}
+            await self._target.own(FAILURES).update_one({"_id": key}, update, upsert=True)
+            _log.warning("The target refused a document", namespace=each.namespace, code=each.code, error=each.error)
+
+    async def failures(self) -> list[dict[str, Any]]:
+        """The documents that were refused and not written since."""
+        return await self._target.own(FAILURES).find({"_id.sync": self.id}).to_list()
+
+    async def forget_failure(self, failure: Mapping[str, Any]) -> None:
+        """A document that was refused has been written."""
+        await self._target.own(FAILURES).delete_one({"_id": failure["_id"]})
+
+
+def without_refusals(documents: Sequence[DocumentWrites], refused: Sequence[Refusal]) -> int:
+    """How many documents were written."""
+    return len(documents) - len(refused)
+
+
+def _by_collection(documents: Sequence[DocumentWrites]) -> list[tuple[str, list[Write]]]:
+    found: dict[str, list[Write]] = {}
+    for each in documents:
+        found.setdefault(each.namespace, []).extend(each.writes)
+    return [(namespace, writes) for namespace, writes in found.items() if writes]

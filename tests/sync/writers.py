@@ -1,0 +1,127 @@
+"""A workload at the source: all kinds of writes, transactions and DDL, until it is stopped."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from tests.sync.running import Client
+
+ACCOUNTS: Final = 10
+TOTAL: Final = 1000
+DATABASE: Final = "busy"
+
+
+def prepare(client: Client, documents: int = 2000) -> None:
+    """What the workload finds: two collections, an index, a view."""
+    database = client[DATABASE]
+    database.items.insert_many(
+        [{"_id": each if each % 3 else str(each), "n": each, "in": {"a": each}} for each in range(documents)]
+    )
+    database.items.create_index("n")
+    database.accounts.insert_many([{"_id": each, "balance": TOTAL // ACCOUNTS} for each in range(ACCOUNTS)])
+    database.create_collection("few", viewOn="items", pipeline=[{"$match": {"n": 1}}])
+    database.create_collection("words", collation={"locale": "en", "strength": 2})
+    database.words.insert_many([{"_id": each} for each in "abc"])
+
+
+class Workload:
+    """Threads that write.
+
+    Attributes:
+        writes: how many were acknowledged.
+    """
+
+    def __init__(self, client: Client, seed: int, *, has_ddl: bool = True) -> None:
+        self.writes = 0
+        self._client = client
+        self._stop = threading.Event()
+        self._faults: list[BaseException] = []
+        each: list[Callable[[random.Random, int], None]] = [self._write, self._transfer]
+        if has_ddl:
+            each.append(self._change_shape)
+        self._threads = [
+            threading.Thread(target=self._run, args=(one, random.Random(seed + number)))
+            for number, one in enumerate(each)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let no write be in progress any more."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self._faults, self._faults
+
+    def _run(self, write: Callable[[random.Random, int], None], choose: random.Random) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                write(choose, number)
+            except PyMongoError as error:
+                if not error.has_error_label("TransientTransactionError"):
+                    self._faults.append(error)
+                    return
+            self.writes += 1
+
+    def _write(self, choose: random.Random, number: int) -> None:
+        items = self._client[DATABASE].items
+        one = choose.randrange(2500)
+        key: Any = one if one % 3 else str(one)
+        kind = choose.randrange(8)
+        if kind == 0:
+            items.replace_one({"_id": key}, {"n": number, "list": [1, 2, 3]}, upsert=True)
+        elif kind == 1:
+            items.delete_one({"_id": key})
+        elif kind == 2:
+            items.update_one({"_id": key}, {"$set": {"in.b": number, "in.a": -number, "z": 1, "c": 2}})
+        elif kind == 3:
+            items.update_one({"_id": key}, {"$push": {"list": number}, "$unset": {"z": ""}})
+        elif kind == 4:
+            items.update_one({"_id": key}, {"$pop": {"list": -1}})
+        elif kind == 5:
+            items.update_one({"_id": key}, [{"$set": {"y": number, "x": number}}])
+        elif kind == 6:
+            items.update_many({"n": {"$lt": 5}}, {"$inc": {"n": 1}})
+        else:
+            items.insert_one({"n": number, "in": {}})
+
+    def _transfer(self, choose: random.Random, number: int) -> None:
+        accounts = self._client[DATABASE].accounts
+        giver, taker = choose.sample(range(ACCOUNTS), 2)
+        with self._client.start_session() as session, session.start_transaction():
+            accounts.update_one({"_id": giver}, {"$inc": {"balance": -number}}, session=session)
+            accounts.update_one({"_id": taker}, {"$inc": {"balance": number}}, session=session)
+
+    def _change_shape(self, choose: random.Random, number: int) -> None:
+        database = self._client[DATABASE]
+        name = f"shape{choose.randrange(3)}"
+        kind = choose.randrange(5)
+        if kind == 0:
+            database[name].insert_many([{"n": each} for each in range(20)])
+        elif kind == 1:
+            database[name].drop()
+        elif kind == 2 and name in database.list_collection_names():
+            database[name].rename(f"{name}.renamed", dropTarget=True)
+        elif kind == 3:
+            database[name].insert_one({"n": 1})
+            database[name].create_index([("n", 1), (f"f{choose.randrange(3)}", 1)])
+        elif kind == 4 and name in database.list_collection_names():
+            database.command("collMod", name, validator={"n": {"$gte": number % 3}})
+            database.command("collMod", name, validator={})
+        self._stop.wait(0.3)
+
+
+@contextmanager
+def writing(client: Client, seed: int, *, has_ddl: bool = True) -> Iterator[Workload]:
+    """Write during the block."""
+    workload = Workload(client, seed, has_ddl=has_ddl)
+    try:
+        yield workload
+    finally:
+        workload.stop()
