@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
-from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, ReturnDocument, UpdateOne
+from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
@@ -31,6 +31,9 @@ FAILURES: Final = "sync.failures"
 
 LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.0
+
+SESSIONS: Final = 16
+"""How many transactions may be open at once; the lease has their sessions, so that the next process can end them."""
 
 _UNTIL: Final = {"$dateAdd": {"startDate": "$$NOW", "unit": "millisecond", "amount": int(LEASE_SECONDS * 1000)}}
 
@@ -97,6 +100,7 @@ class Store:
         self._start_last: Timestamp | None = None
         self._recorded: Checkpoint | None = None
         self._valid_until = 0.0
+        self._sessions: asyncio.Queue[AsyncClientSession] = asyncio.Queue()
 
     async def acquire(self) -> None:
         """Become the only process of the replication.
@@ -109,11 +113,22 @@ class Store:
         first = {"$setOnInsert": {"term": 0, "until": datetime.fromtimestamp(0, UTC)}}
         await leases.update_one({"_id": self.id}, first, upsert=True)
         free = {"$or": [{"$expr": {"$lt": ["$until", "$$NOW"]}}, {"owner": self._owner}]}
-        taken = [{"$set": {"term": {"$add": ["$term", 1]}, "owner": self._owner, "until": _UNTIL}}]
-        found = await leases.find_one_and_update({"_id": self.id, **free}, taken, return_document=ReturnDocument.AFTER)
+        sessions = [self._target.client.start_session() for _ in range(SESSIONS)]
+        ids = [each.session_id["id"] for each in sessions]
+        owned = {"owner": self._owner, "until": _UNTIL, "sessions": ids}
+        taken = [{"$set": {"term": {"$add": ["$term", 1]}, **owned}}]
+        found = await leases.find_one_and_update({"_id": self.id, **free}, taken)
         if found is None:
+            for each in sessions:
+                await each.end_session()
             raise LeaseHeldError(f"another process runs the replication {self.id}")
-        self.term, self._valid_until = found["term"], asked + LEASE_SECONDS
+        if former := found.get("sessions"):
+            # A transaction of a process that was killed would stay open, and in the way, for a minute.
+            await self._target.command("admin", {"killSessions": [{"id": each} for each in former]})
+        self._sessions = asyncio.Queue()
+        for each in sessions:
+            self._sessions.put_nowait(each)
+        self.term, self._valid_until = found["term"] + 1, asked + LEASE_SECONDS
         raised = {"$set": {"term": self.term}}
         await self._target.own(SYNC).update_one({"_id": self.id}, raised, upsert=True)
         await self._target.own(RANGES).update_many({"sync": self.id}, raised)
@@ -141,6 +156,8 @@ class Store:
 
     async def release(self) -> None:
         """Let another process take over at once."""
+        while not self._sessions.empty():
+            await self._sessions.get_nowait().end_session()
         await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, [{"$set": {"until": "$$NOW"}}])
 
     async def progress_of_owner(self) -> Mapping[str, Any]:
@@ -228,9 +245,12 @@ class Store:
         async def attempt() -> Timestamp | None:
             if time.monotonic() > self._valid_until:
                 raise LeaseLostError("the lease could not be renewed in time")
-            async with self._target.client.start_session() as session:
+            session = await self._sessions.get()
+            try:
                 await session.with_transaction(transact, ReadConcern("local"), MAJORITY)
                 return session.operation_time
+            finally:
+                self._sessions.put_nowait(session)
 
         return await repeated(attempt)
 

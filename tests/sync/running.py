@@ -21,7 +21,7 @@ from bench.mongods import primary_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 
-WAIT_SECONDS: Final = 60.0
+WAIT_SECONDS: Final = 120.0
 
 Client = MongoClient[dict[str, Any]]
 Progress = Mapping[str, Any]

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from tests.sync.running import Client
 
 ACCOUNTS: Final = 10
 TOTAL: Final = 1000
+PAUSE_SECONDS: Final = 0.02
 DATABASE: Final = "busy"
+USER_WRITES_BLOCKED: Final = 371
 
 
 def prepare(client: Client, documents: int = 2000) -> None:
@@ -33,10 +35,12 @@ class Workload:
 
     Attributes:
         writes: how many were acknowledged.
+        is_blocked: whether the source has refused the writes of users.
     """
 
     def __init__(self, client: Client, seed: int, *, has_ddl: bool = True) -> None:
         self.writes = 0
+        self.is_blocked = False
         self._client = client
         self._stop = threading.Event()
         self._faults: list[BaseException] = []
@@ -64,10 +68,15 @@ class Workload:
             try:
                 write(choose, number)
             except PyMongoError as error:
+                if isinstance(error, OperationFailure) and error.code == USER_WRITES_BLOCKED:
+                    self.is_blocked = True
+                    return
                 if not error.has_error_label("TransientTransactionError"):
                     self._faults.append(error)
                     return
             self.writes += 1
+            # As fast as an application, not as fast as both ends can be kept busy on a machine that they share.
+            self._stop.wait(PAUSE_SECONDS)
 
     def _write(self, choose: random.Random, number: int) -> None:
         items = self._client[DATABASE].items
