@@ -94,8 +94,9 @@ class Catalog:
             self._writer.source_keys[namespace] = ours.key if ours else theirs.key if theirs else None
             if theirs is not None:
                 self._writer.collections[namespace] = theirs
-            elif ours is not None:
-                self._writer.collections[namespace] = at_target(ours, self._replication, self._of_target)
+            else:
+                lost = Collection(namespace, uuid=uuid)  # neither end has it any more, which an event will say
+                self._writer.collections[namespace] = at_target(ours or lost, self._replication, self._of_target)
 
     async def create(self, collection: Collection) -> None:
         """Create a collection at the target, sharded if it is to be."""
@@ -182,10 +183,13 @@ class Catalog:
 
     async def _dropped(self, namespace: str, copier: Copier) -> None:
         async with copier.stopped(namespace):
-            for each in copier.drop(namespace):
-                await self._store.fenced(RANGES, {"_id": each["_id"]}, {"done": True})
+            await self._forget_ranges(namespace, copier)
             database, _, name = namespace.partition(".")
             await self._run(database, {"drop": name}, NAMESPACE_NOT_FOUND)
+
+    async def _forget_ranges(self, namespace: str, copier: Copier) -> None:
+        for each in copier.drop(namespace):
+            await self._store.fenced(RANGES, {"_id": each["_id"]}, {"done": True})
 
     async def _dropped_view(self, namespace: str) -> None:
         there = await self._collection(self._target, namespace, self._of_target)
@@ -206,7 +210,10 @@ class Catalog:
             return
         for replaced in [each for each, namespace in self.namespaces.items() if namespace == to]:
             self.namespaces.pop(replaced)
-            await self._dropped(to, copier)
+            # At the target it is replaced by the rename itself: repeated after an interruption, a drop of its own would
+            # meet the collection that has been renamed already.
+            async with copier.stopped(to):
+                await self._forget_ranges(to, copier)
         if known is None:
             found = await self._collection(self._source, to, self._of_source)
             if found is None or found.uuid != uuid:

@@ -27,6 +27,8 @@ Client = MongoClient[dict[str, Any]]
 Progress = Mapping[str, Any]
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
+_DEFAULTS: Final = {"validator": {}, "validationLevel": "strict", "validationAction": "error"}
+"""What options mean that are not there; a ``collMod`` writes them down."""
 _OWN: Final = ("admin", "config", "local", "shardwright")
 
 
@@ -177,7 +179,7 @@ def contents(client: Client) -> dict[str, Any]:
                 if error.code != 26:
                     raise
                 indexes = {}
-            options = {name: value for name, value in each["options"].items() if name != "uuid"}
+            options = {name: value for name, value in each["options"].items() if _DEFAULTS.get(name) != value}
             found[namespace] = documents, indexes, options
     return found
 
