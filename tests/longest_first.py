@@ -21,6 +21,7 @@ SECONDS: Final[Mapping[str, int]] = {
     "tests/migration/test_abort.py": 175,
     "tests/migration/test_many_moves.py": 167,
     "tests/integration/test_change_streams.py": 150,
+    "tests/sync/test_replication.py": 100,
     "tests/deploy/test_directories.py": 99,
     "tests/pymongo_suite/test_part_crud.py": 90,
     "tests/sharding/targeting/test_targeting_is_safe.py": 89,
