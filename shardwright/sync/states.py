@@ -12,7 +12,6 @@ class State(StrEnum):
     PAUSED = "PAUSED"
     COMMITTING = "COMMITTING"
     COMMITTED = "COMMITTED"
-    REVERSING = "REVERSING"
 
 
 class Step(StrEnum):
@@ -24,8 +23,6 @@ class Step(StrEnum):
     COMMIT = "commit"
     COMMITTED = "committed"
     COMMIT_FAILED = "commit failed"
-    REVERSE = "reverse"
-    REVERSED = "reversed"
 
 
 class StateError(Exception):
@@ -39,8 +36,6 @@ _STEPS: Final = {
     (State.RUNNING, Step.COMMIT): State.COMMITTING,
     (State.COMMITTING, Step.COMMITTED): State.COMMITTED,
     (State.COMMITTING, Step.COMMIT_FAILED): State.RUNNING,
-    (State.COMMITTED, Step.REVERSE): State.REVERSING,
-    (State.REVERSING, Step.REVERSED): State.RUNNING,
 }
 
 
