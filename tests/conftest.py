@@ -18,7 +18,7 @@ from tests.longest_first import LongestFirst
 from tests.own_ports import use_own_ports
 from tests.parts import Part
 from tests.reaper import start_reaper
-from tests.sampling import many, run_all, sampled
+from tests.sampling import choose_by, many, run_all, sampled
 from tests.second_run import chosen
 
 __all__ = ["both_ways_of_running"]
@@ -34,6 +34,7 @@ logging.getLogger("pymongo").setLevel(logging.INFO)
 def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
     use_own_ports()
+    choose_by(_seed(config))
     if _is_whole(config):
         run_all()
     if config.option.closed:

@@ -5,6 +5,7 @@ has started; ``tests/deploy`` has the commands themselves.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.tls_files import TlsFiles
 from tests.credentials import EXTERNAL, NO_TLS, NOBODY, Credentials
+from tests.sampling import is_drawn
 
 # Seconds for any launcher command; a start on a busy two-core machine takes about ten.
 COMMAND_TIMEOUT = 180.0
@@ -32,6 +34,9 @@ COMMAND_TIMEOUT = 180.0
 RESTART_SECONDS_MAX: Final = 60.0
 
 Client = MongoClient[dict[str, Any]]
+
+_SHARE_WITHOUT_PASSAGES: Final = 0.1
+"""Share of the files of tests whose clusters have no passages; others each day."""
 
 _TESTER: Final = "tester"
 _PRIVILEGES: Final[list[dict[str, Any]]] = [
@@ -242,6 +247,9 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     arguments += ["--set-parameter", f"{DIAGNOSTIC_DATA}=false"]
     # Every five minutes, sessions would be written while a test happens to run.
     arguments += ["--set-parameter", "disableLogicalSessionCacheRefresh=true", *options]
+    # The ordinary way has to work without passages, too.
+    if is_drawn(_SHARE_WITHOUT_PASSAGES, os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]):
+        arguments += ["--set-parameter", "enablePassages=false"]
     arguments += [each for each in _of_all_clusters if each not in options]
     addresses: list[str] = []
     try:

@@ -15,6 +15,23 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 _is_whole = False
+_seed = 0
+
+
+def choose_by(seed: int) -> None:
+    """Have `is_drawn` draw by this seed; called before tests are collected."""
+    global _seed
+    _seed = seed
+
+
+def is_drawn(share: float, subject: str) -> bool:
+    """Whether this run's sample contains a subject.
+
+    Args:
+        share: of the subjects that are drawn, at most 1.
+        subject: anything, for example the file of a test.
+    """
+    return random.Random(f"{_seed}/{subject}").random() < share
 
 
 def run_all() -> None:
