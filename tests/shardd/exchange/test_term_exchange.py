@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA
-from shardwright.daemon.sidecar.role_certainty import RoleCertainty
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty, seconds_since_boot
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
@@ -197,11 +197,10 @@ def test_little_is_executed_between_the_last_check_and_the_sending(monkeypatch: 
     mongod = FakeMongod()
     calls: list[str] = []
     counts: list[int] = []
-    is_in_doubt = RoleCertainty._is_in_doubt
 
-    def check(certainty: RoleCertainty) -> bool:
+    def read_clock() -> float:
         calls.clear()
-        return is_in_doubt(certainty)
+        return seconds_since_boot()
 
     class SendingSocket(socket.socket):
         def send(self, data: "ReadableBuffer", flags: int = 0) -> int:
@@ -225,7 +224,7 @@ def test_little_is_executed_between_the_last_check_and_the_sending(monkeypatch: 
         finally:
             sys.setprofile(None)
 
-    monkeypatch.setattr(RoleCertainty, "_is_in_doubt", check)
+    monkeypatch.setattr(mongod.certainty, "_clock", read_clock)
     near, far = socket.socketpair()
     with far, SendingSocket(fileno=near.detach()) as ours:
         ours.setblocking(False)
