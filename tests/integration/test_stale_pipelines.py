@@ -163,21 +163,6 @@ def test_a_target_sharded_and_moved_while_a_merge_runs(database: Database[Docume
     assert all(database.target.find_one({"_id": n}) for n in range(0, 300, 50))
 
 
-@pytest.mark.parametrize("stage", ["$out", "$merge"])
-def test_a_new_database_of_a_target_is_created_where_the_pipeline_runs(
-    client: Client, seen: Database[Document], upper_mongod: Client, stage: str
-) -> None:
-    """The config servers would choose the shard with less data, which is the upper one."""
-    name = f"{seen.name}_new"
-    upper_mongod.drop_database(name)
-    target = {"db": name, "coll": "target"}
-    try:
-        seen.source.aggregate([{stage: target if stage == "$out" else {"into": target}}])
-        assert client[name].target.count_documents({}) == 10
-    finally:
-        client.drop_database(name)
-
-
 @pytest.mark.parametrize("is_sharded", [True, False])
 def test_a_join_compares_by_the_collation_of_a_recreated_collection(
     client: Client, database: Database[Document], other_client: Client, *, is_sharded: bool

@@ -109,6 +109,7 @@ class FakeClient:
         self.stream = SimpleNamespace(socket=SimpleNamespace(getsockname=lambda: ("192.0.2.2", 6)))
         self.is_finished = self.is_disconnected = False
         self.failures = 0
+        self.begun: None = None
         self.state = FakeUpstream(self, proves)
 
     def log_in_failed(self) -> None:
