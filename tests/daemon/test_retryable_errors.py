@@ -60,7 +60,7 @@ def test_a_daemon_labels_its_own_errors() -> None:
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
     unused = cast("Any", None)
     handler = Refusing(unused, cast("Any", metrics), 10_000, get_logger("test"), unused, DaemonLogs())
-    client = cast("ClientConnection", SimpleNamespace(state=None, id=1, is_disconnected=False))
+    client = cast("ClientConnection", SimpleNamespace(state=None, begun=None, id=1, is_disconnected=False))
     with pytest.raises(CommandError) as caught:
         trio.run(handler.handle, client, request_of(WRITE))
     assert caught.value.reply()["errorLabels"] == ["RetryableWriteError"]

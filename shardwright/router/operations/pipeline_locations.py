@@ -1,6 +1,6 @@
 """Where the other collections are that the stages of a pipeline name."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,9 @@ from shardwright.wire.rawbson import ARRAY, OBJECT, Span, spans
 
 MAY_WRITE_OUT: Final = frozenset({"$facet", "$out"})
 """Stages that `check_out_targets` looks at."""
+
+_OUT_FIELDS: Final = {"db", "coll"}
+"""An ``$out`` with others is refused before its database is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ async def check_out_targets(operation: Operation, pipeline: Pipeline) -> None:
 def _outs(stages: Iterable[Stage]) -> Iterator[Stage]:
     for stage in stages:
         if stage.name == "$out":
-            yield stage
+            target = stage.specification
+            if not isinstance(target, Mapping) or target.keys() == _OUT_FIELDS:
+                yield stage
         elif stage.name == "$facet" and stage.span[0] == OBJECT:
             for _, facet in spans(stage.raw, stage.span[2]):
                 yield from _outs(_stages_in(stage.raw, facet))
