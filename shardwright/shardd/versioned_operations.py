@@ -153,7 +153,8 @@ class VersionedOperations:
                 self._stale_errors.add(error.code_name)
                 return self._stale(request, error)
         operations, placement = state.operations, AdmittedPlacement.of(state)
-        may_be_passage = was_admitted_at_once and transaction is None and not is_whole
+        # Without an entry of its transaction, a statement is passed on only after mongod has aborted that.
+        may_be_passage = was_admitted_at_once and AUTOCOMMIT not in request.fields and not is_whole
         is_whole = is_whole or bool(involved)  # for the cursor id in the reply
         exchange = TermExchange(
             self._context.sidecar, upstream, operations, must_report_term=must_report_term, is_whole=is_whole

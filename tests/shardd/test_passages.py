@@ -128,6 +128,27 @@ class TestServed:
             assert run(RESERVED_ID_START.ljust(16, b"x"))["codeName"] == "Unauthorized"
 
 
+    def test_a_transaction_that_the_daemon_does_not_know(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        """As after a restart of the daemon: mongod has to abort it, since no critical section waits for it."""
+        member = mini.shards["sh0"].members[0]
+        host, _, port = member.address.rpartition(":")
+        versions = {"shardVersion": learned.version(), "$db": learned.db}
+        with socket.create_connection((host, int(port))) as connection, member.mongod_client() as mongod:
+
+            def read(lsid: object, number: int) -> dict[str, Any]:
+                fields = {"lsid": lsid, "txnNumber": Int64(number), "autocommit": False}
+                connection.sendall(op_msg(bson.encode({**find(30), **fields, **versions}), request_id=1))
+                return bson.decode(connection.recv(65_536)[21:])
+
+            for number in range(1, 1 + LEARNING):
+                assert read({"id": Binary(b"y" * 16, 4)}, number)["codeName"] == "NoSuchTransaction"
+            with mongod.start_session() as session, session.start_transaction():
+                assert mongod[learned.db].c.find_one({"a": 30}, session=session)
+                number = session._server_session.transaction_id
+                assert read(session.session_id, number)["codeName"] == "NoSuchTransaction"
+                session.abort_transaction()
+
+
 class TestChanged:
     @pytest.mark.parametrize("kind", EACH)
     def test_a_range_has_moved(self, learned: ShardedNamespace, kind: str) -> None:
