@@ -18,6 +18,7 @@ from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.operations.begun_operation import BegunOperation
+from shardwright.shardd.operations.numbered_statements import FIND_AND_MODIFY
 from shardwright.shardd.shard_key_updates.detection import names_no_part
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.splitting.growth import growth_of_update
@@ -57,7 +58,7 @@ class ShardPassage(Passage):
         placement: by which the operation ran; it has no orphans.
         version: the raw shard version.
         database: the state of the database, and the raw version of that; None if there is none.
-        view_generation: of the definitions of views, by which an unsharded collection is none.
+        may_be_view: whether what it names has to be known as a collection, since reads of views involve others.
         common: where the fields of drivers are.
     """
 
@@ -72,10 +73,10 @@ class ShardPassage(Passage):
         "database",
         "is_retryable",
         "is_write",
+        "may_be_view",
         "placement",
         "state",
         "version",
-        "view_generation",
     )
 
     def __init__(
@@ -90,7 +91,6 @@ class ShardPassage(Passage):
         state: NamespaceState,
         placement: AdmittedPlacement,
         database: DatabaseState | None,
-        view_generation: int,
         payload: Range | None,
     ) -> None:
         frame = request.message.frame
@@ -103,7 +103,7 @@ class ShardPassage(Passage):
         self.placement = placement
         self.version = request.raw(request.fields[SHARD_VERSION])
         self.database = None if database is None else (database, request.raw(request.fields[DATABASE_VERSION]))
-        self.view_generation = view_generation
+        self.may_be_view = placement.table is None and request.name not in FIND_AND_MODIFY
         self.body_end = BODY_AT + len(request.body)
         self._payload = payload
         self._added = ASK_FOR_TERM if is_write else b""
@@ -207,7 +207,7 @@ class ShardPassages:
             or passage.version not in state.accepted
             or state.orphans is not None
             or (passage.is_write and not self._context.recovery_gate.is_open)
-            or (placement.table is None and passage.view_generation != self._context.views.generation)
+            or (passage.may_be_view and not self._context.views.is_known_collection(state.namespace))
         ):
             return False
         if passage.database is None:
@@ -341,9 +341,11 @@ class ShardPassages:
                 span = fields.get(statements)
                 payload = (at, len(frame)) if span is None else (span[2], span[3])
         if document is None:
-            if query_at is None or len(frame) > FRAME_BYTES_MAX:
+            if query_at is None:
                 return None
             free += free_values(frame, query_at)
+        if (document[1] if document else len(frame)) > FRAME_BYTES_MAX:
+            return None
         pattern = placement.mutable_key
         if update is not None:
             if pattern is not None and not names_no_part(frame, update, pattern):
@@ -360,6 +362,5 @@ class ShardPassages:
             state=state,
             placement=placement,
             database=self._context.database(request.db) if DATABASE_VERSION in fields else None,
-            view_generation=self._context.views.generation,
             payload=payload,
         )

@@ -5,17 +5,25 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import bson
 import pytest
 from bson import Int64
 from bson.binary import Binary
 
+from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.shardd.context.fail_point_names import HANG_AFTER_BLOCKING_WRITES, SUSPEND_RANGE_DELETION
+from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.views import Views
+from shardwright.shardd.passages import ShardPassages
 from shardwright.sharding.versions import UNSHARDED
-from shardwright.wire.message import op_msg
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.passages import EPOCH
+from shardwright.wire.request import Request
 from tests.fail_points import fail_point
 from tests.server_parameters import server_parameter
 from tests.shardd.mini_cluster import MiniCluster
@@ -127,7 +135,6 @@ class TestServed:
             assert taken(mini) > before
             assert run(RESERVED_ID_START.ljust(16, b"x"))["codeName"] == "Unauthorized"
 
-
     def test_a_transaction_that_the_daemon_does_not_know(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
         """As after a restart of the daemon: mongod has to abort it, since no critical section waits for it."""
         member = mini.shards["sh0"].members[0]
@@ -200,6 +207,32 @@ class TestChanged:
         assert database.command({"drop": "u", **versions})["ok"] == 1.0
         assert database.command({"create": "u", "viewOn": "c", "pipeline": [], **versions})["ok"] == 1.0
         assert learned.run(read)["codeName"] == "CommandOnShardedViewNotSupportedOnMongod"
+
+
+def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
+    views, state = Views(cast("Any", None), lambda: True), NamespaceState("shop.u", "sh0")
+    state.learn(None)
+    context = SimpleNamespace(
+        metrics=Metrics("shardd", []),
+        options=SimpleNamespace(slow_ms=100),
+        recovery_gate=SimpleNamespace(is_open=True),
+        views=views,
+    )
+    parameters = SimpleNamespace(passages=SimpleNamespace(is_enabled=True))
+    shard = SimpleNamespace(context=context, components=SimpleNamespace(parameters=parameters))
+    passages = ShardPassages(cast("Any", shard), is_possible=True)
+    client = cast("Any", SimpleNamespace(is_answered_verbatim=True))
+    read = {**find(1), "find": "u", "shardVersion": UNSHARDED.to_document(), "$db": "shop"}
+    request = Request(OpMsg(op_msg(bson.encode(read), request_id=1)))
+
+    def learned_when(known: object) -> int:
+        views._known = {"shop.u": cast("Any", known)}
+        for _ in range(2):
+            passages.learn(client, request, state, AdmittedPlacement.of(state), EPOCH.number)
+        return passages._outcomes["learned"]
+
+    assert learned_when(object()) == 0
+    assert learned_when(None) > 0
 
 
 def _with_session(command: Command) -> Command:
