@@ -307,9 +307,11 @@ def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_t
         if update is not None and update[0] == OBJECT:
             free += free_values(frame, update[2], is_deep=True)
     if document is None:
-        if query_at is None or len(frame) > FRAME_BYTES_MAX:
+        if query_at is None:
             return None
         free += free_values(frame, query_at)
+    if (document[1] if document else len(frame)) > FRAME_BYTES_MAX:
+        return None
     table = passed_on.routing.table
     if table is not None and query_at is not None:
         is_compared_simply = is_simple(effective(collation, table.collection.default_collation))

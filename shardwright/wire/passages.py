@@ -174,8 +174,10 @@ class PassageTable(Generic[P]):
         return False
 
     def add(self, frame: bytes, passage: P) -> None:
-        """Keep the passage of a frame that `is_wanted`."""
-        self._passages.setdefault(frame[_PREFIX], []).append(passage)
+        """Keep the passage of a frame that `is_wanted`, in place of earlier ones of its layout."""
+        known = self._passages.setdefault(frame[_PREFIX], [])
+        known[:] = [each for each in known if not each.is_of(frame)]
+        known.append(passage)
 
     def clear(self) -> None:
         """Forget all passages."""

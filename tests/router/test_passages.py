@@ -16,6 +16,7 @@ from bson.timestamp import Timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardwright.wire.passages import FRAME_BYTES_MAX
 from shardwright.wire.request import Request
 from shardwright.wire.sections import encode_sequence
 from tests.router.passage_router import (
@@ -154,6 +155,12 @@ class TestSame:
     def test_an_id_that_the_router_makes(self) -> None:
         made = [insert({"_id": key, "key": key}) for key in (1, 99, 2)]
         assert check_same(made, routing=BY_ID) == 1
+
+    def test_long_beginnings_are_not_kept(self) -> None:
+        long = {"comment": "x" * FRAME_BYTES_MAX}
+        assert check_same([insert({"_id": key, "key": key}, **long) for key in (1, 2, 3)]) == 0
+        assert check_same([find(key, **long) for key in (1, 2, 3)]) == 0
+        assert check_same([insert({"_id": key, "key": key, "text": long}) for key in (1, 2, 3)]) == 1
 
     def test_strings_under_a_collation(self) -> None:
         assert check_same([find(text) for text in ("abc", "xyz", "abd")], routing=COLLATED) == 0
@@ -314,6 +321,12 @@ class TestChanges:
         after = [EACH[kind](key) for key in (4, 98, 5, 97)]
         taken = check_same([*before, EVENTS[event], *after])
         assert taken >= 1
+
+    @pytest.mark.parametrize("kind", ["find", "insert", "update", "findAndModify"])
+    def test_they_are_learned_again_by_the_present_routing(self, kind: str) -> None:
+        before = [EACH[kind](key) for key in (1, 99, 3)]
+        after = [EACH[kind](key) for key in (4, 98, 5, 97)]
+        assert check_same([*before, EVENTS["chunks moved"], *after]) == 4
 
     def test_the_parameter_turns_them_off(self) -> None:
         async def main() -> None:

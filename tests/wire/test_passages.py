@@ -93,6 +93,13 @@ class TestTable:
         assert table.find(frame()) is not None
         assert table.find(frame(2)) is None
 
+    def test_a_later_passage_replaces_those_of_its_layout(self) -> None:
+        table: PassageTable[Passage] = PassageTable()
+        stale, other, current = known(frame(), place(frame())), known(frame(2)), known(frame(3), place(frame(3), 3))
+        for each in (stale, other, current):
+            table.add(frame(3), each)
+        assert table.find(frame(1)) is current
+
     def test_another_epoch(self) -> None:
         table: PassageTable[Passage] = PassageTable()
         table.add(frame(), known(frame()))
