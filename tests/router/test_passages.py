@@ -22,6 +22,7 @@ from shardwright.wire.sections import encode_sequence
 from tests.router.passage_router import (
     BY_KEY,
     COLLECTION,
+    DATABASE,
     START,
     PassageRouter,
     Reply,
@@ -268,10 +269,13 @@ def frames(draw: st.DrawFn) -> bytes:
 
 
 def varied(frame: bytes, numbers: Sequence[int]) -> list[bytes]:
-    """The frame again, with single bytes of its values changed: most are of the same layout."""
+    """The frame again, with single bytes changed: most are of the same layout, and all name the only database."""
     changed = [frame, frame]
+    database_at = frame.index(b"\x02$db\0") + 9
     for number in numbers:
         at = 21 + number % (len(frame) - 21)
+        if database_at <= at < database_at + len(DATABASE):
+            continue
         changed.append(frame[:at] + bytes([(frame[at] + 1 + number) % 256]) + frame[at + 1 :])
     return changed
 
