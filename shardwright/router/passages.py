@@ -7,11 +7,11 @@ each such operation is done here, too; what it does only now and then is left to
 
 import math
 import re
-from struct import Struct
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Final
 
 from shardwright.daemon.outcomes import OK
+from shardwright.daemon.passages import DaemonPassages
 from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.begun_operation import BegunOperation
@@ -29,9 +29,8 @@ from shardwright.sharding.owner_changes import CHANGED_OWNER
 from shardwright.sharding.passage_fields import CommonFields, KeyInQuery, free_values, only_statement, query_of
 from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import BODY_AT
-from shardwright.wire.passages import EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, PassageTable, Range
+from shardwright.wire.passages import AFTER_ID, EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, Range
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, Span, decode_value, find
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -39,11 +38,7 @@ from shardwright.wire.transport.client_connection import ClientConnection
 if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
 
-_QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
 _UPDATE: Final = b"update"
-
-_AFTER_ID: Final = Struct("<iiIB").pack(0, OP_MSG, 0, 0)
-"""What follows the request's id in a frame for a shard: up to the body."""
 
 _FOR_ORDINARY_WAY: Final = re.compile(b"|".join((b"writeErrors", b"writeConcernError", re.escape(CHANGED_OWNER))))
 """Fields in the reply to a write that the router has to look at."""
@@ -130,7 +125,7 @@ class RouterPassage(Passage):
             (
                 (len(frame) + added).to_bytes(4, "little"),
                 frame[4:8],
-                _AFTER_ID,
+                AFTER_ID,
                 (end - BODY_AT + added).to_bytes(4, "little"),
                 body,
                 elements,
@@ -140,8 +135,8 @@ class RouterPassage(Passage):
         )
 
 
-class RouterPassages:
-    """The passages of a router (see `wire.transport.express_lane.Passages`).
+class RouterPassages(DaemonPassages[RouterPassage]):
+    """The passages of a router.
 
     There are none under access control, where the ordinary way admits each operation and rewrites its session.
 
@@ -151,23 +146,13 @@ class RouterPassages:
     """
 
     def __init__(self, context: RouterContext, *, is_audited: bool) -> None:
+        super().__init__(
+            context.metrics.labelled_counter(
+                "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
+            )
+        )
         self._context = context
-        self._table: PassageTable[RouterPassage] = PassageTable()
         self._is_possible = context.access is None and not is_audited
-        self._outcomes = context.metrics.labelled_counter(
-            "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
-        ).values
-
-    def begin(self, client: ClientConnection, frame: bytes) -> BegunOperation | None:
-        """See `Passages`."""
-        passage = self._table.find(frame)
-        if passage is None:
-            self._outcomes[Outcome.UNKNOWN] += 1
-            return None
-        begun = self._begin(passage, client, frame)
-        if begun is None:
-            self._outcomes[Outcome.DECLINED] += 1
-        return begun
 
     def _begin(self, passage: RouterPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
         started = perf_counter()
@@ -288,7 +273,7 @@ def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_t
     query_at, collation = None, None
     statement = None if passed_on.kind is None else only_statement(frame, request.body, fields, passed_on.kind.field)
     if passed_on.kind is None:
-        query_at = query_of(frame, fields, _QUERIES[request.name])
+        query_at = query_of(frame, fields, request.name)
         collation = _collation(request.body, fields.get(b"collation"))
         update = fields.get(_UPDATE)
         if update is not None and update[0] == OBJECT:

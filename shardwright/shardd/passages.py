@@ -5,11 +5,11 @@ where its versions are, which are cut out, and by which placement it ran. Whethe
 at each time: it is a few attributes. The ordinary way ends what has begun here, if its reply is not the usual one.
 """
 
-from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from shardwright.daemon.outcomes import OK
+from shardwright.daemon.passages import DaemonPassages
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
@@ -23,11 +23,10 @@ from shardwright.shardd.shard_key_updates.detection import names_no_part
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.splitting.growth import growth_of_update
 from shardwright.shardd.transactions.session_keys import session_key
-from shardwright.sharding.passage_fields import CommonFields, free_values, only_statement, query_of
+from shardwright.sharding.passage_fields import QUERIES, CommonFields, free_values, only_statement, query_of
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
-from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import BODY_AT, OpMsg
-from shardwright.wire.passages import EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, PassageTable, Range
+from shardwright.wire.passages import AFTER_ID, EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, Range
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, find
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun
@@ -39,12 +38,8 @@ if TYPE_CHECKING:
     from shardwright.daemon.sidecar.upstream import Upstream
 
 _STATEMENTS: Final = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
-_QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
 _UPDATE: Final = b"update"
 _INSERT: Final = "insert"
-
-_AFTER_ID: Final = Struct("<iiIB").pack(0, OP_MSG, 0, 0)
-"""What follows the request's id in a frame for mongod: up to the body."""
 
 
 class ShardPassage(Passage):
@@ -123,7 +118,7 @@ class ShardPassage(Passage):
             (
                 (len(frame) - removed).to_bytes(4, "little"),
                 frame[4:8],
-                _AFTER_ID,
+                AFTER_ID,
                 (end - BODY_AT - removed).to_bytes(4, "little"),
                 *[frame[part] for part in self._kept],
                 self._added,
@@ -142,8 +137,8 @@ class ShardPassage(Passage):
         return growth_of_update(reply, size, lambda: 1) if self.command == _UPDATE.decode() else size
 
 
-class ShardPassages:
-    """The passages of a shard daemon (see `wire.transport.express_lane.Passages`).
+class ShardPassages(DaemonPassages[ShardPassage]):
+    """The passages of a shard daemon.
 
     There are none under access control, where mongod decides who may do what.
 
@@ -153,26 +148,17 @@ class ShardPassages:
     """
 
     def __init__(self, shard: ShardServer, *, is_possible: bool) -> None:
+        context = shard.context
+        super().__init__(
+            context.metrics.labelled_counter(
+                "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
+            )
+        )
         self._shard = shard
-        self._context = context = shard.context
+        self._context = context
         self._is_possible = is_possible
-        self._table: PassageTable[ShardPassage] = PassageTable()
         self._observe: Callable[[str, str, float], None] = context.metrics.operations.observe
         self._slow_seconds = context.options.slow_ms / 1000
-        self._outcomes = context.metrics.labelled_counter(
-            "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
-        ).values
-
-    def begin(self, client: ClientConnection, frame: bytes) -> BegunOperation | None:
-        """See `Passages`."""
-        passage = self._table.find(frame)
-        if passage is None:
-            self._outcomes[Outcome.UNKNOWN] += 1
-            return None
-        begun = self._begin(passage, client, frame)
-        if begun is None:
-            self._outcomes[Outcome.DECLINED] += 1
-        return begun
 
     def _begin(self, passage: ShardPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
         started = perf_counter()
@@ -286,7 +272,7 @@ class ShardPassages:
             not self._is_possible
             or not self._shard.components.parameters.passages.is_enabled
             or epoch != EPOCH.number
-            or (request.name not in _STATEMENTS and request.name not in _QUERIES)
+            or (request.name not in _STATEMENTS and request.name not in QUERIES)
             or message.flags
             or message.frame[BODY_AT - 1]
             or not client.is_answered_verbatim
@@ -322,7 +308,7 @@ class ShardPassages:
         statements = _STATEMENTS.get(request.name)
         update = None
         if statements is None:
-            query_at = query_of(frame, fields, _QUERIES[request.name])
+            query_at = query_of(frame, fields, request.name)
             span = fields.get(_UPDATE)
             if span is not None:
                 update = span[0], BODY_AT + span[1], BODY_AT + span[2], BODY_AT + span[3]

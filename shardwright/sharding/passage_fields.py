@@ -32,6 +32,9 @@ from shardwright.wire.rawbson import (
     spans,
 )
 
+QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
+"""The argument with the query, by command."""
+
 _LSID: Final = b"lsid"
 _ID_OF_SESSION: Final = b"\x05id\0\x10\0\0\0\x04"
 _UUID_BYTES: Final = 16
@@ -170,9 +173,9 @@ class KeyInQuery:
         return b"".join([each.key_bytes(frame, span) for each, span in self._values])
 
 
-def query_of(frame: bytes, fields: Mapping[bytes, Span], argument: bytes) -> int | None:
-    """Where the query of a command begins that is an argument of it; None if there is none."""
-    span = fields.get(argument)
+def query_of(frame: bytes, fields: Mapping[bytes, Span], command: str) -> int | None:
+    """Where the query begins in the frame of one of `QUERIES`; None if there is none."""
+    span = fields.get(QUERIES[command])
     return None if span is None or span[0] != OBJECT else BODY_AT + span[2]
 
 

@@ -14,7 +14,12 @@ from enum import StrEnum
 from struct import Struct
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from shardwright.wire.frames import OP_MSG
+
 _unpack_int32: Final = Struct("<i").unpack_from
+
+AFTER_ID: Final = Struct("<iiIB").pack(0, OP_MSG, 0, 0)
+"""What follows the id of a request that is passed on, up to its body."""
 
 FREE_IN_HEADER: Final = (4, 12)
 """The ids in the header of a frame."""

@@ -105,37 +105,21 @@ class ExpressLane:
             loop.resume()
 
     def _serve_request(self) -> bool:
-        """Begin the operation of the client's next frame; returns whether the request loop can go on sleeping."""
+        """Begin the operation of the client's next frame; returns whether the request loop can sleep on."""
         client, stream = self._client, self._stream
-        readiness = stream.readiness
-        if client.loop is None or client.loop.task is None:  # which is about to take over
-            readiness.has_news = True
-            return True
-        if stream.posting.unsent:  # the client has not taken the last reply
-            readiness.has_news = True
-            return False
-        try:
-            frame = stream.connected.recv(READ_BYTES)
-        except BlockingIOError:
-            readiness.resume_on_news(self)
-            return True
-        except OSError as error:
-            stream.give_back(error)
-            return False
+        frame = self._receive(stream)
+        if isinstance(frame, bool):
+            return frame
         begun, length = None, len(frame)
-        # Newcomers must not send messages as long as those of others.
+        # Messages of newcomers may not be as long.
         if (
             HEADER_BYTES < length < READ_BYTES
             and int.from_bytes(frame[:4], "little") == length
-            and not (readiness.has_news or client.is_newcomer)
+            and not (stream.readiness.has_news or client.is_newcomer)
         ):
             begun = self._passages.begin(client, frame)
         if begun is None:
-            if frame:
-                readiness.has_news |= length == READ_BYTES
-                stream.give_back(frame)
-            else:
-                readiness.has_news = True
+            _give_back(stream, frame)
             return False
         client.is_busy = True
         self._frame, self._begun = frame, begun
@@ -145,39 +129,23 @@ class ExpressLane:
         return True
 
     def _serve_reply(self, begun: Begun) -> bool:
-        """End the operation with its reply; returns whether the request loop can go on sleeping."""
+        """End the operation with its reply; returns whether the request loop can sleep on."""
         client, stream = self._client, begun.connection.stream
-        readiness = stream.readiness
-        if client.loop is None or client.loop.task is None:
-            readiness.has_news = True
-            return True
-        if stream.posting.unsent:  # the next server has not taken all of the request
-            readiness.has_news = True
-            return False
-        try:
-            reply = stream.connected.recv(READ_BYTES)
-        except BlockingIOError:
-            readiness.resume_on_news(self)
-            return True
-        except OSError as error:
-            stream.give_back(error)
-            return False
+        reply = self._receive(stream)
+        if isinstance(reply, bool):
+            return reply
         answer = None
         if (
             HEADER_BYTES < len(reply) < READ_BYTES
             and int.from_bytes(reply[:4], "little") == len(reply)
             and reply[8:12] == begun.frame[4:8]
-            and not readiness.has_news
+            and not stream.readiness.has_news
             and not self._stream.readiness.has_news
             and not client.is_finished
         ):
             answer = self._passages.finish(client, begun, reply)
         if answer is None:
-            if reply:
-                readiness.has_news |= len(reply) == READ_BYTES
-                stream.give_back(reply)
-            else:
-                readiness.has_news = True
+            _give_back(stream, reply)
             return False
         self._begun = None
         client.is_busy = client.is_interruptible = False
@@ -185,9 +153,36 @@ class ExpressLane:
         self._stream.readiness.resume_on_news(self)
         return True
 
+    def _receive(self, stream: FrameStream) -> bytes | bool:
+        """Bytes from a socket that has news, none at its end; or whether the request loop can sleep on without any."""
+        loop, readiness = self._client.loop, stream.readiness
+        if loop is None or loop.task is None:  # it is about to take over
+            readiness.has_news = True
+            return True
+        if stream.posting.unsent:  # the other side has not taken all that was sent to it
+            readiness.has_news = True
+            return False
+        try:
+            return stream.connected.recv(READ_BYTES)
+        except BlockingIOError:
+            readiness.resume_on_news(self)
+            return True
+        except OSError as error:
+            stream.give_back(error)
+            return False
+
     def close(self) -> None:
         """Give up what has begun, because the connection is closed."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.connection.stream.readiness.forget_waiting()
             begun.give_up()
+
+
+def _give_back(stream: FrameStream, received: bytes) -> None:
+    """Leave what was received, empty at the end of the connection, to the request loop."""
+    if received:
+        stream.readiness.has_news |= len(received) == READ_BYTES
+        stream.give_back(received)
+    else:
+        stream.readiness.has_news = True
