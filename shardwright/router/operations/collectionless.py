@@ -6,6 +6,7 @@ from shardwright.router.operations.aggregation import run_on_all_shards, run_on_
 from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
+from shardwright.router.operations.merge_writes import merge_target
 from shardwright.router.operations.missing import needs_no_database, unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.pipeline_locations import check_out_targets
@@ -83,6 +84,7 @@ async def shards_without_collection(operation: Operation, pipeline: Pipeline) ->
     if pipeline.first not in _SOURCES:
         if SHARDED_DATA_DISTRIBUTION in pipeline.names:
             raise _needs_collection(pipeline)
+        await merge_target(operation, pipeline)
         await check_pipeline(operation)
     if is_run_by_router(pipeline):
         await _check_runs_on_router(operation, pipeline)

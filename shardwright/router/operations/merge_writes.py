@@ -8,7 +8,7 @@ from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.operations.checked_pipeline import EXECUTING, check_pipeline
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.pipeline_locations import locate
+from shardwright.router.operations.pipeline_locations import target_of
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.pipelines.merge_stage import MergeStage
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -65,11 +65,7 @@ async def merge_target(operation: Operation, pipeline: Pipeline) -> CollectionRo
     """
     if not pipeline.stages or pipeline.stages[-1].name != "$merge":
         return None
-    [located] = await locate(operation, pipeline.stages[-1:])
-    if not located.routings:
-        for name in Pipeline(pipeline.stages[-1:]).involved_namespaces(operation.request.db):
-            return await operation.context.routing.collection(name)
-    return located.routings[0] if located.routings else None
+    return await target_of(operation, pipeline.stages[-1])
 
 
 def names_fields(merge: Stage) -> bool:

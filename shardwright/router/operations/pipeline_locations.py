@@ -17,8 +17,8 @@ from shardwright.wire.rawbson import ARRAY, OBJECT, Span, spans
 MAY_WRITE_OUT: Final = frozenset({"$facet", "$out"})
 """Stages that `check_out_targets` looks at."""
 
-_OUT_FIELDS: Final = {"db", "coll"}
-"""An ``$out`` with others is refused before its database is looked for."""
+_OUT_FIELDS: Final = 16994
+_OUT_FIELDS_TEXT: Final = "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +66,39 @@ async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedS
     return found
 
 
+async def target_of(operation: Operation, stage: Stage) -> CollectionRouting | None:
+    """The routing of the collection that an ``$out`` or ``$merge`` writes; None if it names none.
+
+    Raises:
+        CommandError: NamespaceNotFound, its database does not exist; the config servers did not answer.
+    """
+    cache, names = operation.context.routing, Pipeline((stage,)).involved_namespaces(operation.request.db)
+    if not names:
+        return None
+    # No shard would notice that a collection is not sharded any more.
+    return await cache.confirmed_if_sharded(await cache.collection(next(iter(names))))
+
+
 async def check_out_targets(operation: Operation, pipeline: Pipeline) -> None:
     """Look up what ``$out`` writes, also inside ``$facet``, as a mongos does before anything else.
 
     Raises:
-        CommandError: NamespaceNotFound, its database does not exist; 28769, it is sharded.
+        CommandError: 16994, it is not described by a database and a collection; NamespaceNotFound, its database does
+            not exist; 28769, it is sharded.
     """
-    db = operation.request.db
     for stage in _outs(pipeline.stages):
-        for name in Pipeline((stage,)).involved_namespaces(db):
-            routing = await operation.context.routing.collection(name)
-            if (await operation.context.routing.confirmed_if_sharded(routing)).is_sharded:
-                raise refusal(routing, stage)
+        routing = await target_of(operation, stage)
+        if routing is not None and routing.is_sharded:
+            raise refusal(routing, stage)
 
 
 def _outs(stages: Iterable[Stage]) -> Iterator[Stage]:
     for stage in stages:
         if stage.name == "$out":
             target = stage.specification
-            if not isinstance(target, Mapping) or target.keys() == _OUT_FIELDS:
-                yield stage
+            if isinstance(target, Mapping) and target.keys() != {"db", "coll"}:
+                raise CommandError(_OUT_FIELDS, _OUT_FIELDS_TEXT)
+            yield stage
         elif stage.name == "$facet" and stage.span[0] == OBJECT:
             for _, facet in spans(stage.raw, stage.span[2]):
                 yield from _outs(_stages_in(stage.raw, facet))
