@@ -44,6 +44,27 @@ def orphans_kept(shard: Client) -> Iterator[None]:
         shard.admin.command({"setParameter": 1, delay: before})
 
 
+def insert_expiring(documents: Documents) -> None:
+    """Insert twenty documents of the lower chunk that expire in six seconds."""
+    soon = datetime.now(UTC) + timedelta(seconds=6)
+    documents.insert_many([{"_id": key, "key": key, "at": soon} for key in range(20)])
+    documents.create_index("at", expireAfterSeconds=0)
+
+
+@contextmanager
+def held_move(cluster: RunningCluster, donor: Client, documents: Documents) -> Iterator[Documents]:
+    """Move the lower chunk, held during the block when the recipient has the copies; gives these."""
+    command = partial(documents.database.client.admin.command, "moveChunk", documents.full_name)
+    mover = Thread(target=partial(command, find={"key": 1}, to=UPPER))
+    with fail_point(donor, "moveChunkHangAtStep4") as here:
+        mover.start()
+        here.wait_entered()
+        with cluster.direct(f"{UPPER}.0.mongod") as recipient:
+            yield recipient[documents.database.name][documents.name]
+        here.turn_off()
+        mover.join(60)
+
+
 def test_expired_orphans_are_no_events(cluster: RunningCluster, expiring: Documents) -> None:
     """The orphan of a document that lives on, with a later date, and that of one that expires on its new shard."""
     now = datetime.now(UTC)
@@ -68,22 +89,12 @@ def test_expired_orphans_are_no_events(cluster: RunningCluster, expiring: Docume
 
 
 def test_a_document_that_expires_while_it_moves_is_deleted_once(cluster: RunningCluster, expiring: Documents) -> None:
-    now = datetime.now(UTC)
-    expiring.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=6)} for key in range(20)])
-    expiring.create_index("at", expireAfterSeconds=0)
-    move = partial(expiring.database.client.admin.command, "moveChunk", expiring.full_name, find={"key": 1}, to=UPPER)
+    insert_expiring(expiring)
     with expiring.watch(max_await_time_ms=500) as stream, cluster.direct(f"{LOWER}.0.shardd") as donor:
-        mover = Thread(target=move)
-        with fail_point(donor, "moveChunkHangAtStep4") as here:
-            mover.start()
-            here.wait_entered()
-            with cluster.direct(f"{UPPER}.0.mongod") as recipient:
-                copies = recipient[expiring.database.name][expiring.name]
-                assert copies.count_documents({}) == 20
-                events = take(stream, 20, within=60)
-                eventually(lambda: not copies.find_one(), within=60, what="the copies have expired")
-            here.turn_off()
-            mover.join(60)
+        with held_move(cluster, donor, expiring) as copies:
+            assert copies.count_documents({}) == 20
+            events = take(stream, 20, within=60)
+            eventually(lambda: not copies.find_one(), within=60, what="the copies have expired")
         expiring.insert_one({"_id": 20, "key": 1})
         events += take(stream, 1)
         assert stream.try_next() is None
@@ -92,11 +103,8 @@ def test_a_document_that_expires_while_it_moves_is_deleted_once(cluster: Running
 
 def test_a_document_whose_copy_expires_first_is_deleted_once(cluster: RunningCluster, expiring: Documents) -> None:
     """The recipient deletes its copies before it owns them, the donor the documents when it owns them no longer."""
-    now = datetime.now(UTC)
-    expiring.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=6)} for key in range(20)])
-    expiring.insert_one({"_id": 20, "key": 20, "at": now + timedelta(days=1)})
-    expiring.create_index("at", expireAfterSeconds=0)
-    move = partial(expiring.database.client.admin.command, "moveChunk", expiring.full_name, find={"key": 1}, to=UPPER)
+    insert_expiring(expiring)
+    expiring.insert_one({"_id": 20, "key": 20, "at": datetime.now(UTC) + timedelta(days=1)})
     with (
         expiring.watch(max_await_time_ms=500) as stream,
         cluster.direct(f"{LOWER}.0.shardd") as donor,
@@ -105,16 +113,9 @@ def test_a_document_whose_copy_expires_first_is_deleted_once(cluster: RunningClu
     ):
         patient.admin.command("setParameter", 1, ttlMonitorEnabled=False)
         try:
-            mover = Thread(target=move)
-            with fail_point(donor, "moveChunkHangAtStep4") as here:
-                mover.start()
-                here.wait_entered()
-                with cluster.direct(f"{UPPER}.0.mongod") as recipient:
-                    copies = recipient[expiring.database.name][expiring.name]
-                    assert copies.count_documents({}) == 21
-                    eventually(lambda: copies.count_documents({}) == 1, within=60, what="the copies have expired")
-                here.turn_off()
-                mover.join(60)
+            with held_move(cluster, donor, expiring) as copies:
+                assert copies.count_documents({}) == 21
+                eventually(lambda: copies.count_documents({}) == 1, within=60, what="the copies have expired")
             assert expiring.count_documents({}) == 1
         finally:
             patient.admin.command("setParameter", 1, ttlMonitorEnabled=True)
