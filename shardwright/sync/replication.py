@@ -70,10 +70,6 @@ class Replication:
         parts = [place(self.source), place(self.target), sorted(self.filter.include), sorted(self.filter.exclude)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:ID_LENGTH]
 
-    def reversed(self) -> "Replication":
-        """From the target back to the source."""
-        return Replication(self.target, self.source, self.filter)
-
 
 def place(uri: str) -> str:
     """The scheme and hosts of a connection string, without credentials and options."""

@@ -25,7 +25,6 @@ from shardwright.wire.logger import get_logger
 
 CHECKPOINT_SECONDS: Final = 5.0
 CATALOG_SECONDS: Final = 5.0
-LAG_OF_COMMIT: Final = 1
 LAG_MAY_COMMIT: Final = 30
 
 _log = get_logger("sync.session")

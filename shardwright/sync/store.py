@@ -306,11 +306,6 @@ class Store:
         await self._target.own(FAILURES).delete_one({"_id": failure["_id"]})
 
 
-def without_refusals(documents: Sequence[DocumentWrites], refused: Sequence[Refusal]) -> int:
-    """How many documents were written."""
-    return len(documents) - len(refused)
-
-
 def _by_collection(documents: Sequence[DocumentWrites]) -> list[tuple[str, list[Write]]]:
     found: dict[str, list[Write]] = {}
     for each in documents:

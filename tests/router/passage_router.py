@@ -154,10 +154,6 @@ class PassageRouter:
         """How many connections to shards are in use."""
         return sum(each.in_use for each in self.context.pools.statistics().values())
 
-    async def wait_idle(self) -> None:
-        """Return when no client is served and no connection is in use."""
-        await self.wait_until(lambda: not self.server.clients and not self.borrowed)
-
     async def wait_until(self, holds: Callable[[], bool]) -> None:
         """Return when something holds."""
         while not holds():  # noqa: ASYNC110 - nothing tells of it
