@@ -1,4 +1,4 @@
-"""What the passages of all daemons have in common: finding those of a request, and counting what became of it."""
+"""The common part of all daemons' passages: finding the passage of a request, and counting the outcomes."""
 
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar

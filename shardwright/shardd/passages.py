@@ -244,7 +244,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         return answer
 
     def _may_answer_read(self, begun: BegunOperation) -> bool:
-        """Whether the term has lasted, and no range has arrived meanwhile."""
+        """Whether the term has lasted, and no range has arrived during the read."""
         sidecar, term = self._context.sidecar, begun.term
         if begun.operations.is_superseded:
             return False

@@ -22,7 +22,7 @@ _LANDMARKS_MIN: Final = 32
 
 
 Row: TypeAlias = tuple[bytes, bytes, str, int, int, tuple[tuple[int, str], ...]]
-"""The values of a `BlockRow`, of which a table is built by the million."""
+"""The values of a `BlockRow`; a table is built from millions of them."""
 
 
 class BlockRow(NamedTuple):

@@ -189,8 +189,8 @@ def only_statement(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argu
         argument: the name of the statements.
 
     Returns:
-        The statement's place and that of the section's length, which is 0 if the statement is in the body; None if
-        there is not exactly one statement.
+        The places of the statement and of the section's length; the latter is 0 if the statement is in the body. None
+        unless there is exactly one statement.
 
     Raises:
         InvalidBSONError: the array of statements is not well-formed.

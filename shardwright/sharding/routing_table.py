@@ -232,9 +232,9 @@ class RoutingTable:
         return valid_after
 
     def given_away(self, key: bytes, shard: str, cluster_time: Timestamp) -> tuple[Timestamp, str] | None:
-        """When and to which shard another one gave an encoded key away, the last time before a time in the past.
+        """The last time before a time in the past at which a shard gave an encoded key away, and the new owner.
 
-        None if the other shard owned the key at that time, or is not known to have owned it before.
+        None if the shard owned the key at that time, or is not known to have owned it before.
         """
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         position = block.position_of(key)

@@ -25,7 +25,7 @@ class Limits:
 
     Attributes:
         documents: changes, unless a transaction has more.
-        bytes: likewise.
+        bytes: size of the changes, unless a transaction is larger.
         buffer_bytes: the most that is buffered; a transaction that is larger is applied in parts.
     """
 

@@ -35,7 +35,7 @@ class Session:
         session_id: of the checkpoint.
         start_time: when the process began, in seconds since 1970.
         end_time: when the checkpoint was recorded.
-        start_last: the cluster time of the source up to which changes had been applied when the process began.
+        start_last: the cluster time of the newest applied change when the process began.
         end_last: the same when the checkpoint was recorded.
         copied: whether the copy was complete.
         counters: see `COUNTERS`.
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @property
     def last(self) -> Timestamp:
-        """The cluster time of the source up to which changes are applied."""
+        """The cluster time of the newest change of the source that is applied."""
         return self.history[0].end_last
 
     def document(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Agreement:
     """How a replication begins.
 
     Attributes:
-        last: the cluster time of the source up to which both ends agree; None if nothing is known.
+        last: the newest cluster time of the source at which both ends agree; None if nothing is known.
         is_exact: whether the target's own position, which is newer than its last recorded checkpoint, is valid. If not,
             one end may have changes that the other never had, so the documents are compared as well.
         copied: whether the copy was complete then.

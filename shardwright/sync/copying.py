@@ -98,7 +98,7 @@ class Copier:
 
     Attributes:
         ranges: as they are stored, with their positions.
-        applied: the time up to which changes of the source are applied.
+        applied: the cluster time of the newest change of the source that is applied.
         progressed: notified when changes are applied, and when a piece ends.
         allowed: whether pieces may begin: not while the replication is paused.
     """

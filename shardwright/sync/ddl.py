@@ -1,4 +1,4 @@
-"""Making collections at the target like those of the source, at the beginning and when events or comparisons say so.
+"""Making collections at the target equal to the source's, at the beginning and after events or comparisons.
 
 An event only says which collection to look at: what is done is found by comparing both ends, so that events may be
 repeated, and changes without an event are found too. Collections are known by their UUIDs: events of an earlier

@@ -148,7 +148,7 @@ class End:
         return found
 
     async def indexes(self, namespace: str) -> list[dict[str, Any]]:
-        """The indexes of a collection but that of ``_id``."""
+        """The indexes of a collection except the one on ``_id``."""
         database, _, name = namespace.partition(".")
         collection = self.client.get_database(database, codec_options=VALUES).get_collection(name)
         try:

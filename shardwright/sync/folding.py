@@ -152,7 +152,7 @@ def updates(delta: Delta) -> Sequence[Mapping[str, Any]]:
 
 
 def parents(delta: Delta) -> list[str]:
-    """The fields inside of which a delta changes something; the document has them, or it is in another state."""
+    """The fields that contain what a delta changes; a document without one of them is in another state."""
     return sorted({path.rpartition(".")[0] for path in delta.paths if "." in path})
 
 

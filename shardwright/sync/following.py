@@ -27,7 +27,7 @@ class Follower:
 
     Attributes:
         allowed: whether changes may be applied: not while the replication is paused.
-        applied: the cluster time of the source up to which all changes are applied.
+        applied: the cluster time of the newest change of the source that is applied, with all before it.
         consistent: the time of the latest state of the source that the target was, with the target's time then.
         events: how many were applied.
         token: the resume token after them.

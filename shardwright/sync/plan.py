@@ -35,7 +35,7 @@ class Collection:
         kind: ``collection``, ``view`` or ``timeseries``.
         options: as ``listCollections`` shows them.
         uuid: None for views.
-        indexes: as ``listIndexes`` shows them, without that of ``_id``.
+        indexes: as ``listIndexes`` shows them, except the one on ``_id``.
         key: its shard key; None if it is not sharded.
         is_unique: whether the shard key is.
         has_zones: whether zones are set for it.

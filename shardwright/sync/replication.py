@@ -22,7 +22,7 @@ class Filter:
 
     Attributes:
         include: databases (``db``) and collections (``db.collection``); all if empty.
-        exclude: likewise; stronger than ``include``.
+        exclude: databases and collections; stronger than ``include``.
     """
 
     include: frozenset[str] = frozenset()

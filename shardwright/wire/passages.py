@@ -3,7 +3,7 @@
 An application sends the same few commands all the time, with other values. What a daemon does with a command depends
 on few of its bytes. So when the ordinary way has served a request by passing it on, the daemon keeps a *passage*: the
 bytes of that frame, the places where bytes may differ, and what was done. A frame that has the same bytes everywhere
-else is passed on likewise. All bytes are compared at once, as one long integer with the others masked out.
+else is passed on in the same way. All bytes are compared at once, as one long integer with the others masked out.
 
 Whatever can change the decision, other than those bytes and what a passage looks at each time, changes the `Epoch`. A
 passage of an earlier epoch is dropped.

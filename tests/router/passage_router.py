@@ -121,7 +121,7 @@ class PassageRouter:
         self._table = routing
 
     async def load(self, _: str) -> CollectionRouting:
-        """Read the routing, of which the catalog always has what `route` was last given."""
+        """Read the routing; the catalog always has what `route` was last given."""
         self.loads += 1
         self.route(self._table)
         return self.context.routing.collections[NAMESPACE]

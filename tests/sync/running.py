@@ -94,7 +94,7 @@ class SyncProcess:
         return self.errors.partition("replication ")[2].split()[0]
 
     def wait_for(self, condition: Callable[[Progress], bool]) -> Progress:
-        """Wait for progress of which a condition is true."""
+        """Wait until a condition is true of the progress."""
         with self._changed:
 
             def is_over() -> bool:

@@ -23,7 +23,7 @@ class BegunOperation(Begun):
         request_frame: the frame of the client.
         routing: by which it was sent.
         shard_id: the shard.
-        pool: to which the connection belongs.
+        pool: the pool of the connection.
     """
 
     __slots__ = ("_client", "_context", "_operation", "passage", "pool", "request_frame", "routing", "shard_id")

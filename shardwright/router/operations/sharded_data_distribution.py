@@ -40,7 +40,7 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
 
     Args:
         operation: the aggregation.
-        pipeline: its stages, of which the first is this one; checked by `check_distribution`.
+        pipeline: its stages, checked by `check_distribution`; this one is the first.
         shards: all shards.
 
     Raises:

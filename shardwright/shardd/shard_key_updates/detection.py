@@ -62,7 +62,7 @@ def may_change_shard_key(
 
 
 def names_no_part(document: bytes, update: Span, pattern: ShardKeyPattern) -> bool:
-    """Whether a modification consists of operators of which none names a part of the shard key, whatever its values.
+    """Whether a modification consists of operators that name no part of the shard key, whatever its values.
 
     Args:
         document: contains the modification.

@@ -113,7 +113,7 @@ def decode_leniently(
         codec: how documents in it are decoded.
         inexact: makes the value of a nested document, given by its fields, the bytes around it, and its bounds there,
             if pymongo refuses some of it.
-        whole_bytes_max: up to which length parts are tried.
+        whole_bytes_max: the longest part that is tried whole.
 
     Returns:
         The value, and whether pymongo would not have refused it after all.
