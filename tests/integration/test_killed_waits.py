@@ -123,8 +123,13 @@ def test_a_killed_session_ends_a_write_by_id_alone(
     """The router has sent it in a session of its own, which no client can name; any router may be asked."""
     lsid = {"id": Binary.from_uuid(uuid4())}
     with write_by_id(cluster, placed, kind, lsid) as (_, writing), cluster.direct(killer) as router:
-        shown = list(router.admin.aggregate([{"$currentOp": {}}, {"$match": {"lsid.id": lsid["id"], "type": "op"}}]))
-        assert {each["shard"] for each in shown} == {UPPER}
+
+        def waiting() -> list[Document]:
+            of_session = {"$match": {"lsid.id": lsid["id"], "type": "op"}}
+            shown = list(router.admin.aggregate([{"$currentOp": {}}, of_session]))
+            return shown if {each["shard"] for each in shown} == {UPPER} else []
+
+        shown = eventually(waiting, within=20, what="only the shard that has the document is still at work")
         named = [{"lsid": shown[0]["lsid"]}] if command == "killAllSessionsByPattern" else [lsid]
         router.admin.command(command, named)
         reply = writing.result(timeout=20)
