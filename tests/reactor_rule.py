@@ -100,7 +100,9 @@ def _unmarked(body: list[ast.stmt], prefix: str) -> frozenset[str]:
     return frozenset(
         prefix + each.name
         for each in body
-        if isinstance(each, Function) and each.name != LEAVES and not any(map(_is_mark, each.decorator_list))
+        if isinstance(each, Function)
+        and each.name not in {LEAVES, *WITH_CARE}
+        and not any(map(_is_mark, each.decorator_list))
     )
 
 

@@ -55,9 +55,21 @@ class RouterPassage(Passage):
         key: where the shard key is in the query; None for inserts, and if the collection is not sharded.
         body_end: where the body ends in the frame.
         seconds: how long the operation may take; 0 for any time.
+        target_counts: as `TargetCounts.series`.
     """
 
-    __slots__ = ("body_end", "command", "common", "is_read", "key", "needs_id", "passed_on", "seconds", "table")
+    __slots__ = (
+        "body_end",
+        "command",
+        "common",
+        "is_read",
+        "key",
+        "needs_id",
+        "passed_on",
+        "seconds",
+        "table",
+        "target_counts",
+    )
 
     def __init__(
         self,
@@ -73,6 +85,7 @@ class RouterPassage(Passage):
         key: KeyInQuery | None,
         body_end: int,
         seconds: float,
+        target_counts: tuple[dict[str, int], str] | None,
     ) -> None:
         super().__init__(frame, free, epoch, document)
         self.command = command
@@ -83,6 +96,7 @@ class RouterPassage(Passage):
         self.key = key
         self.body_end = body_end
         self.seconds = seconds
+        self.target_counts = target_counts
         pattern = None if self.table is None else self.table.key_pattern
         self.needs_id = pattern is not None and any(each.path[0] == b"_id" for each in pattern.fields)
 
@@ -152,6 +166,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             )
         )
         self._context = context
+        self._observe = context.metrics.operations.observe
         self._is_possible = context.access is None and not is_audited
 
     def _begin(self, passage: RouterPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
@@ -191,7 +206,12 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         seconds = perf_counter() - begun.started
         answer: bytes | None = None
         if cluster_time and seconds * 1000 < context.slow_operations.considered_ms:
-            answer = _for_client(passage, reply)
+            if not passage.is_read:
+                answer = short_for_client(reply, HIDDEN_FIELDS)
+                if answer is not None and _FOR_ORDINARY_WAY.search(answer):
+                    answer = None
+            elif is_whole_result_frame(reply):
+                answer = reply
         if answer is None:
             self._outcomes[Outcome.LEFT] += 1
             return None
@@ -202,8 +222,10 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         kind = passage.passed_on.kind
         if kind is not None:
             context.statement_counts[kind] += 1
-        context.target_counts.note(passage.command, (begun.shard_id,), passage.table)
-        context.metrics.operations.observe(passage.command, OK, seconds)
+        if passage.target_counts is not None:
+            counts, part = passage.target_counts
+            counts[part] += 1
+        self._observe(passage.command, OK, seconds)
         self._outcomes[Outcome.TAKEN] += 1
         begun.pool.give_back(begun.connection)
         return frame
@@ -247,14 +269,6 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             return
         self._outcomes[Outcome.LEARNED] += 1
         self._table.add(frame, passage)
-
-
-def _for_client(passage: RouterPassage, reply: bytes) -> bytes | None:
-    """A shard's usual reply for the client, to be signed; None for one that the router has to look at."""
-    if passage.is_read:
-        return reply if is_whole_result_frame(reply) else None
-    shown = short_for_client(reply, HIDDEN_FIELDS)
-    return None if shown is None or _FOR_ORDINARY_WAY.search(shown) else shown
 
 
 def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> RouterPassage | None:
@@ -315,6 +329,7 @@ def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_t
         key=key,
         body_end=body_end,
         seconds=max_time_ms / 1000,
+        target_counts=operation.context.target_counts.series(entry.name, table),
     )
 
 

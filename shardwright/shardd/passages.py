@@ -5,6 +5,7 @@ where its versions are, which are cut out, and by which placement it ran. Whethe
 at each time: it is a few attributes. The ordinary way ends what has begun here, if its reply is not the usual one.
 """
 
+from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -59,7 +60,7 @@ class ShardPassage(Passage):
 
     __slots__ = (
         "_added",
-        "_kept",
+        "_cut_kept",
         "_payload",
         "_removed",
         "body_end",
@@ -102,13 +103,14 @@ class ShardPassage(Passage):
         self.body_end = BODY_AT + len(request.body)
         self._payload = payload
         self._added = ASK_FOR_TERM if is_write else b""
-        self._kept, at = [], BODY_AT + 4
+        kept, at = [], BODY_AT + 4
         removed = -len(self._added)
         for _, start, _, end in sharding_spans(request):
-            self._kept.append(slice(at, BODY_AT + start))
+            kept.append(slice(at, BODY_AT + start))
             at = BODY_AT + end
             removed += end - start
-        self._kept.append(slice(at, self.body_end - 1))
+        kept.append(slice(at, self.body_end - 1))
+        self._cut_kept: Callable[[bytes], tuple[bytes, ...]] = itemgetter(*kept)
         self._removed = removed
 
     def request_for_mongod(self, frame: bytes) -> bytes:
@@ -120,7 +122,7 @@ class ShardPassage(Passage):
                 frame[4:8],
                 AFTER_ID,
                 (end - BODY_AT - removed).to_bytes(4, "little"),
-                *[frame[part] for part in self._kept],
+                *self._cut_kept(frame),
                 self._added,
                 b"\0",
                 frame[end:],

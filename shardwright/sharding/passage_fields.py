@@ -132,11 +132,12 @@ def free_values(frame: bytes, document_at: int, *, is_deep: bool = False) -> Ite
 class KeyInQuery:
     """Where the values of a shard key are in the query of frames of one layout."""
 
-    __slots__ = ("_only", "_values")
+    __slots__ = ("_encode", "_end", "_others", "_start")
 
-    def __init__(self, values: tuple[tuple[ShardKeyField, Span], ...]) -> None:
-        self._values = values
-        self._only = values[0] if len(values) == 1 else None
+    def __init__(self, first: tuple[ShardKeyField, Span], *others: tuple[ShardKeyField, Span]) -> None:
+        field, (kind, _, self._start, self._end) = first
+        self._encode = field.encoder_for(kind)
+        self._others = others
 
     @classmethod
     def find(cls, frame: bytes, query_at: int, pattern: ShardKeyPattern, *, is_simple: bool) -> Self | None:
@@ -164,13 +165,14 @@ class KeyInQuery:
             values.append((each, value))
         if any(name.startswith(each.name + b".") for name in found for each in pattern.fields):
             return None
-        return cls(tuple(values))
+        return cls(*values)
 
     def bytes_in(self, frame: bytes) -> bytes:
         """The key bytes in a frame of the layout."""
-        if self._only is not None:
-            return self._only[0].key_bytes(frame, self._only[1])
-        return b"".join([each.key_bytes(frame, span) for each, span in self._values])
+        first = self._encode(frame, self._start, self._end)
+        if not self._others:
+            return first
+        return b"".join((first, *[each.key_bytes(frame, span) for each, span in self._others]))
 
 
 def query_of(frame: bytes, fields: Mapping[bytes, Span], command: str) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from shardwright.sharding.hashing import hash_value
-from shardwright.sharding.key_order import ENCODED_NULL, encode_value
+from shardwright.sharding.key_order import ENCODED_NULL, Encoder, encode_value, encoder_of
 from shardwright.sharding.number_order import encode_int64
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -77,6 +77,12 @@ class ShardKeyField:
         if self.hashed:
             return encode_int64(_pack_int64(self.hash_of(document, span)), 0, 8)
         return ENCODED_NULL if span is None else encode_value(document, span)
+
+    def encoder_for(self, kind: int) -> Encoder:
+        """What gives `key_bytes` for found values of one type."""
+        if not self.hashed:
+            return encoder_of(kind)
+        return lambda document, start, end: self.key_bytes(document, (kind, start, start, end))
 
     @staticmethod
     def hash_of(document: bytes, span: Span | None) -> int:

@@ -74,28 +74,30 @@ class FrameReader:
     not arrived, so that a transport can read a long message in few calls.
 
     Attributes:
+        available: how many bytes were fed and not taken; none if the peer could close the connection now without
+            truncating a message.
         bytes_max: the longest frame.
     """
 
-    __slots__ = ("_available", "_frame_bytes", "_is_header_known", "_pieces", "bytes_max")
+    __slots__ = ("_frame_bytes", "_is_header_known", "_pieces", "available", "bytes_max")
 
     def __init__(self) -> None:
         self.bytes_max = MESSAGE_BYTES_MAX
         # Joined only when a frame is complete, so that a long one is copied once.
         self._pieces: list[bytes] = []
-        self._available = 0
+        self.available = 0
         self._frame_bytes = 0
         self._is_header_known = False
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
         self._pieces.append(data)
-        self._available += len(data)
+        self.available += len(data)
 
     def discard(self) -> None:
         """Drop what has arrived: no more frames will be taken."""
         self._pieces = []
-        self._available = self._frame_bytes = 0
+        self.available = self._frame_bytes = 0
 
     def next_frame(self) -> bytes | None:
         """The next whole frame, or None while it is incomplete.
@@ -105,7 +107,7 @@ class FrameReader:
                 kind; of a long one this is found out at its beginning, so that nobody waits for the rest of what is no
                 message.
         """
-        available = self._available
+        available = self.available
         if not self._frame_bytes:
             if available < 4:
                 return None
@@ -121,7 +123,7 @@ class FrameReader:
         joined = self._joined()
         self._frame_bytes = 0
         self._is_header_known = False
-        self._available -= length
+        self.available -= length
         if available == length:
             self._pieces = []
             return joined
@@ -136,9 +138,4 @@ class FrameReader:
     @property
     def bytes_missing(self) -> int:
         """How many bytes of the current frame are missing; 0 between frames and while its length is unknown."""
-        return self._frame_bytes - self._available if self._frame_bytes else 0
-
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether the peer could close the connection now without truncating a message."""
-        return not self._available
+        return self._frame_bytes - self.available if self._frame_bytes else 0

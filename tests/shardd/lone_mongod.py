@@ -19,7 +19,7 @@ from shardwright.wire.transport.pools import ConnectionPools
 TEST_SECONDS_MAX: Final = 60.0
 
 CACHE_GB: Final = 1.0
-"""A mongod refuses transactions that fill a tenth of it or less (eviction_updates_trigger); tests have some of 27 MB."""
+"""A mongod refuses transactions that fill a tenth of it (eviction_updates_trigger); tests have some of 27 MB."""
 
 
 @dataclass(frozen=True)

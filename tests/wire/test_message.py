@@ -37,7 +37,7 @@ def test_frame_reader_takes_a_frame_in_one_piece(frame: bytes) -> None:
     reader.feed(frame)
     assert reader.next_frame() == frame
     assert reader.next_frame() is None
-    assert reader.is_between_frames
+    assert not reader.available
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -56,7 +56,7 @@ def test_frame_reader_keeps_trailing_bytes(frame: bytes) -> None:
     assert reader.next_frame() == frame
     assert reader.next_frame() is None
     assert reader.bytes_missing == len(PLAIN) - 10
-    assert not reader.is_between_frames
+    assert reader.available
     reader.feed(PLAIN[10:])
     assert reader.next_frame() == PLAIN
 

@@ -37,6 +37,11 @@ class TargetCounts:
         if counts is not None and targeted:
             counts[_part(targeted, table)] += 1
 
+    def series(self, command: str, table: RoutingTable | None) -> tuple[dict[str, int], str] | None:
+        """The counts of a command, and the one among them for operations on one shard; None if it is not counted."""
+        counts = self._counts.get(command)
+        return None if counts is None else (counts, _UNSHARDED if table is None else _ONE)
+
     def document(self) -> dict[str, dict[str, Int64]]:
         """The section as ``serverStatus`` has it."""
         return {

@@ -17,7 +17,7 @@ class OperationGeneration:
         hidden: those ranges.
     """
 
-    __slots__ = ("_count", "_waiting", "_writers", "hidden", "is_superseded")
+    __slots__ = ("_count", "_is_awaited", "_waiting", "_writers", "hidden", "is_superseded")
 
     def __init__(self) -> None:
         self.is_superseded = False
@@ -25,6 +25,7 @@ class OperationGeneration:
         self._count = 0
         self._writers = 0
         self._waiting = trio.lowlevel.ParkingLot()
+        self._is_awaited = False
 
     @property
     def is_over(self) -> bool:
@@ -42,15 +43,17 @@ class OperationGeneration:
         self._count -= 1
         if is_write:
             self._writers -= 1
-        if self._waiting and not (self._count and self._writers):
+        if self._is_awaited and not (self._count and self._writers):
             self._waiting.unpark_all()
 
     async def wait_over(self) -> None:
         """Return when none of them is under way."""
+        self._is_awaited = True
         while self._count:
             await self._waiting.park()
 
     async def wait_writes_over(self) -> None:
         """Return when no write among them is under way."""
+        self._is_awaited = True
         while self._writers:
             await self._waiting.park()

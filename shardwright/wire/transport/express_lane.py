@@ -74,14 +74,14 @@ class ExpressLane:
             OSError: as `FrameStream.receive`.
         """
         stream = self._stream
-        if REACTOR.loop is None or stream.readiness.has_news or not stream.is_between_frames:
+        if REACTOR.loop is None or stream.io.has_news or not stream.is_between_frames:
             return await stream.receive()
-        stream.readiness.resume_on_news(self)
+        stream.io.resume_on_news(self.resume)
         await until_resumed()
-        stream.readiness.forget_waiting()
+        stream.io.forget_waiting()
         begun, self._begun = self._begun, None
         if begun is not None:
-            begun.connection.stream.readiness.forget_waiting()
+            begun.connection.stream.io.forget_waiting()
         failure, self._failure = self._failure, None
         if failure is not None:
             if begun is not None:
@@ -94,95 +94,80 @@ class ExpressLane:
 
     def resume(self) -> None:
         """Called when the socket that the lane waits for has news: the client's, or the next server's."""
-        try:
-            is_served = self._serve_request() if self._begun is None else self._serve_reply(self._begun)
-        except Exception as error:
-            self._failure = error
-            is_served = False
+        begun, loop = self._begun, self._client.loop
+        stream = self._stream if begun is None else begun.connection.stream
+        io = stream.io
+        if loop is None or loop.task is None:  # it is about to take over
+            io.has_news = True
+            return
+        is_served = False
+        if io.unsent:  # the other side has not taken all that was sent to it
+            io.has_news = True
+        else:
+            try:
+                received = io.connected.recv(READ_BYTES)
+            except BlockingIOError:
+                io.resume_on_news(self.resume)
+                return
+            except OSError as error:
+                stream.give_back(error)
+            else:
+                try:
+                    is_served = self._serve_request(received) if begun is None else self._serve_reply(begun, received)
+                except Exception as error:
+                    self._failure = error
         if not is_served:
-            loop = self._client.loop
-            assert loop is not None
             loop.resume()
 
-    def _serve_request(self) -> bool:
+    def _serve_request(self, frame: bytes) -> bool:
         """Begin the operation of the client's next frame; returns whether the request loop can sleep on."""
         client, stream = self._client, self._stream
-        frame = self._receive(stream)
-        if isinstance(frame, bool):
-            return frame
-        begun, length = None, len(frame)
-        # Messages of newcomers may not be as long.
+        length = len(frame)
         if (
             HEADER_BYTES < length < READ_BYTES
             and int.from_bytes(frame[:4], "little") == length
-            and not (stream.readiness.has_news or client.is_newcomer)
+            and not (stream.io.has_news or client.is_newcomer)  # whose messages may not be as long
         ):
             begun = self._passages.begin(client, frame)
-        if begun is None:
-            _give_back(stream, frame)
-            return False
-        client.is_busy = True
-        self._frame, self._begun = frame, begun
-        upstream = begun.connection.stream
-        upstream.posting.take(begun.frame)
-        upstream.readiness.resume_on_news(self)
-        return True
+            if begun is not None:
+                client.is_busy = True
+                self._frame, self._begun = frame, begun
+                begun.connection.stream.io.post(begun.frame, self.resume)
+                return True
+        _give_back(stream, frame)
+        return False
 
-    def _serve_reply(self, begun: Begun) -> bool:
+    def _serve_reply(self, begun: Begun, reply: bytes) -> bool:
         """End the operation with its reply; returns whether the request loop can sleep on."""
-        client, stream = self._client, begun.connection.stream
-        reply = self._receive(stream)
-        if isinstance(reply, bool):
-            return reply
-        answer = None
+        client, stream, length = self._client, begun.connection.stream, len(reply)
+        client_io = self._stream.io
         if (
-            HEADER_BYTES < len(reply) < READ_BYTES
-            and int.from_bytes(reply[:4], "little") == len(reply)
+            HEADER_BYTES < length < READ_BYTES
+            and int.from_bytes(reply[:4], "little") == length
             and reply[8:12] == begun.frame[4:8]
-            and not stream.readiness.has_news
-            and not self._stream.readiness.has_news
-            and not client.is_finished
+            and not (stream.io.has_news or client_io.has_news or client.is_finished)
         ):
             answer = self._passages.finish(client, begun, reply)
-        if answer is None:
-            _give_back(stream, reply)
-            return False
-        self._begun = None
-        client.is_busy = client.is_interruptible = False
-        self._stream.posting.take(answer)
-        self._stream.readiness.resume_on_news(self)
-        return True
-
-    def _receive(self, stream: FrameStream) -> bytes | bool:
-        """Bytes from a socket that has news, none at its end; or whether the request loop can sleep on without any."""
-        loop, readiness = self._client.loop, stream.readiness
-        if loop is None or loop.task is None:  # it is about to take over
-            readiness.has_news = True
-            return True
-        if stream.posting.unsent:  # the other side has not taken all that was sent to it
-            readiness.has_news = True
-            return False
-        try:
-            return stream.connected.recv(READ_BYTES)
-        except BlockingIOError:
-            readiness.resume_on_news(self)
-            return True
-        except OSError as error:
-            stream.give_back(error)
-            return False
+            if answer is not None:
+                self._begun = None
+                client.is_busy = client.is_interruptible = False
+                client_io.post(answer, self.resume)
+                return True
+        _give_back(stream, reply)
+        return False
 
     def close(self) -> None:
         """Give up what has begun, because the connection is closed."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            begun.connection.stream.readiness.forget_waiting()
+            begun.connection.stream.io.forget_waiting()
             begun.give_up()
 
 
 def _give_back(stream: FrameStream, received: bytes) -> None:
     """Leave what was received, empty at the end of the connection, to the request loop."""
     if received:
-        stream.readiness.has_news |= len(received) == READ_BYTES
+        stream.io.has_news |= len(received) == READ_BYTES
         stream.give_back(received)
     else:
-        stream.readiness.has_news = True
+        stream.io.has_news = True

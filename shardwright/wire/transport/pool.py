@@ -83,6 +83,7 @@ class Pool:
         self._silence = ""
         self._created = 0
         self._waiters = trio.lowlevel.ParkingLot()
+        self._has_waited = False
         self._is_closed = False
 
     @may_run_in_reactor
@@ -162,6 +163,7 @@ class Pool:
         """
         await in_own_task()
         while not self._idle and self._open_count >= self._options.connections_max and not self._silence:
+            self._has_waited = True
             await self._waiters.park()
         if self._idle:
             return self._idle.pop()
@@ -177,7 +179,7 @@ class Pool:
             # The time of the last reaping is accurate enough, and saves reading the clock for every request.
             connection.idle_since = self.last_used = self._reaped
             self._idle.append(connection)
-            if self._waiters:
+            if self._has_waited and self._waiters:
                 self._waiters.unpark()
 
     def reap(self, now: float) -> None:
@@ -289,8 +291,7 @@ class Pool:
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._open_count -= 1
-        if self._waiters:
-            self._waiters.unpark()
+        self._waiters.unpark()
 
 
 class Asked:

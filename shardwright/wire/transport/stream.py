@@ -1,9 +1,10 @@
 """Whole frames over a non-blocking socket.
 
 A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event loop,
-which is most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.posting`). A read
-is attempted before waiting only within a frame; between frames, where a daemon waits for a client's next request or a
-backend's reply, the attempt would nearly always fail and cost more than it saves.
+which is most of the cost of a hop. Frames sent by request loops are written together
+(`wire.transport.reactor_socket`). A read is attempted before waiting only within a frame; between frames, where a
+daemon waits for a client's next request or a backend's reply, the attempt would nearly always fail and cost more than
+it saves.
 """
 
 import select
@@ -17,8 +18,7 @@ from trio.lowlevel import wait_writable
 
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.frames import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
-from shardwright.wire.transport.posting import Posting
-from shardwright.wire.transport.readiness import Readiness
+from shardwright.wire.transport.reactor_socket import ReactorSocket
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.reservations import LONG_REPLY_BYTES
@@ -48,41 +48,34 @@ class FrameStream:
 
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.
-        connected: the socket to read from and to write to, for `wire.transport.express_lane`.
+        io: the socket, its read readiness and its posted frames.
         is_closed: whether `close` was called.
         make_room: called before the rest of a long frame is received, with the number of missing bytes.
-        posting: the frames that are sent later.
-        readiness: whether there is something to read.
     """
 
     __slots__ = (
         "_given_back",
-        "_plain",
         "_reader",
         "backlog",
-        "connected",
+        "io",
         "is_closed",
         "make_room",
-        "posting",
-        "readiness",
     )
 
     def __init__(
         self, connected: socket.socket | TlsSocket, *, received: bytes = b"", limits: TcpLimits = CLIENT_LIMITS
     ) -> None:
-        self._plain = plain = connected.plain if isinstance(connected, TlsSocket) else connected
+        self.io = ReactorSocket(connected)
+        plain = self.io.plain
         plain.setblocking(False)
         if plain.family == socket.AF_UNIX:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER_BYTES)
         else:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             limits.apply(plain)
-        self.connected = connected
         self._reader = FrameReader()
         if received:
             self._reader.feed(received)
-        self.readiness = Readiness(connected)
-        self.posting = Posting(connected, self.readiness)
         self.backlog: memoryview | None = None
         self._given_back: bytes | OSError | None = None
         self.is_closed = False
@@ -91,7 +84,7 @@ class FrameStream:
     @property
     def socket(self) -> socket.socket:
         """The socket, for code that watches it; only this object may read from and write to it."""
-        return self._plain
+        return self.io.plain
 
     @property
     def has_peer_left(self) -> bool:
@@ -99,23 +92,23 @@ class FrameStream:
         if self.is_closed:
             return True
         poller = select.poll()
-        poller.register(self._plain, select.POLLRDHUP)
+        poller.register(self.io.plain, select.POLLRDHUP)
         return bool(poller.poll(0))
 
     @property
     def is_between_frames(self) -> bool:
         """Whether nothing of another frame has been received."""
-        return self._given_back is None and self._reader.is_between_frames
+        return self._given_back is None and not self._reader.available
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing has arrived that was not received, and nothing is left to be sent."""
         return not (
             self.is_closed
-            or self.readiness.has_news
-            or self.posting.unsent
+            or self.io.has_news
+            or self.io.unsent
             or self._given_back is not None
-            or not self._reader.is_between_frames
+            or self._reader.available
         )
 
     def give_back(self, received: bytes | OSError) -> None:
@@ -143,20 +136,20 @@ class FrameStream:
             OSError: the connection broke.
         """
         reader = self._reader
-        if reader.is_between_frames:
+        if not reader.available:
             # The usual case: one wait, one read, one whole frame.
             if self._given_back is not None:
                 data = self._take_given_back()
             else:
-                await self.posting.wait_readable()
+                await self.io.wait_readable()
                 try:
-                    data = self.connected.recv(READ_BYTES)
+                    data = self.io.connected.recv(READ_BYTES)
                 except BlockingIOError:
                     return await self._receive_rest()
             if not data:
                 return None
             if is_whole_frame(data) and len(data) <= reader.bytes_max:
-                self.readiness.has_news |= len(data) == READ_BYTES
+                self.io.has_news |= len(data) == READ_BYTES
                 return data
             reader.feed(data)
         return await self._receive_rest()
@@ -170,7 +163,7 @@ class FrameStream:
             OSError: the connection broke.
         """
         if self._given_back is None:
-            await self.posting.wait_readable()
+            await self.io.wait_readable()
 
     @may_run_in_reactor
     async def receive_beginning(self) -> bytes | None:
@@ -182,11 +175,11 @@ class FrameStream:
             RemoteProtocolError: as `receive`.
             OSError: the connection broke.
         """
-        if self._reader.is_between_frames:
+        if not self._reader.available:
             while self._given_back is None:
-                await self.posting.wait_readable()
+                await self.io.wait_readable()
                 try:
-                    data = self.connected.recv(READ_BYTES)
+                    data = self.io.connected.recv(READ_BYTES)
                 except BlockingIOError:
                     continue  # the notification was for bytes already read with the last frame
                 break
@@ -246,7 +239,7 @@ class FrameStream:
         except BaseException:
             relay.receiver.break_off()  # anything sent next would be mistaken for the rest of the frame
             raise
-        self.readiness.has_news = True
+        self.io.has_news = True
         return None
 
     @may_run_in_reactor
@@ -261,9 +254,9 @@ class FrameStream:
     async def _receive_into(self, buffer: memoryview) -> int:
         while True:
             try:
-                received = self.connected.recv_into(buffer)
+                received = self.io.connected.recv_into(buffer)
             except BlockingIOError:
-                await self.posting.wait_readable()
+                await self.io.wait_readable()
             else:
                 if not received:
                     raise RemoteProtocolError("the peer closed in the middle of a message")
@@ -282,20 +275,20 @@ class FrameStream:
             bytes_max = max(READ_BYTES, min(bytes_missing, _READ_BYTES_MAX))
             if eager_reads == _READS_WITHOUT_WAIT_MAX:
                 await in_own_task()
-                await self.posting.wait_readable()
+                await self.io.wait_readable()
                 eager_reads = 0
             try:
-                data = self.connected.recv(bytes_max)
+                data = self.io.connected.recv(bytes_max)
                 eager_reads += 1
             except BlockingIOError:
                 eager_reads = 0
-                await self.posting.wait_readable()
+                await self.io.wait_readable()
                 continue
             if not data:
-                if reader.is_between_frames:
+                if not reader.available:
                     return None
                 raise RemoteProtocolError("the peer closed in the middle of a message")
-            self.readiness.has_news |= len(data) == bytes_max
+            self.io.has_news |= len(data) == bytes_max
             reader.feed(data)
         return frame
 
@@ -307,16 +300,16 @@ class FrameStream:
     def post(self, frame: bytes) -> memoryview | None:
         """As `send_now`; but in the reactor, the frame is written after all received messages have been processed.
 
-        See `Posting`. The caller must receive next: that call raises an error, if there is one, and writes what did
-        not fit into the socket. So a frame is posted only if that receive will wait, not if the peer has already sent
-        more or has closed.
+        See `ReactorSocket`. The caller must receive next: that call raises an error, if there is one, and writes what
+        did not fit into the socket. So a frame is posted only if that receive will wait, not if the peer has already
+        sent more or has closed.
 
         Raises:
             OSError: the connection broke.
         """
-        if self.is_closed or not self.is_between_frames or not self.posting.can_take(frame):
+        if self.is_closed or not self.is_between_frames or not self.io.can_post(frame):
             return self.send_now(frame)
-        self.posting.take(frame)
+        self.io.post(frame)
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
@@ -325,10 +318,10 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        if self.posting.unsent:
-            frame = self.posting.give_up_to(frame)
+        if self.io.unsent:
+            frame = self.io.give_up_to(frame)
         try:
-            sent = self.connected.send(frame)
+            sent = self.io.connected.send(frame)
         except BlockingIOError:
             sent = 0
         return None if sent == len(frame) else memoryview(frame)[sent:]
@@ -336,11 +329,11 @@ class FrameStream:
     @property
     def is_sending(self) -> bool:
         """Whether posted bytes have not been sent yet."""
-        return bool(self.posting.unsent)
+        return bool(self.io.unsent)
 
     def when_sent(self, do: Callable[[], object]) -> None:
         """Call back whenever all posted bytes have been sent."""
-        self.posting.when_sent = do
+        self.io.when_sent = do
 
     @may_run_in_reactor
     async def send_rest(self, rest: memoryview) -> None:
@@ -363,9 +356,9 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        await wait_writable(self._plain)
+        await wait_writable(self.io.plain)
         with suppress(BlockingIOError):
-            return rest[self.connected.send(rest) :]
+            return rest[self.io.connected.send(rest) :]
         return rest
 
     @may_run_in_reactor
@@ -386,9 +379,9 @@ class FrameStream:
         """
         self.make_room = None
         try:
-            if self.posting.unsent and self.send_now(b"") is not None:
+            if self.io.unsent and self.send_now(b"") is not None:
                 return False
-            self.connected.shutdown(socket.SHUT_WR)
+            self.io.connected.shutdown(socket.SHUT_WR)
         except OSError:
             return False
         return True
@@ -396,7 +389,7 @@ class FrameStream:
     def break_off(self) -> None:
         """Shut the socket down, so that the peer sees it closed and reads and writes fail; `close` is still due."""
         with suppress(OSError):
-            self.connected.shutdown(socket.SHUT_RDWR)
+            self.io.connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`.
@@ -405,12 +398,12 @@ class FrameStream:
         """
         if not self.is_closed:
             self.is_closed = True
-            if self.posting.unsent:
+            if self.io.unsent:
                 with suppress(OSError):
                     self.send_now(b"")
-            self.readiness.close()
-            trio.lowlevel.notify_closing(self._plain)
-            self.connected.close()
+            self.io.close()
+            trio.lowlevel.notify_closing(self.io.plain)
+            self.io.connected.close()
             # The connection's objects refer to each other, and stay until the next garbage collection.
             self._reader.discard()
             self.backlog = None

@@ -63,4 +63,4 @@ def test_discarded_bytes_are_no_part_of_a_frame() -> None:
     assert reader.next_frame() is None
     assert reader.bytes_missing == 96
     reader.discard()
-    assert (reader.next_frame(), reader.bytes_missing, reader.is_between_frames) == (None, 0, True)
+    assert (reader.next_frame(), reader.bytes_missing, reader.available) == (None, 0, 0)
