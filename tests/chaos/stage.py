@@ -99,7 +99,7 @@ class StageClient:
         number: its number, unique in the workload.
         operations: the number of its completed steps.
         at_cluster_time: the snapshot time in the last cursor reply that had one.
-        refusal: the code of the error that ended the last scan that did not reach its end.
+        refusal: the error reply that ended the last scan that did not reach its end; None if there was no reply.
     """
 
     def __init__(self, stage: Stage, number: int, seed: str) -> None:
@@ -108,7 +108,7 @@ class StageClient:
         self.random = random.Random(seed)
         self.operations = 0
         self.at_cluster_time: Timestamp | None = None
-        self.refusal: int | None = None
+        self.refusal: Document | None = None
         self._routers = RetryingClient(stage.cluster.router_addresses[: stage.shape.routers - 1])
         self._sessions: dict[object, Session] = {}
         self._cluster_time: Document = {}
@@ -192,7 +192,7 @@ class StageClient:
         while True:
             reply = self.once(body, router=router)
             if reply is None or reply.get("ok") != 1:
-                self.refusal = None if reply is None else reply.get("code")
+                self.refusal = reply
                 yield None
                 return
             self.at_cluster_time = reply["cursor"].get("atClusterTime")
