@@ -6,7 +6,6 @@ each such operation is done here, too; what it does only now and then is left to
 """
 
 import math
-import re
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Final
 
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
 
 _UPDATE: Final = b"update"
 
-_FOR_ORDINARY_WAY: Final = re.compile(b"|".join((b"writeErrors", b"writeConcernError", re.escape(CHANGED_OWNER))))
-"""Fields in the reply to a write that the router has to look at."""
+_FOR_ORDINARY_WAY: Final = HIDDEN_FIELDS | {b"writeErrors", b"writeConcernError", CHANGED_OWNER}
+"""Fields in the reply to a write that the router has to look at, or to take out."""
 
 
 class RouterPassage(Passage):
@@ -207,9 +206,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         answer: bytes | None = None
         if cluster_time and seconds * 1000 < context.slow_operations.considered_ms:
             if not passage.is_read:
-                answer = short_for_client(reply, HIDDEN_FIELDS)
-                if answer is not None and _FOR_ORDINARY_WAY.search(answer):
-                    answer = None
+                answer = short_for_client(reply, _FOR_ORDINARY_WAY)
             elif is_whole_result_frame(reply):
                 answer = reply
         if answer is None:

@@ -159,14 +159,14 @@ class VectorClock:
     config time, nor the config time behind the topology time.
     """
 
-    __slots__ = ("_elements_of", "_external_elements", "_internal_elements", "_named_time", "_time")
+    __slots__ = ("_external", "_internal", "_named", "_time")
 
     def __init__(self, time: VectorTime | None = None) -> None:
         self._time = time or VectorTime()
-        self._elements_of: VectorTime | None = None
-        self._internal_elements = b""
-        self._external_elements = self._time.external_elements()
-        self._named_time = _named(self._time.cluster_time)
+        # What messages contain is made once per advance, if at all.
+        self._internal: tuple[VectorTime | None, bytes] = None, b""
+        self._external: tuple[VectorTime | None, bytes] = None, b""
+        self._named: tuple[VectorTime | None, bytes] = None, b""
 
     @property
     def time(self) -> VectorTime:
@@ -175,20 +175,18 @@ class VectorClock:
 
     @property
     def internal_elements(self) -> bytes:
-        """`VectorTime.internal_elements` of the current reading, made once per advance, if at all."""
-        if self._elements_of is not self._time:
-            self._elements_of = self._time
-            self._internal_elements = self._time.internal_elements()
-        return self._internal_elements
+        """`VectorTime.internal_elements` of the current reading."""
+        time, elements = self._internal
+        if time is not self._time:
+            elements = self._time.internal_elements()
+            self._internal = self._time, elements
+        return elements
 
     def advance(self, seen: VectorTime) -> bool:
         """Advance to the times of a message where they are later; return whether any was."""
         joined = self._time.joined(seen).ordered()
         if joined is self._time:
             return False
-        if joined.cluster_time != self._time.cluster_time:
-            self._named_time = _named(joined.cluster_time)
-            self._external_elements = joined.external_elements()
         self._time = joined
         return True
 
@@ -208,18 +206,23 @@ class VectorClock:
 
     def observe_cluster_time(self, cluster_time: int) -> None:
         """Advance to a packed ``$clusterTime`` that another node gossiped without the other times."""
-        if cluster_time > self._time.cluster_time:
-            self.advance(VectorTime(cluster_time))
+        time = self._time
+        if cluster_time > time.cluster_time:  # and so the times remain ordered
+            self._time = VectorTime(cluster_time, time.config_time, time.topology_time)
 
     @property
     def external_elements(self) -> bytes:
         """`VectorTime.external_elements` of the current reading."""
-        return self._external_elements
+        time, elements = self._external
+        if time is not self._time:
+            elements = self._time.external_elements()
+            self._external = self._time, elements
+        return elements
 
     @property
     def packed_cluster_time(self) -> bytes:
         """The 8 bytes of the cluster time as a BSON timestamp."""
-        return self._named_time[len(_TIME_NAME) :]
+        return self._named_cluster_time()[len(_TIME_NAME) :]
 
     def is_told_in(self, frame: bytes, end: int) -> bool:
         """Whether the body of a frame, up to ``end``, contains the name of the field, see `with_cluster_time`."""
@@ -232,16 +235,24 @@ class VectorClock:
 
     def is_at(self, document: bytes, span: rawbson.Span) -> bool:
         """Whether a ``$clusterTime`` in the usual form is this clock's; one comparison of bytes."""
-        return document.startswith(self._named_time, span[2] + 4)
+        return document.startswith(self._named_cluster_time(), span[2] + 4)
 
     def set_in(self, request: Request, span: rawbson.Span) -> None:
         """Replace an earlier ``$clusterTime`` of a request by this clock's, if it is in the usual form."""
         if request.body.startswith(_TIME_NAME, span[2] + 4):
-            request.overwrite(span[2] + 4, self._named_time)
+            request.overwrite(span[2] + 4, self._named_cluster_time())
 
     def gossip(self) -> dict[str, Any]:
         """`VectorTime.gossip` of the current reading."""
         return self._time.gossip()
+
+    def _named_cluster_time(self) -> bytes:
+        """The element ``clusterTime`` of the current reading."""
+        time, named = self._named
+        if time is not self._time:
+            named = _TIME_NAME + _pack_uint64(self._time.cluster_time)
+            self._named = self._time, named
+        return named
 
 
 def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
@@ -290,10 +301,6 @@ def topology_time_element(topology_time: int) -> bytes:
 def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:
     """The value of ``$clusterTime`` with the dummy signature, as servers send it to each other."""
     return {"clusterTime": cluster_time, "signature": {"hash": _DUMMY_HASH, "keyId": Int64(0)}}
-
-
-def _named(cluster_time: int) -> bytes:
-    return _TIME_NAME + _pack_uint64(cluster_time)
 
 
 def _is_cluster_time_after(document: bytes, span: rawbson.Span | None, known: int) -> bool:

@@ -15,6 +15,9 @@ class WriteKind(Enum):
     UPDATE = ("update", b"updates")
     DELETE = ("delete", b"deletes")
 
+    # In C: statements are counted by kind for each operation.
+    __hash__ = object.__hash__
+
     def __init__(self, command: str, field: bytes) -> None:
         self.command = command
         self.field = field

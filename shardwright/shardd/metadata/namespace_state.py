@@ -56,6 +56,7 @@ class NamespaceState:
         "__weakref__",
         "_drained",
         "_earlier_operations",
+        "_is_drain_awaited",
         "_range_deletions",
         "_unowned",
         "_unowned_by",
@@ -96,6 +97,7 @@ class NamespaceState:
         self.writers = self.transactions = 0
         self.last_arrival = self.last_deletion = -inf
         self._drained = trio.lowlevel.ParkingLot()
+        self._is_drain_awaited = False
 
     # Metadata
 
@@ -201,7 +203,8 @@ class NamespaceState:
 
     def _exit_writer(self) -> None:
         self.writers -= 1
-        if not self.writers and self._drained:
+        if not self.writers and self._is_drain_awaited:
+            self._is_drain_awaited = False
             self._drained.unpark_all()
 
     async def wait_earlier_operations(self) -> None:
@@ -264,6 +267,7 @@ class NamespaceState:
     async def wait_writers_gone(self) -> None:
         """Return when no write is under way; a critical section, of the namespace or its database, blocks new ones."""
         while self.writers:
+            self._is_drain_awaited = True
             await self._drained.park()
 
     def block_reads(self) -> None:

@@ -12,12 +12,25 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
+from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, InvalidBSONError, decode_value, find
+from shardwright.wire.rawbson import (
+    EMPTY_DOCUMENT,
+    INT32,
+    OBJECT,
+    InvalidBSONError,
+    decode_value,
+    element,
+    encode_document,
+    find,
+)
 from shardwright.wire.request import Request
 
 _PAYLOADS: Final = {
@@ -27,6 +40,13 @@ _PAYLOADS: Final = {
     "findandmodify": b"update",
 }
 """For each command that makes collections grow, the argument with what it adds."""
+
+_OP_TIME: Final = {"ts": Timestamp(0, 0), "t": Int64(0)}
+
+_REST_AT: Final = BODY_AT + len(encode_document({"n": 0, "electionId": ObjectId(), "opTime": _OP_TIME})) - 1
+"""Where a mongod's reply to a write goes on after what all such replies begin with."""
+
+_ONE_MODIFIED: Final = element(b"nModified", INT32, (1).to_bytes(4, "little"))
 
 _ARRAYS: Final = {"insert": b"documents", "update": b"updates"}
 
@@ -63,7 +83,7 @@ def growth_of_update(reply: bytes | None, size: int, count: Callable[[], int]) -
         size: of all statements.
         count: returns how many statements there are.
     """
-    if reply is None:
+    if reply is None or reply.startswith(_ONE_MODIFIED, _REST_AT):
         return size
     # Not `reply.find`: the ``_id`` of an upserted document may have fields of any name.
     span = find(reply, b"nModified", BODY_AT)
