@@ -17,7 +17,6 @@ from shardwright.router.operations.begun_operation import BegunOperation
 from shardwright.router.operations.operation import Operation, PassedOn
 from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS
-from shardwright.router.replies.cursor_reply import is_whole_result_frame
 from shardwright.router.replies.shard_reply import short_for_client
 from shardwright.router.replies.usual_reply import cluster_time_of_usual, signed
 from shardwright.router.writes.kind import WriteKind
@@ -27,6 +26,7 @@ from shardwright.sharding.operation_session import AUTOCOMMIT
 from shardwright.sharding.owner_changes import CHANGED_OWNER
 from shardwright.sharding.passage_fields import CommonFields, KeyInQuery, free_values, only_statement, query_of
 from shardwright.sharding.targeting.collation import effective, is_simple
+from shardwright.wire.cursor_batch import is_whole_result_frame
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
 from shardwright.wire.passages import AFTER_ID, EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, Range
@@ -305,7 +305,7 @@ def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_t
     if document is None:
         if query_at is None:
             return None
-        free += free_values(frame, query_at)
+        free += free_values(frame, query_at, is_deep=True)
     if (document[1] if document else len(frame)) > FRAME_BYTES_MAX:
         return None
     table = passed_on.routing.table

@@ -20,12 +20,14 @@ from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.operations.begun_operation import BegunOperation
 from shardwright.shardd.operations.numbered_statements import FIND_AND_MODIFY
+from shardwright.shardd.orphans.cursor_openings import Opening, opening_of
 from shardwright.shardd.shard_key_updates.detection import names_no_part
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.splitting.growth import growth_of_update
 from shardwright.shardd.transactions.session_keys import session_key
 from shardwright.sharding.passage_fields import QUERIES, CommonFields, free_values, only_statement, query_of
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from shardwright.wire.cursor_batch import is_whole_result_frame
 from shardwright.wire.message import BODY_AT, OpMsg
 from shardwright.wire.passages import AFTER_ID, EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, Range
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, find
@@ -54,6 +56,7 @@ class ShardPassage(Passage):
         placement: by which the operation ran; it has no orphans.
         version: the raw shard version.
         database: the state of the database, and the raw version of that; None if there is none.
+        must_end: whether the reply is for the ordinary way if it leaves a cursor open, which has no filter.
         may_be_view: whether what it names has to be known as a collection, since reads of views involve others.
         common: where the fields of drivers are.
     """
@@ -70,6 +73,7 @@ class ShardPassage(Passage):
         "is_retryable",
         "is_write",
         "may_be_view",
+        "must_end",
         "placement",
         "state",
         "version",
@@ -88,6 +92,7 @@ class ShardPassage(Passage):
         placement: AdmittedPlacement,
         database: DatabaseState | None,
         payload: Range | None,
+        must_end: bool,
     ) -> None:
         frame = request.message.frame
         super().__init__(frame, free, epoch, document)
@@ -99,6 +104,7 @@ class ShardPassage(Passage):
         self.placement = placement
         self.version = request.raw(request.fields[SHARD_VERSION])
         self.database = None if database is None else (database, request.raw(request.fields[DATABASE_VERSION]))
+        self.must_end = must_end
         self.may_be_view = placement.table is None and request.name not in FIND_AND_MODIFY
         self.body_end = BODY_AT + len(request.body)
         self._payload = payload
@@ -219,7 +225,6 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         """See `Passages`."""
         assert isinstance(begun, BegunOperation)
         passage, sidecar = begun.passage, self._context.sidecar
-        assert isinstance(passage, ShardPassage)
         seconds = perf_counter() - begun.started
         term, is_write = begun.term, passage.is_write
         answer, answered_in = take_term(reply) if is_write else (reply, term)
@@ -230,6 +235,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             or answered_in != term
             or (passage.is_retryable and not self._shard.transaction_coordinators.is_idle)
             or not (is_write or self._may_answer_read(begun))
+            or (passage.must_end and not is_whole_result_frame(reply))
         ):
             self._outcomes[Outcome.LEFT] += 1
             return None
@@ -256,6 +262,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         self,
         client: ClientConnection,
         request: Request,
+        reply: bytes,
         state: NamespaceState,
         placement: AdmittedPlacement,
         epoch: int,
@@ -265,6 +272,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         Args:
             client: who has sent it.
             request: the operation.
+            reply: to it.
             state: of its namespace.
             placement: by which it ran.
             epoch: the number of the epoch in which it began.
@@ -287,6 +295,8 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         except InvalidBSONError:
             return
         if passage is None or not passage.is_of(message.frame) or not self._is_admitted(passage):
+            return
+        if passage.must_end and not is_whole_result_frame(reply):
             return
         ordinary = without_sharding_fields(request, ASK_FOR_TERM if passage.is_write else b"")
         if passage.request_for_mongod(message.frame) != ordinary:
@@ -331,7 +341,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         if document is None:
             if query_at is None:
                 return None
-            free += free_values(frame, query_at)
+            free += free_values(frame, query_at, is_deep=True)
         if (document[1] if document else len(frame)) > FRAME_BYTES_MAX:
             return None
         pattern = placement.mutable_key
@@ -340,6 +350,11 @@ class ShardPassages(DaemonPassages[ShardPassage]):
                 return None
             if update[0] == OBJECT:
                 free += free_values(frame, update[2], is_deep=True)
+        opening = Opening.UNFILTERED
+        if placement.table is not None and request.name == "find":
+            opening = opening_of(request, placement.table.key_pattern)
+        if opening is Opening.FILTERED:
+            return None
         return ShardPassage(
             request,
             free,
@@ -351,4 +366,5 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             placement=placement,
             database=self._context.database(request.db) if DATABASE_VERSION in fields else None,
             payload=payload,
+            must_end=opening is Opening.FILTERED_IF_OPEN,
         )

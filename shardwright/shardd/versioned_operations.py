@@ -176,12 +176,11 @@ class VersionedOperations:
         if (
             may_be_passage
             and exchange.passed_on is request
-            and not exchange.is_whole
             and reply is not None
             and placement.orphans is None
             and READ_CONCERN not in request.fields
         ):
-            self.passages.learn(client, request, state, placement, epoch)
+            self.passages.learn(client, request, reply, state, placement, epoch)
         return reply
 
     @may_run_in_reactor
@@ -200,13 +199,14 @@ class VersionedOperations:
             CommandError: as `run`.
             BackendError: as `run`.
         """
-        state, is_write = begun.state, begun.is_write
+        state, placement, is_write = begun.state, begun.placement, begun.is_write
+        must_end = begun.passage.must_end
         exchange = TermExchange(
             self._context.sidecar,
             upstream,
             begun.operations,
             must_report_term=is_write,
-            is_whole=False,
+            is_whole=must_end,
             begun=begun,
             term=begun.term,
         )
@@ -214,7 +214,9 @@ class VersionedOperations:
             if not is_write:
                 client.allow_interruption()
             reply = await exchange.run(request)
-            reply = await self._after(exchange, state, begun.placement, request, reply, is_write=is_write)
+            if must_end and reply is not None:
+                reply, placement = await self._open_cursor(exchange, state, placement, request, reply)
+            reply = await self._after(exchange, state, placement, request, reply, is_write=is_write)
         finally:
             state.exit(begun.operations, is_write=is_write)
         if TXN_NUMBER in request.fields and not self._shard.transaction_coordinators.is_idle and not has_failed(reply):
@@ -301,8 +303,12 @@ class VersionedOperations:
         if opening is Opening.UNFILTERED:
             reply = await self._run_admitted(exchange, state, placement, request)
         else:
-            reply, placement = await self._open_cursor(exchange, state, placement, request, opening)
-            exchange.passed_on = None
+            reply = None
+            if opening is Opening.FILTERED_IF_OPEN:
+                exchange.is_whole = True
+                reply = await self._run_admitted(exchange, state, placement, request)
+            if opening is Opening.FILTERED or reply is not None:
+                reply, placement = await self._open_cursor(exchange, state, placement, request, reply)
         reply = await self._after(exchange, state, placement, request, reply, is_write=is_write, has_snapshot=has_begun)
         if involved:
             self._involved_cursors.observe(reply, involved)
@@ -424,16 +430,22 @@ class VersionedOperations:
         state: NamespaceState,
         placement: AdmittedPlacement,
         request: Request,
-        opening: Opening,
+        reply: bytes | None,
     ) -> tuple[bytes | None, AdmittedPlacement]:
-        """Run a read with the complete filter, if it leaves a cursor open that needs it; returns what it ran by too."""
-        table, reply = placement.table, None
+        """Run a read with the complete filter; returns its reply, and what it ran by.
+
+        Args:
+            exchange: of the read.
+            state: of the collection.
+            placement: by which it was admitted.
+            request: the read.
+            reply: to the read without the filter, which is the result unless it leaves a cursor open that needs it;
+                None if there is none.
+        """
+        table = placement.table
         assert table is not None
-        if opening is Opening.FILTERED_IF_OPEN:
-            exchange.is_whole = True
-            reply = await self._run_admitted(exchange, state, placement, request)
-            if reply is None or not has_more(reply, lambda: results_max_of(request, table.key_pattern)):
-                return reply, placement
+        if reply is not None and not has_more(reply, lambda: results_max_of(request, table.key_pattern)):
+            return reply, placement
         unowned = state.unowned if state.table is table else unowned_filter(table, state.shard)
         if unowned is None or not may_match(request, unowned):
             return reply or await self._run_admitted(exchange, state, placement, request), placement

@@ -13,6 +13,14 @@ Document = TypeVar("Document", covariant=True)
 _BODY_AT: Final = 21
 """Offset of the body in an OP_MSG whose first section it is, as in replies."""
 
+# How a mongod's first reply begins; the lengths of the cursor and of the batch come right after these elements.
+_CURSOR_AT: Final = _BODY_AT + 4
+_CURSOR: Final = rawbson.element(b"cursor", rawbson.OBJECT, b"")
+_FIRST_BATCH_AT: Final = _CURSOR_AT + len(_CURSOR) + 4
+_FIRST_BATCH: Final = rawbson.element(b"firstBatch", rawbson.ARRAY, b"")
+_DOCUMENTS_AT: Final = _FIRST_BATCH_AT + len(_FIRST_BATCH)
+_NO_ID: Final = rawbson.element(b"id", rawbson.INT64, bytes(8))
+
 _unpack_int64 = Struct("<q").unpack_from
 _unpack_int32 = Struct("<i").unpack_from
 
@@ -139,3 +147,15 @@ def id_in_reply(frame: bytes) -> rawbson.Span | None:
     """Where the id of the cursor is in the frame of a reply; None in an error."""
     cursor = rawbson.find(frame, b"cursor", _BODY_AT)
     return None if cursor is None or cursor[0] != rawbson.OBJECT else rawbson.find(frame, b"id", cursor[2])
+
+
+def is_whole_result_frame(frame: bytes) -> bool:
+    """Whether a successful reply clearly contains the whole result: its cursor begins with the first batch, then id 0.
+
+    This is how mongod writes it.
+    """
+    return (
+        frame.startswith(_FIRST_BATCH, _FIRST_BATCH_AT)
+        and frame.startswith(_CURSOR, _CURSOR_AT)
+        and frame.startswith(_NO_ID, _DOCUMENTS_AT + _unpack_int32(frame, _DOCUMENTS_AT)[0])
+    )

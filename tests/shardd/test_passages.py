@@ -98,6 +98,36 @@ class TestServed:
             assert taken(mini) - before == len(commands)
         assert [_without_key(each) for each in again] == [_without_key(each) for each in with_passages]
 
+    @pytest.mark.parametrize(
+        ("further", "is_open_passed_on"),
+        [({}, True), ({"limit": 12}, True), ({"projection": {"_id": 0, "a": 0}}, False)],
+        ids=["unlimited", "limited", "without key"],
+    )
+    def test_reads_of_a_range(
+        self, learned: ShardedNamespace, mini: MiniCluster, further: Command, is_open_passed_on: bool
+    ) -> None:
+        def read(low: int) -> Command:
+            return {"find": "c", "filter": {"_id": {"$gte": low}}, "batchSize": 12, **further}
+
+        member = mini.shards["sh0"].members[0]
+        with member.mongod_client() as mongod:  # a document of the other shard
+            mongod[learned.db]["c"].insert_one({"_id": 30.5, "a": 5})
+        for low in range(50, 50 + LEARNING):
+            assert len(learned.versioned(read(low))["cursor"]["firstBatch"]) == 60 - low
+        before = taken(mini)
+        assert len(learned.versioned(read(57))["cursor"]["firstBatch"]) == 3
+        assert taken(mini) == before + 1
+        # A cursor that is left open has a filter, unless its documents show where they belong.
+        opened = learned.versioned(read(25))["cursor"]
+        with server_parameter(mini.kept_client(member), "enablePassages", False):
+            ordinary = learned.versioned(read(25))["cursor"]
+        assert taken(mini) == before + 1 + is_open_passed_on
+        assert opened["firstBatch"] == ordinary["firstBatch"]
+        assert bool(opened["id"]) == bool(ordinary["id"]) == (further != {"limit": 12})
+        if opened["id"]:
+            ends = [learned.run({"getMore": each["id"], "collection": "c"})["cursor"] for each in (opened, ordinary)]
+            assert [(len(each["nextBatch"]), each["id"]) for each in ends] == [(19 + is_open_passed_on, 0)] * 2
+
     def test_errors_of_mongod(self, learned: ShardedNamespace) -> None:
         for key in range(100, 100 + LEARNING):
             assert learned.versioned(_with_session(insert(key)))["n"] == 1
@@ -228,7 +258,7 @@ def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
     def learned_when(known: object) -> int:
         views._known = {"shop.u": cast("Any", known)}
         for _ in range(2):
-            passages.learn(client, request, state, AdmittedPlacement.of(state), EPOCH.number)
+            passages.learn(client, request, b"", state, AdmittedPlacement.of(state), EPOCH.number)
         return passages._outcomes["learned"]
 
     assert learned_when(object()) == 0

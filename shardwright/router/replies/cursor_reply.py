@@ -9,6 +9,7 @@ from typing import Any, Final
 import bson
 
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.wire.cursor_batch import is_whole_result_frame
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (
@@ -41,9 +42,6 @@ _INT32: Final = Struct("<i")
 _FIRST_ELEMENT_AT: Final = _BODY_START + 4
 _CURSOR: Final = element(b"cursor", OBJECT, b"")
 _CURSOR_AT: Final = _FIRST_ELEMENT_AT + len(_CURSOR)
-_FIRST_BATCH_AT: Final = _CURSOR_AT + 4
-_WITH_FIRST_BATCH: Final = element(FIRST_BATCH, ARRAY, b"")
-_NO_ID_ELEMENT: Final = element(b"id", INT64, bytes(8))
 
 
 class CursorReply:
@@ -160,16 +158,6 @@ def is_whole_result(reply: ShardReply) -> bool:
     This is how mongod writes it. It is checked first, since most replies are of this kind.
     """
     return is_whole_result_frame(reply.frame)
-
-
-def is_whole_result_frame(frame: bytes) -> bool:
-    """As `is_whole_result`, given the frame of a successful reply."""
-    if not frame.startswith(_WITH_FIRST_BATCH, _FIRST_BATCH_AT) or not frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
-        return False
-    batch_start = _FIRST_BATCH_AT + len(_WITH_FIRST_BATCH)
-    return frame.startswith(
-        _NO_ID_ELEMENT, batch_start + int.from_bytes(frame[batch_start : batch_start + 4], "little")
-    )
 
 
 def cursor_element(

@@ -92,7 +92,8 @@ class TermExchange:
         self.passed_on = request
         begun, self._begun = self._begun, None
         if begun is not None:
-            reply = await self._upstream.receive(begun, None if self._must_report_term else self._may_begin)
+            is_whole = self._must_report_term or self.is_whole
+            reply = await self._upstream.receive(begun, None if is_whole else self._may_begin)
             if self._must_report_term:
                 return None if reply is None else self._acknowledged(reply)
         elif self._must_report_term:

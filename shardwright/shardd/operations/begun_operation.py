@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from shardwright.shardd.exchange.operation_generation import OperationGeneration
     from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
     from shardwright.shardd.metadata.namespace_state import NamespaceState
-    from shardwright.wire.passages import Passage
+    from shardwright.shardd.passages import ShardPassage
 
 
 class BegunOperation(Begun):
@@ -34,7 +34,7 @@ class BegunOperation(Begun):
         request_frame: bytes,
         term: int | None,
         state: "NamespaceState",
-        passage: "Passage",
+        passage: "ShardPassage",
         placement: "AdmittedPlacement",
         *,
         is_write: bool,
