@@ -161,7 +161,7 @@ def allows_partial_results(request: Request) -> bool:
     Raises:
         CommandError: TypeMismatch.
     """
-    return Arguments.of(request).boolean(b"allowPartialResults", strictness=Strictness.OPTIONAL_BOOL)
+    return _is_set(request, b"allowPartialResults")
 
 
 def patience_seconds(request: Request) -> float:
@@ -176,7 +176,7 @@ def is_immortal(request: Request) -> bool:
     Raises:
         CommandError: TypeMismatch.
     """
-    return Arguments.of(request).boolean(b"noCursorTimeout", strictness=Strictness.OPTIONAL_BOOL)
+    return _is_set(request, b"noCursorTimeout")
 
 
 def check_for_mongos(request: Request) -> None:
@@ -229,6 +229,10 @@ def collation_of(request: Request) -> dict[str, Any] | None:
     """
     raw = request.raw_object(b"collation")
     return None if raw is None else decode_document(raw)
+
+
+def _is_set(request: Request, name: bytes) -> bool:
+    return name in request.fields and Arguments.of(request).boolean(name, strictness=Strictness.OPTIONAL_BOOL)
 
 
 def _is_for_shards(request: Request) -> bool:
