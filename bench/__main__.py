@@ -35,7 +35,7 @@ from bench.routing import measure_routing
 from bench.targets import Target
 from bench.tls import measure_tls
 from bench.transactions import measure_transactions
-from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Workload, point_find
+from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Dialect, Workload, point_find
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.mongod import connect, find_mongod
 
@@ -155,7 +155,12 @@ class Bench:
         for workload in workloads:
             self._load(workload)
             targets = [each for each in self._targets if workload.is_in_every_dialect or each.dialect == MONGODB]
-            yield from self._measure(workload, [(each, workload.requests(each.dialect)) for each in targets])
+            dialects = [self._spoken(each.dialect) for each in targets]
+            requests = [workload.requests(each) for each in dialects]
+            yield from self._measure(workload, list(zip(targets, requests, strict=True)))
+
+    def _spoken(self, dialect: Dialect) -> Dialect:
+        return replace(dialect, numbers_writes=dialect.numbers_writes and not self._options.unnumbered)
 
     def _load(self, workload: Workload) -> None:
         """Load what only this workload needs."""
@@ -267,6 +272,11 @@ def _options() -> argparse.Namespace:
         default=list(PARTS),
         metavar="PART",
         help=f"which measurements of migrations to make: {', '.join(PARTS)}",
+    )
+    parser.add_argument(
+        "--unnumbered",
+        action="store_true",
+        help="send no transaction numbers to any target, so that all targets do the same work as the genuine router",
     )
     parser.add_argument("--quick", action="store_true", help="check that everything works, not how fast it is")
     parser.add_argument("--mongod", help="mongod to run")
