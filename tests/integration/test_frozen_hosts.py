@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 import pytest
@@ -31,6 +31,11 @@ SLACK_SECONDS: Final = 10.0
 
 LOST_SECONDS: Final = 12.0
 """After this time a secondary that says nothing is lost."""
+
+PRIORITY_TAKEOVER_SECONDS: Final = 12.0
+"""More than a mongod of higher priority waits before it stands for election, and less than its daemon is missed for."""
+
+POLL_SECONDS: Final = 0.2
 
 ROUNDS_AFTERWARDS: Final = 5
 
@@ -209,6 +214,34 @@ def test_another_member_takes_over_when_only_the_daemon_of_a_primary_is_frozen(p
     print(f"election {election_seconds:.1f} s, operations {load.longest}")
     assert all(each.startswith("scan: ") and "HostUnreachable" in each for each in load.failures), load.failures
     assert not writers.missing()
+
+
+def test_a_replaced_primary_of_higher_priority_waits_for_its_daemon(place: Place) -> None:
+    """Its mongod would be elected after `electionTimeoutMillis`, and again out of the reach of all clients."""
+    cluster, before = place.cluster, place.cluster.primary_index(LOWER)
+    mongod = cluster.client(f"{LOWER}.{before}.mongod")
+    with preferred(mongod):
+        with cluster.paused(f"{LOWER}.{before}.shardd"):
+            cluster.primary_index(LOWER, other_than=before)
+            replaced = monotonic()
+            while monotonic() - replaced < PRIORITY_TAKEOVER_SECONDS:
+                assert not mongod.admin.command("hello")["isWritablePrimary"]
+                sleep(POLL_SECONDS)
+        assert cluster.primary_index(LOWER) != before
+        eventually(lambda: cluster.primary_index(LOWER) == before, within=60, what="the preferred member is elected")
+
+
+@contextmanager
+def preferred(mongod: Client) -> Iterator[None]:
+    """Give a primary a higher priority than the other members have, until the block ends."""
+    name = mongod.admin.command("hello")["me"]
+    for priority in (2, 1):
+        config = mongod.admin.command("replSetGetConfig")["config"]
+        for member in config["members"]:
+            member["priority"] = priority if member["host"] == name else 1
+        mongod.admin.command("replSetReconfig", {**config, "version": config["version"] + 1})
+        if priority > 1:
+            yield
 
 
 def test_a_primary_keeps_its_role_when_only_one_other_daemon_misses_its_daemon(place: Place) -> None:

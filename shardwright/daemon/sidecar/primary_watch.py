@@ -5,6 +5,9 @@ each secondary requests a hello from the primary's daemon now and then. If that 
 would wait for a silent member, and a majority of the set's daemons says so, the secondary's mongod stands for election.
 Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
 
+The mongod that was replaced would be elected again at once if its priority is higher. So the daemon of the new primary
+has it not stand for election (`replSetFreeze`) until its daemon answers.
+
 A set of two members has no such majority, as a set of two mongods has none without its primary.
 """
 
@@ -28,6 +31,12 @@ _PAUSE_SECONDS: Final = 2.0
 _TURN_SECONDS: Final = 2.0
 """By how much later each further member stands for election, so that they do not outvote each other."""
 
+_FREEZE_SECONDS: Final = 15
+"""For how long a mongod is kept from standing for election each time: longer than a round of `PrimaryWatch` takes."""
+
+_STEP_DOWN_SECONDS: Final = 0.2
+"""A mongod that has just been replaced is not kept from elections before it has stepped down."""
+
 
 class PrimaryWatch:
     """Watches the daemon of the primary, while that is another member.
@@ -42,16 +51,20 @@ class PrimaryWatch:
         self._mongod = mongod
         self._mirror = mirror
         self._pools = pools
+        self._missed: set[str] = set()
 
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
             primary = (self._mirror.hello or {}).get("primary")
-            if primary is None or primary == self._mongod.address or primary not in self._mirror.sidecars:
+            is_own = primary == self._mongod.address
+            if primary is None or (not self._missed if is_own else primary not in self._mirror.sidecars):
                 await self._mirror.wait_for_change()
                 continue
             try:
-                await self._mirror.while_primary(primary, partial(self._watch, primary))
+                await self._mirror.while_primary(
+                    primary, self._hold_back_missed if is_own else partial(self._watch, primary)
+                )
             except BackendError as replaced:
                 logger.debug("The primary has changed", error=str(replaced))
             finally:
@@ -64,6 +77,7 @@ class PrimaryWatch:
             try:
                 await self._hello_of(primary)
                 silent_since = None
+                self._missed.discard(primary)
             except (BackendError, CommandError) as error:
                 if isinstance(error, HelloTimeoutError) and not error.is_silent:
                     silent_since = None  # this process was paused, which proves nothing
@@ -72,8 +86,38 @@ class PrimaryWatch:
             is_silent = silent_since is not None and trio.current_time() - silent_since >= TIMEOUTS.hello_seconds
             self._mirror.silent_primary = primary if is_silent else None
             if is_silent:
+                self._missed.add(primary)
                 await self._stand_for_election(primary)
             await trio.sleep(_PAUSE_SECONDS)
+
+    async def _hold_back_missed(self) -> None:
+        """Keep former primaries whose daemons are away from being elected, as long as this mongod is primary."""
+        logged: set[str] = set()
+        while self._missed:
+            self._missed.intersection_update(self._mirror.other_members)
+            seconds = _PAUSE_SECONDS
+            for member in tuple(self._missed):
+                if not await self._freeze(member):
+                    seconds = _STEP_DOWN_SECONDS
+                elif member not in logged:
+                    logged.add(member)
+                    logger.warning("Keeping a mongod from being elected until its daemon answers", mongod=member)
+                try:
+                    await self._hello_of(member)
+                    self._missed.discard(member)
+                except (BackendError, CommandError) as error:
+                    logger.debug("The daemon of a former primary is away", mongod=member, error=str(error))
+            await trio.sleep(seconds)
+
+    async def _freeze(self, member: str) -> bool:
+        """Have the mongod of a member not stand for election for some time; returns whether it agrees."""
+        try:
+            with hello_within(member, TIMEOUTS.recheck_seconds):
+                await self._mongod.pool_of_member(member).command("admin", {"replSetFreeze": _FREEZE_SECONDS})
+        except (BackendError, CommandError) as error:
+            logger.debug("Could not keep a mongod from being elected", mongod=member, error=str(error))
+            return False
+        return True
 
     async def _hello_of(self, member: str) -> dict[str, Any]:
         """The answer of the daemon of a member.
