@@ -247,6 +247,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             or context.fail_points.is_any_on
             or context.parameters.requires_api_version
             or not context.signing_keys.are_read
+            or self._is_known(frame, passed_on)
             or not self._table.is_wanted(frame)
         ):
             return
@@ -266,6 +267,11 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             return
         self._outcomes[Outcome.LEARNED] += 1
         self._table.add(frame, passage)
+
+    def _is_known(self, frame: bytes, passed_on: PassedOn) -> bool:
+        """Whether there is a passage that was declined only this time, for example because of a new session."""
+        known = self._table.find(frame)
+        return known is not None and known.passed_on.routing is passed_on.routing
 
 
 def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> RouterPassage | None:

@@ -219,7 +219,10 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         if not passage.is_retryable or not (history.sessions or len(transactions)):
             return True
         session = session_key(frame, (OBJECT, start, start, end))
-        return session is not None and session not in history.sessions and transactions.latest(session) is None
+        if session is None or transactions.latest(session) is not None:
+            return False
+        newest, at = history.sessions.get(session), passage.common.number_at
+        return newest is None or int.from_bytes(frame[at : at + 8], "little", signed=True) > newest
 
     def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
         """See `Passages`."""
@@ -287,6 +290,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             or message.frame[BODY_AT - 1]
             or not client.is_answered_verbatim
             or SHARD_VERSION not in fields
+            or self._is_known(message.frame)
             or not self._table.is_wanted(message.frame)
         ):
             return
@@ -303,6 +307,11 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             return
         self._outcomes[Outcome.LEARNED] += 1
         self._table.add(message.frame, passage)
+
+    def _is_known(self, frame: bytes) -> bool:
+        """Whether there is a passage that was declined only this time, for example because of the session."""
+        known = self._table.find(frame)
+        return known is not None and self._is_admitted(known)
 
     def _passage_of(
         self, request: Request, state: NamespaceState, placement: AdmittedPlacement, epoch: int

@@ -4,7 +4,8 @@ import re
 import socket
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,8 +32,6 @@ from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
 
 LEARNING = 4
 """After so many similar requests a passage serves them."""
-
-_TAKEN = re.compile(r'passages_total\{outcome="taken"\} (\S+)')
 
 Command = dict[str, Any]
 
@@ -67,9 +66,14 @@ EACH: dict[str, Callable[[int], Command]] = {
 
 def taken(mini: MiniCluster, shard: str = "sh0") -> int:
     """How many requests passages have served on a shard."""
+    return counted(mini, "taken", shard)
+
+
+def counted(mini: MiniCluster, outcome: str, shard: str = "sh0") -> int:
+    """How often passages had an outcome on a shard."""
     port = mini.shards[shard].members[0].metrics_port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        found = _TAKEN.search(page.read().decode())
+        found = re.search(rf'passages_total\{{outcome="{outcome}"\}} (\S+)', page.read().decode())
     assert found is not None
     return int(float(found[1]))
 
@@ -142,6 +146,40 @@ class TestServed:
         [document] = learned.versioned(find(30))["cursor"]["firstBatch"]
         assert document["n"] == 1 + LEARNING
 
+    def test_a_session_with_writes_on_another_shard(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        """Only the newest one of them, and what is older, can have been executed there."""
+        mine, other = b"m" * 16, b"o" * 16
+        with connected(mini, "sh0") as connection:
+            assert _write_in(connection, learned, "sh0", mine, 5)["n"] == 1
+        learned.split([{"a": 30}], low={"a": 10})
+        learned.move({"a": 30}, learned.chunks()[-1]["max"], "sh1")
+        with connected(mini, "sh1") as connection:
+            for number in range(1, 1 + LEARNING):
+                assert _write_in(connection, learned, "sh1", other, number)["n"] == 1
+            before = taken(mini, "sh1"), counted(mini, "learned", "sh1")
+            assert before[0]
+            assert _write_in(connection, learned, "sh1", mine, 5)["retriedStmtIds"] == [0]
+            assert _write_in(connection, learned, "sh1", mine, 4)["codeName"] == "TransactionTooOld"
+            assert (taken(mini, "sh1"), counted(mini, "learned", "sh1")) == before
+            for number in range(6, 6 + LEARNING):
+                assert _write_in(connection, learned, "sh1", mine, number)["n"] == 1
+            assert (taken(mini, "sh1"), counted(mini, "learned", "sh1")) == (before[0] + LEARNING, before[1])
+        [document] = learned.versioned(find(45), "sh1")["cursor"]["firstBatch"]
+        assert document["n"] == 1 + 2 * LEARNING
+
+    def test_a_session_is_no_reason_to_learn_again(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        session, number = b"s" * 16, Int64(1)
+        fields = {"lsid": {"id": Binary(session, 4)}, "txnNumber": number, "autocommit": False}
+        begin = {**find(45), **fields, "startTransaction": True, "shardVersion": learned.version(), "$db": learned.db}
+        with connected(mini, "sh0") as connection, connected(mini, "sh0") as other:
+            for each in range(1, 1 + LEARNING):
+                assert _write_in(connection, learned, "sh0", b"o" * 16, each)["n"] == 1
+            other.sendall(op_msg(bson.encode(begin), request_id=1))
+            assert bson.decode(other.recv(65_536)[21:])["ok"] == 1.0
+            before = taken(mini), counted(mini, "learned")
+            assert _write_in(connection, learned, "sh0", session, 2)["n"] == 1
+            assert (taken(mini), counted(mini, "learned")) == before
+
     def test_an_update_that_may_change_the_shard_key(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
         before = taken(mini)
         for key in range(20, 20 + LEARNING):
@@ -151,8 +189,7 @@ class TestServed:
 
     def test_a_reserved_session(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
         command = {**find(30), "shardVersion": learned.version(), "$db": learned.db}
-        host, _, port = mini.shards["sh0"].members[0].address.rpartition(":")
-        with socket.create_connection((host, int(port))) as connection:
+        with connected(mini, "sh0") as connection:
 
             def run(identity: bytes) -> dict[str, Any]:
                 lsid = {"lsid": {"id": Binary(identity, 4)}}
@@ -168,9 +205,8 @@ class TestServed:
     def test_a_transaction_that_the_daemon_does_not_know(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
         """As after a restart of the daemon: mongod has to abort it, since no critical section waits for it."""
         member = mini.shards["sh0"].members[0]
-        host, _, port = member.address.rpartition(":")
         versions = {"shardVersion": learned.version(), "$db": learned.db}
-        with socket.create_connection((host, int(port))) as connection, member.mongod_client() as mongod:
+        with connected(mini, "sh0") as connection, member.mongod_client() as mongod:
 
             def read(lsid: object, number: int) -> dict[str, Any]:
                 fields = {"lsid": lsid, "txnNumber": Int64(number), "autocommit": False}
@@ -263,6 +299,24 @@ def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
 
     assert learned_when(object()) == 0
     assert learned_when(None) > 0
+
+
+@contextmanager
+def connected(mini: MiniCluster, shard: str) -> Iterator[socket.socket]:
+    """A connection to a shard, on which requests of all sessions can be sent."""
+    host, _, port = mini.shards[shard].members[0].address.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        yield connection
+
+
+def _write_in(
+    connection: socket.socket, learned: ShardedNamespace, shard: str, session: bytes, number: int
+) -> dict[str, Any]:
+    """Execute a retryable write in a session that clients of all shards may have."""
+    fields = {"lsid": {"id": Binary(session, 4)}, "txnNumber": Int64(number)}
+    command = {**update(45), **fields, "shardVersion": learned.version(shard), "$db": learned.db}
+    connection.sendall(op_msg(bson.encode(command), request_id=1))
+    return bson.decode(connection.recv(65_536)[21:])
 
 
 def _with_session(command: Command) -> Command:
