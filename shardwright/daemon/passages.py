@@ -33,6 +33,10 @@ class DaemonPassages(ABC, Generic[P]):
             self._outcomes[Outcome.DECLINED] += 1
         return begun
 
+    def leave(self) -> None:
+        """See `Passages`."""
+        self._outcomes[Outcome.LEFT] += 1
+
     @abstractmethod
     def _begin(self, passage: P, client: ClientConnection, frame: bytes) -> Begun | None:
         """Begin an operation by its passage; None if the ordinary way has to serve it."""

@@ -210,7 +210,6 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             elif is_whole_result_frame(reply):
                 answer = reply
         if answer is None:
-            self._outcomes[Outcome.LEFT] += 1
             return None
         context.clock.observe_cluster_time(cluster_time)
         frame = signed(answer, context.signer)

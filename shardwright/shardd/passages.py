@@ -240,7 +240,6 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             or not (is_write or self._may_answer_read(begun))
             or (passage.must_end and not is_whole_result_frame(reply))
         ):
-            self._outcomes[Outcome.LEFT] += 1
             return None
         if is_write:
             table = passage.placement.table

@@ -405,12 +405,13 @@ class TestLane:
             whole = await exchange(client, frame)
             left = router.outcomes["left"]
             assert whole is not None
-            for cut in range(1, len(whole) - 60):
+            cuts = range(1, len(whole) - 60)
+            for cut in cuts:
                 router.answer = partial(_cut_at, cut)
                 reply = await exchange(client, frame)
                 assert reply is not None
                 assert reply[8:] == whole[8:]
-            assert router.outcomes["left"] == left
+            assert router.outcomes["left"] == left + len(cuts)
             assert router.borrowed == 0
 
         learned(steps)
@@ -427,7 +428,7 @@ class TestLane:
 
     def test_a_request_that_arrives_during_another(self) -> None:
         async def steps(router: PassageRouter, client: Any) -> None:  # noqa: ANN401
-            may_answer = trio.Event()
+            may_answer, left = trio.Event(), router.outcomes["left"]
             router.answer = lambda _, request: Reply(usual_reply(request), wait=may_answer.wait)
             await client.send(EACH["find"](1))
             await router.has_sent.wait()
@@ -437,6 +438,7 @@ class TestLane:
             replies = [await client.receive() for _ in range(2)]
             assert None not in replies
             assert [shard for shard, _ in router.sent] == ["east", "west"]
+            assert router.outcomes["left"] == left + 1
 
         learned(steps)
 

@@ -44,6 +44,9 @@ class Passages(Protocol):
             The frame; None if the ordinary way has to handle the reply, and then nothing has been changed.
         """
 
+    def leave(self) -> None:
+        """Note that the ordinary way takes an operation over, whatever the reason."""
+
 
 class ExpressLane:
     """The lane of one client.
@@ -90,6 +93,7 @@ class ExpressLane:
         if begun is None:
             return await stream.receive()
         self._client.begun = begun
+        self._passages.leave()
         return self._frame
 
     def resume(self) -> None:
