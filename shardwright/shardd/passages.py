@@ -190,6 +190,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             passage,
             passage.placement,
             is_write=passage.is_write,
+            must_end=passage.must_end,
         )
 
     def _is_admitted(self, passage: ShardPassage) -> bool:
@@ -228,6 +229,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         """See `Passages`."""
         assert isinstance(begun, BegunOperation)
         passage, sidecar = begun.passage, self._context.sidecar
+        assert isinstance(passage, ShardPassage)
         seconds = perf_counter() - begun.started
         term, is_write = begun.term, passage.is_write
         answer, answered_in = take_term(reply) if is_write else (reply, term)

@@ -200,7 +200,7 @@ class VersionedOperations:
             BackendError: as `run`.
         """
         state, placement, is_write = begun.state, begun.placement, begun.is_write
-        must_end = begun.passage.must_end
+        must_end = begun.must_end
         exchange = TermExchange(
             self._context.sidecar,
             upstream,
@@ -434,13 +434,7 @@ class VersionedOperations:
     ) -> tuple[bytes | None, AdmittedPlacement]:
         """Run a read with the complete filter; returns its reply, and what it ran by.
 
-        Args:
-            exchange: of the read.
-            state: of the collection.
-            placement: by which it was admitted.
-            request: the read.
-            reply: to the read without the filter, which is the result unless it leaves a cursor open that needs it;
-                None if there is none.
+        A reply to the read without the filter is the result unless it leaves a cursor open that needs it.
         """
         table = placement.table
         assert table is not None

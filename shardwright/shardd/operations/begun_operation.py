@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from shardwright.shardd.exchange.operation_generation import OperationGeneration
     from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
     from shardwright.shardd.metadata.namespace_state import NamespaceState
-    from shardwright.shardd.passages import ShardPassage
+    from shardwright.wire.passages import Passage
 
 
 class BegunOperation(Begun):
@@ -22,9 +22,10 @@ class BegunOperation(Begun):
         placement: by which it runs.
         passage: what has begun it.
         is_write: whether it writes.
+        must_end: whether it needs the complete filter if its first batch leaves a cursor open.
     """
 
-    __slots__ = ("is_write", "operations", "passage", "placement", "request_frame", "state", "term")
+    __slots__ = ("is_write", "must_end", "operations", "passage", "placement", "request_frame", "state", "term")
 
     def __init__(
         self,
@@ -34,10 +35,11 @@ class BegunOperation(Begun):
         request_frame: bytes,
         term: int | None,
         state: "NamespaceState",
-        passage: "ShardPassage",
+        passage: "Passage",
         placement: "AdmittedPlacement",
         *,
         is_write: bool,
+        must_end: bool,
     ) -> None:
         self.connection, self.frame, self.started = connection, frame, started
         self.request_frame = request_frame
@@ -47,6 +49,7 @@ class BegunOperation(Begun):
         self.passage = passage
         self.placement = placement
         self.is_write = is_write
+        self.must_end = must_end
 
     def give_up(self) -> None:
         """See `Begun`; the operation is counted out."""
