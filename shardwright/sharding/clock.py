@@ -161,12 +161,13 @@ class VectorClock:
 
     __slots__ = ("_external", "_internal", "_named", "_time")
 
+    _time: VectorTime
+    _internal: bytes
+    _external: bytes
+    _named: bytes
+
     def __init__(self, time: VectorTime | None = None) -> None:
-        self._time = time or VectorTime()
-        # What messages contain is made once per advance, if at all.
-        self._internal: tuple[VectorTime | None, bytes] = None, b""
-        self._external: tuple[VectorTime | None, bytes] = None, b""
-        self._named: tuple[VectorTime | None, bytes] = None, b""
+        self._reach(time or VectorTime())
 
     @property
     def time(self) -> VectorTime:
@@ -176,18 +177,16 @@ class VectorClock:
     @property
     def internal_elements(self) -> bytes:
         """`VectorTime.internal_elements` of the current reading."""
-        time, elements = self._internal
-        if time is not self._time:
-            elements = self._time.internal_elements()
-            self._internal = self._time, elements
-        return elements
+        if not self._internal:
+            self._internal = self._time.internal_elements()
+        return self._internal
 
     def advance(self, seen: VectorTime) -> bool:
         """Advance to the times of a message where they are later; return whether any was."""
         joined = self._time.joined(seen).ordered()
         if joined is self._time:
             return False
-        self._time = joined
+        self._reach(joined)
         return True
 
     def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
@@ -208,16 +207,14 @@ class VectorClock:
         """Advance to a packed ``$clusterTime`` that another node gossiped without the other times."""
         time = self._time
         if cluster_time > time.cluster_time:  # and so the times remain ordered
-            self._time = VectorTime(cluster_time, time.config_time, time.topology_time)
+            self._reach(VectorTime(cluster_time, time.config_time, time.topology_time))
 
     @property
     def external_elements(self) -> bytes:
         """`VectorTime.external_elements` of the current reading."""
-        time, elements = self._external
-        if time is not self._time:
-            elements = self._time.external_elements()
-            self._external = self._time, elements
-        return elements
+        if not self._external:
+            self._external = self._time.external_elements()
+        return self._external
 
     @property
     def packed_cluster_time(self) -> bytes:
@@ -246,13 +243,16 @@ class VectorClock:
         """`VectorTime.gossip` of the current reading."""
         return self._time.gossip()
 
+    def _reach(self, time: VectorTime) -> None:
+        """Set the reading; the parts of messages that show it are made when they are first needed."""
+        self._time = time
+        self._internal = self._external = self._named = b""
+
     def _named_cluster_time(self) -> bytes:
         """The element ``clusterTime`` of the current reading."""
-        time, named = self._named
-        if time is not self._time:
-            named = _TIME_NAME + _pack_uint64(self._time.cluster_time)
-            self._named = self._time, named
-        return named
+        if not self._named:
+            self._named = _TIME_NAME + _pack_uint64(self._time.cluster_time)
+        return self._named
 
 
 def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:

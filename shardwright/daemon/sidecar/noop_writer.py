@@ -90,9 +90,7 @@ class NoopWriter:
         at = len(reply) - _TIME_FROM_END
         if reply.startswith(_OPERATION_TIME, at - len(_OPERATION_TIME)):
             increment, seconds = _unpack_time(reply, at)
-            reached = seconds, increment
-            if reached > self._reached:
-                self._reached = reached
+            self._note((seconds, increment))
 
     def _note(self, reached: tuple[int, int]) -> None:
         if reached > self._reached:

@@ -35,7 +35,7 @@ _FREEZE_SECONDS: Final = 15
 """For how long a mongod is kept from standing for election each time: longer than a round of `PrimaryWatch` takes."""
 
 _STEP_DOWN_SECONDS: Final = 0.2
-"""A mongod that has just been replaced is not kept from elections before it has stepped down."""
+"""The pause before the next attempt to freeze a mongod that has not stepped down yet, and so refuses."""
 
 
 class PrimaryWatch:

@@ -17,15 +17,14 @@ class OperationGeneration:
         hidden: those ranges.
     """
 
-    __slots__ = ("_count", "_is_awaited", "_waiting", "_writers", "hidden", "is_superseded")
+    __slots__ = ("_change", "_count", "_writers", "hidden", "is_superseded")
 
     def __init__(self) -> None:
         self.is_superseded = False
         self.hidden: tuple[OwnershipFilter, ...] = ()
         self._count = 0
         self._writers = 0
-        self._waiting = trio.lowlevel.ParkingLot()
-        self._is_awaited = False
+        self._change: trio.Event | None = None  # if it is awaited
 
     @property
     def is_over(self) -> bool:
@@ -43,17 +42,21 @@ class OperationGeneration:
         self._count -= 1
         if is_write:
             self._writers -= 1
-        if self._is_awaited and not (self._count and self._writers):
-            self._waiting.unpark_all()
+        if self._change is not None and not (self._count and self._writers):
+            self._change.set()
+            self._change = None
 
     async def wait_over(self) -> None:
         """Return when none of them is under way."""
-        self._is_awaited = True
         while self._count:
-            await self._waiting.park()
+            await self._wait_change()
 
     async def wait_writes_over(self) -> None:
         """Return when no write among them is under way."""
-        self._is_awaited = True
         while self._writers:
-            await self._waiting.park()
+            await self._wait_change()
+
+    async def _wait_change(self) -> None:
+        if self._change is None:
+            self._change = trio.Event()
+        await self._change.wait()

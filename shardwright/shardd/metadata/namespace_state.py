@@ -56,7 +56,6 @@ class NamespaceState:
         "__weakref__",
         "_drained",
         "_earlier_operations",
-        "_is_drain_awaited",
         "_range_deletions",
         "_unowned",
         "_unowned_by",
@@ -96,8 +95,7 @@ class NamespaceState:
         self._earlier_operations: list[OperationGeneration] = []
         self.writers = self.transactions = 0
         self.last_arrival = self.last_deletion = -inf
-        self._drained = trio.lowlevel.ParkingLot()
-        self._is_drain_awaited = False
+        self._drained: trio.Event | None = None  # if it is awaited
 
     # Metadata
 
@@ -203,9 +201,9 @@ class NamespaceState:
 
     def _exit_writer(self) -> None:
         self.writers -= 1
-        if not self.writers and self._is_drain_awaited:
-            self._is_drain_awaited = False
-            self._drained.unpark_all()
+        if not self.writers and self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     async def wait_earlier_operations(self) -> None:
         """Return when all operations that are now under way have ended, regardless of those that begin meanwhile."""
@@ -267,8 +265,9 @@ class NamespaceState:
     async def wait_writers_gone(self) -> None:
         """Return when no write is under way; a critical section, of the namespace or its database, blocks new ones."""
         while self.writers:
-            self._is_drain_awaited = True
-            await self._drained.park()
+            if self._drained is None:
+                self._drained = trio.Event()
+            await self._drained.wait()
 
     def block_reads(self) -> None:
         """Enter the second phase: new reads wait, while those under way rightly see the state before the change."""

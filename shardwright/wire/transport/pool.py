@@ -83,7 +83,7 @@ class Pool:
         self._silence = ""
         self._created = 0
         self._waiters = trio.lowlevel.ParkingLot()
-        self._has_waited = False
+        self._has_waited = False  # cheaper to look at for each reply than the parking lot
         self._is_closed = False
 
     @may_run_in_reactor
