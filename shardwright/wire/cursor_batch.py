@@ -13,10 +13,11 @@ Document = TypeVar("Document", covariant=True)
 _BODY_AT: Final = 21
 """Offset of the body in an OP_MSG whose first section it is, as in replies."""
 
-# How a mongod's first reply begins; the lengths of the cursor and of the batch come right after these elements.
-_CURSOR_AT: Final = _BODY_AT + 4
-_CURSOR: Final = rawbson.element(b"cursor", rawbson.OBJECT, b"")
-_FIRST_BATCH_AT: Final = _CURSOR_AT + len(_CURSOR) + 4
+# The beginning of mongod's replies with a cursor, and of the cursor in a first reply. A length is in between.
+FIRST_ELEMENT_AT: Final = _BODY_AT + 4
+CURSOR: Final = rawbson.element(b"cursor", rawbson.OBJECT, b"")
+CURSOR_AT: Final = FIRST_ELEMENT_AT + len(CURSOR)
+_FIRST_BATCH_AT: Final = CURSOR_AT + 4
 _FIRST_BATCH: Final = rawbson.element(b"firstBatch", rawbson.ARRAY, b"")
 _DOCUMENTS_AT: Final = _FIRST_BATCH_AT + len(_FIRST_BATCH)
 _NO_ID: Final = rawbson.element(b"id", rawbson.INT64, bytes(8))
@@ -156,6 +157,6 @@ def is_whole_result_frame(frame: bytes) -> bool:
     """
     return (
         frame.startswith(_FIRST_BATCH, _FIRST_BATCH_AT)
-        and frame.startswith(_CURSOR, _CURSOR_AT)
+        and frame.startswith(CURSOR, FIRST_ELEMENT_AT)
         and frame.startswith(_NO_ID, _DOCUMENTS_AT + _unpack_int32(frame, _DOCUMENTS_AT)[0])
     )

@@ -16,9 +16,10 @@ from shardwright.router.replies.cursor_reply import NEXT_BATCH, CursorReply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.sending.pending_reply import DigestRelay
 from shardwright.sharding.time_signer import TimeSigner
+from shardwright.wire.cursor_batch import CURSOR, CURSOR_AT, FIRST_ELEMENT_AT
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, element
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, element
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
@@ -29,12 +30,9 @@ _INT64: Final = Struct("<q")
 _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
 _PLAIN_AT: Final = 12
 
-# The beginning of a mongod's reply to a getMore; between these, and at the end, is a length.
-_BODY_AT: Final = 21
-_CURSOR: Final = element(b"cursor", OBJECT, b"")
-_CURSOR_AT: Final = _BODY_AT + 4 + len(_CURSOR)
+# The beginning of the cursor in a mongod's reply to a getMore; a length is before and after.
 _BATCH: Final = element(NEXT_BATCH, ARRAY, b"")
-_BATCH_AT: Final = _CURSOR_AT + 4 + len(_BATCH)
+_BATCH_AT: Final = CURSOR_AT + 4 + len(_BATCH)
 
 _REST_BYTES_MAX: Final = 16_384
 
@@ -90,14 +88,14 @@ class BatchRelay(DigestRelay):
         """See `Relay.begin`."""
         if not (
             beginning.startswith(_PLAIN, _PLAIN_AT)
-            and beginning.startswith(_CURSOR, _BODY_AT + 4)
-            and beginning.startswith(_BATCH, _CURSOR_AT + 4)
+            and beginning.startswith(CURSOR, FIRST_ELEMENT_AT)
+            and beginning.startswith(_BATCH, CURSOR_AT + 4)
             and len(beginning) >= _BATCH_AT + 4
         ):
             return None
         frame_bytes = _INT32.unpack_from(beginning)[0]
         batch_end = _BATCH_AT + _INT32.unpack_from(beginning, _BATCH_AT)[0]
-        cursor_end = _CURSOR_AT + _INT32.unpack_from(beginning, _CURSOR_AT)[0]
+        cursor_end = CURSOR_AT + _INT32.unpack_from(beginning, CURSOR_AT)[0]
         if not (len(beginning) <= batch_end < cursor_end < frame_bytes <= batch_end + _REST_BYTES_MAX):
             return None
         self._rest_bytes = frame_bytes - batch_end
@@ -112,9 +110,9 @@ class BatchRelay(DigestRelay):
         """
         cursor_bytes = 4 + len(_BATCH) + len(EMPTY_DOCUMENT) + self._cursor_bytes_after_batch
         cursor = _INT32.pack(cursor_bytes) + _BATCH + EMPTY_DOCUMENT + rest
-        body = _CURSOR + cursor
+        body = CURSOR + cursor
         self.digest = op_msg(_INT32.pack(4 + len(body)) + body, request_id=0)
-        found = CursorReply(self.digest, _CURSOR_AT)
+        found = CursorReply(self.digest, CURSOR_AT)
         is_over = found.cursor_id == 0 and self._is_last
         changed = signed(found.with_cursor_id(0 if is_over else self._cursor_id), self._signer, keeps_length=True)
         return changed[-self._rest_bytes :]

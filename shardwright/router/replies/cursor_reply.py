@@ -9,7 +9,7 @@ from typing import Any, Final
 import bson
 
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.wire.cursor_batch import is_whole_result_frame
+from shardwright.wire.cursor_batch import CURSOR, CURSOR_AT, FIRST_ELEMENT_AT, is_whole_result_frame
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (
@@ -37,11 +37,6 @@ _BODY_START: Final = 21
 
 _INT64: Final = Struct("<q")
 _INT32: Final = Struct("<i")
-
-# The beginning of mongod's replies with a cursor, and of the cursor in a first reply. A length is in between.
-_FIRST_ELEMENT_AT: Final = _BODY_START + 4
-_CURSOR: Final = element(b"cursor", OBJECT, b"")
-_CURSOR_AT: Final = _FIRST_ELEMENT_AT + len(_CURSOR)
 
 
 class CursorReply:
@@ -86,8 +81,8 @@ class CursorReply:
             RemoteProtocolError: there is none.
         """
         frame = reply.for_client()
-        if frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
-            return cls(frame, _CURSOR_AT)
+        if frame.startswith(CURSOR, FIRST_ELEMENT_AT):
+            return cls(frame, CURSOR_AT)
         cursor = reply.fields.get(b"cursor")
         if cursor is None or cursor[0] != OBJECT:
             raise RemoteProtocolError(f"{reply.shard_id} answered without a cursor")
@@ -185,7 +180,7 @@ def cursor_element(
     batch, after = element(batch_name, ARRAY, b""), encode_elements(trailer)
     cursor_bytes = 5 + len(batch) + array_bytes + len(after)
     sizes = _INT32.pack(cursor_bytes), _INT32.pack(array_bytes)
-    return [_CURSOR, sizes[0], batch, sizes[1], *elements, b"\0", after, b"\0"]
+    return [CURSOR, sizes[0], batch, sizes[1], *elements, b"\0", after, b"\0"]
 
 
 def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
