@@ -155,9 +155,8 @@ class Bench:
         for workload in workloads:
             self._load(workload)
             targets = [each for each in self._targets if workload.is_in_every_dialect or each.dialect == MONGODB]
-            dialects = [self._spoken(each.dialect) for each in targets]
-            requests = [workload.requests(each) for each in dialects]
-            yield from self._measure(workload, list(zip(targets, requests, strict=True)))
+            contenders = [(each, workload.requests(self._spoken(each.dialect))) for each in targets]
+            yield from self._measure(workload, contenders)
 
     def _spoken(self, dialect: Dialect) -> Dialect:
         return replace(dialect, numbers_writes=dialect.numbers_writes and not self._options.unnumbered)

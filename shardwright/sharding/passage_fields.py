@@ -4,7 +4,7 @@ Drivers send a session, a transaction number and a cluster time with each comman
 Of queries and updates only the values of the shard key matter, and where they are depends on the layout of the frame.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -134,10 +134,9 @@ class KeyInQuery:
 
     __slots__ = ("_encode", "_end", "_others", "_start")
 
-    def __init__(self, first: tuple[ShardKeyField, Span], *others: tuple[ShardKeyField, Span]) -> None:
-        field, (kind, _, self._start, self._end) = first
-        self._encode = field.encoder_for(kind)
-        self._others = others
+    def __init__(self, values: Iterable[tuple[ShardKeyField, Span]]) -> None:
+        first, *self._others = [(each.encoder_for(kind), start, end) for each, (kind, _, start, end) in values]
+        self._encode, self._start, self._end = first  # most keys have one field
 
     @classmethod
     def find(cls, frame: bytes, query_at: int, pattern: ShardKeyPattern, *, is_simple: bool) -> Self | None:
@@ -165,14 +164,14 @@ class KeyInQuery:
             values.append((each, value))
         if any(name.startswith(each.name + b".") for name in found for each in pattern.fields):
             return None
-        return cls(*values)
+        return cls(values)
 
     def bytes_in(self, frame: bytes) -> bytes:
         """The key bytes in a frame of the layout."""
         first = self._encode(frame, self._start, self._end)
         if not self._others:
             return first
-        return b"".join((first, *[each.key_bytes(frame, span) for each, span in self._others]))
+        return b"".join((first, *[encode(frame, start, end) for encode, start, end in self._others]))
 
 
 def query_of(frame: bytes, fields: Mapping[bytes, Span], command: str) -> int | None:

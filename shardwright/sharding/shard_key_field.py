@@ -79,7 +79,7 @@ class ShardKeyField:
         return ENCODED_NULL if span is None else encode_value(document, span)
 
     def encoder_for(self, kind: int) -> Encoder:
-        """What gives `key_bytes` for found values of one type."""
+        """The encoder of found values of one type, with the same result as `key_bytes`."""
         if not self.hashed:
             return encoder_of(kind)
         return lambda document, start, end: self.key_bytes(document, (kind, start, start, end))

@@ -74,8 +74,8 @@ class FrameReader:
     not arrived, so that a transport can read a long message in few calls.
 
     Attributes:
-        available: how many bytes were fed and not taken; none if the peer could close the connection now without
-            truncating a message.
+        available: the number of bytes fed and not taken; 0 if the peer can close the connection now without truncating
+            a message.
         bytes_max: the longest frame.
     """
 

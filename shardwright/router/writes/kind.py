@@ -15,7 +15,7 @@ class WriteKind(Enum):
     UPDATE = ("update", b"updates")
     DELETE = ("delete", b"deletes")
 
-    # In C: statements are counted by kind for each operation.
+    # Each write looks up its counter by kind, and the hash of an Enum is computed in Python.
     __hash__ = object.__hash__
 
     def __init__(self, command: str, field: bytes) -> None:

@@ -44,7 +44,7 @@ _PAYLOADS: Final = {
 _OP_TIME: Final = {"ts": Timestamp(0, 0), "t": Int64(0)}
 
 _REST_AT: Final = BODY_AT + len(encode_document({"n": 0, "electionId": ObjectId(), "opTime": _OP_TIME})) - 1
-"""Where a mongod's reply to a write goes on after what all such replies begin with."""
+"""The offset of the next field after the ones at the beginning of every reply of a mongod to a write."""
 
 _ONE_MODIFIED: Final = element(b"nModified", INT32, (1).to_bytes(4, "little"))
 
