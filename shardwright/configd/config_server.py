@@ -8,31 +8,31 @@ import trio
 from bson.objectid import ObjectId
 
 from shardwright.configd.balancer.balancer import Balancer
-from shardwright.configd.balancer.defragmentation.defragmenter import Defragmenter
+from shardwright.configd.balancer.defragmentation.run import Defragmenter
 from shardwright.configd.balancer.metrics import BalancerMetrics
-from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.catalog.catalog import Catalog, ChunkCensus
 from shardwright.configd.catalog.changelog import ChangeLog
-from shardwright.configd.catalog.gossip import gossip
+from shardwright.configd.catalog.feature_version import read_feature_version
 from shardwright.configd.catalog.initialization import initialize_catalog
-from shardwright.configd.primary.coordinator_places import FAIL_POINT_NAMES
-from shardwright.configd.primary.primary import Primary
-from shardwright.configd.primary.running_reshardings import RunningReshardings
+from shardwright.configd.catalog.transactions import gossip
 from shardwright.configd.resharding.running import resume_resharding
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.configd.term.running_reshardings import RunningReshardings
+from shardwright.configd.term.term import FAIL_POINT_NAMES, Term
 from shardwright.configd.user_writes.coordinator import resume_user_write_block
-from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.daemon.until_done import until_done
+from shardwright.sharding.feature_version import EXTENSIONS
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.pools import ConnectionPools
 
@@ -57,8 +57,9 @@ class ConfigServer:
     Attributes:
         pools: connections to its own mongod, the shards and the other members.
         sidecar: makes the daemon look like its mongod.
-        primary: the current term; None while the mongod is not primary or the catalog is not ready.
+        current_term: None while the mongod is not primary or the catalog is not ready.
         fail_points: where tests can make the daemon wait.
+        census: numbers of chunks by shard, empty while the mongod is not primary.
         resharding_statistics: of all resharding operations that this daemon has coordinated.
     """
 
@@ -72,9 +73,10 @@ class ConfigServer:
         self.options = options
         self._conflicts = conflicts
         self._balancer_metrics = balancer_metrics
-        self.primary: Primary | None = None
+        self.current_term: Term | None = None
         self.fail_points = FailPoints(FAIL_POINT_NAMES)
         self.resharding_statistics = ReshardingStatistics()
+        self.census = ChunkCensus()
         self.pools = ConnectionPools(handshake)
         self._changed = trio.Event()
         self.sidecar = Sidecar(
@@ -85,6 +87,7 @@ class ConfigServer:
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
             cluster_role="configsvr",
+            extensions=EXTENSIONS,
         )
 
     async def run(self) -> None:
@@ -92,6 +95,20 @@ class ConfigServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.pools.run)
             nursery.start_soon(self.sidecar.run, self)
+            nursery.start_soon(self._check_feature_version)
+
+    async def _check_feature_version(self) -> None:
+        """End a daemon that does not know the feature version of the cluster before its mongod becomes primary.
+
+        Raises:
+            UnfitClusterError: it does not know it.
+        """
+
+        async def read() -> None:
+            await read_feature_version(self.sidecar.mongod, may_be_secondary=True)
+
+        # The first primary of a new set has not been elected yet, or the mongod is still starting.
+        await until_done(read, Backoff(first_seconds=0.1, seconds_max=1.0), _note_unread)
 
     @property
     def connection_string(self) -> ConnectionString:
@@ -106,27 +123,28 @@ class ConfigServer:
         hello = mirror.present(mirror.hello)
         return ConnectionString.of_set(hello["setName"], hello["hosts"])
 
-    async def wait_for_primary(self) -> Primary | None:
+    async def wait_for_term(self) -> Term | None:
         """The current term; None if the mongod is not primary, or not ready within `STEP_UP_SECONDS_MAX`."""
-        if self.primary is None and self.sidecar.is_primary:
+        if self.current_term is None and self.sidecar.is_primary:
             with trio.move_on_after(STEP_UP_SECONDS_MAX):
-                while self.primary is None and self.sidecar.is_primary:
+                while self.current_term is None and self.sidecar.is_primary:
                     await self._changed.wait()
-        return self.primary
+        return self.current_term
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Initialize the catalog and start working as primary."""
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
         cluster_id = await until_done(partial(self._initialize_catalog, term), backoff, partial(_log_failure, term))
         catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
+        self.census = ChunkCensus()
         mongod = self.sidecar.mongod
         shards = ShardClients(nursery, self.pools, partial(gossip, mongod), mongod.check_term_before)
         shard_hosts = ShardHosts(catalog, shards, nursery)
         nursery.start_soon(shard_hosts.follow_all)
         shown_locks = ShownLocks(catalog.update)
         shown_locks.begin(_PROCESS, term)
-        self.primary = Primary(
-            term=term,
+        self.current_term = Term(
+            number=term,
             catalog=catalog,
             changelog=ChangeLog(self.sidecar.mongod, self.options.address),
             shards=shards,
@@ -139,10 +157,11 @@ class ConfigServer:
             fail_points=self.fail_points,
         )
         nursery.start_soon(shown_locks.run)
-        nursery.start_soon(resume_resharding, self.primary)
-        nursery.start_soon(resume_user_write_block, self.primary)
-        nursery.start_soon(Balancer(self.primary, self._balancer_metrics).run)
-        nursery.start_soon(Defragmenter(self.primary, self._balancer_metrics).run)
+        nursery.start_soon(resume_resharding, self.current_term)
+        nursery.start_soon(resume_user_write_block, self.current_term)
+        nursery.start_soon(self.census.run, catalog)
+        nursery.start_soon(Balancer(self.current_term, self._balancer_metrics).run)
+        nursery.start_soon(Defragmenter(self.current_term, self._balancer_metrics).run)
         self._announce_change()
         logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
 
@@ -152,9 +171,10 @@ class ConfigServer:
 
     def on_step_down(self) -> None:
         """Interrupt the running operations."""
-        if self.primary is not None:
-            self.primary.end()
-            self.primary = None
+        if self.current_term is not None:
+            self.current_term.end()
+            self.current_term = None
+        self.census = ChunkCensus()
         self._announce_change()
 
     def not_ready_reason(self) -> str | None:
@@ -162,13 +182,13 @@ class ConfigServer:
         reason = self.sidecar.not_ready_reason()
         if reason is not None:
             return reason
-        if self.sidecar.is_primary and self.primary is None:
+        if self.sidecar.is_primary and self.current_term is None:
             return "the catalog is being initialized"
         return None
 
     def operations(self) -> list[dict[str, Any]]:
         """The daemon's own operations, as ``currentOp`` shows them."""
-        return [] if self.primary is None else self.primary.reshardings.operations()
+        return [] if self.current_term is None else self.current_term.reshardings.operations()
 
     def _announce_change(self) -> None:
         self._changed.set()
@@ -183,6 +203,10 @@ def _log_failure(term: int, error: BackendError | CommandError, retry_seconds: f
         logger.error(
             "Could not initialize the catalog", term=term, error=str(error), retry_seconds=round(retry_seconds, 3)
         )
+
+
+def _note_unread(error: BackendError | CommandError, retry_seconds: float) -> None:
+    logger.debug("Could not read the feature version", error=str(error), retry_seconds=round(retry_seconds, 3))
 
 
 def _ends_term(error: CommandError | BackendError) -> bool:

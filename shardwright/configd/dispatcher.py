@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.configd.commands.command_registry import COMMANDS, ConfigCommand, WriteConcernRule
-from shardwright.configd.commands.operation import Operation
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.commands.command_registry import COMMANDS, ConfigCommand, Operation, WriteConcernRule
+from shardwright.configd.term.term import Term
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -23,7 +22,7 @@ def is_config_command(name: str) -> bool:
 
 
 async def run_config_command(
-    request: Request, client_address: str, wait_for_primary: Callable[[], Awaitable[Primary | None]]
+    request: Request, client_address: str, wait_for_term: Callable[[], Awaitable[Term | None]]
 ) -> dict[str, Any]:
     """The reply, without gossip fields.
 
@@ -35,13 +34,13 @@ async def run_config_command(
     if command.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
     _check_write_concern(command, request)
-    primary = await wait_for_primary()
-    if primary is None:
+    term = await wait_for_term()
+    if term is None:
         raise CommandError(ErrorCode.NotWritablePrimary, _NOT_PRIMARY)
-    operation = Operation(primary, request, client_address)
+    operation = Operation(term, request, client_address)
     try:
         with trio.fail_after(_seconds_max(request)):
-            reply = await primary.run(lambda: command.handler(operation))
+            reply = await term.run(lambda: command.handler(operation))
     except trio.TooSlowError:
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from None
     except BackendError as error:

@@ -1,14 +1,13 @@
-"""``configureFailPoint`` and ``waitForFailPoint`` for the daemon's own fail points; others are those of its mongod.
+"""``configureFailPoint`` and ``waitForFailPoint`` for the daemon's own fail points; others are its mongod's.
 
-They are no commands of the primary: a fail point is turned off after its daemon has stepped down, too.
+They also run on secondaries: a fail point can be turned off after its daemon has stepped down.
 """
 
 from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.fail_point_arguments import parse_configuration, parse_wait
-from shardwright.daemon.fail_points import FailPoints
+from shardwright.daemon.fail_points import FailPoints, parse_configuration, parse_wait
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import is_string

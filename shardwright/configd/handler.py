@@ -4,7 +4,7 @@ from functools import partial
 from typing import Final
 
 from shardwright.configd import fail_point_commands
-from shardwright.configd.catalog.gossip import gossip
+from shardwright.configd.catalog.transactions import gossip
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.dispatcher import is_config_command, run_config_command
@@ -14,14 +14,15 @@ from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.member_addresses import with_own_host
-from shardwright.daemon.sidecar.mode_change import change_mode_of_both
+from shardwright.daemon.sidecar.member_login import change_mode_of_both
+from shardwright.daemon.sidecar.member_metrics import with_sharding_statistics
 from shardwright.daemon.sidecar.own_operations import asks_for_users_own, union_with, with_daemon_operations
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
-from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.sharding.bson_text import command_text
+from shardwright.sharding.catalog.reads import CONFIG
 from shardwright.sharding.clock import CLUSTER_TIME
-from shardwright.sharding.command_text import command_text
-from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
@@ -62,6 +63,8 @@ _WITHOUT_NAMESPACE: Final = frozenset(name for name, each in COMMANDS.items() if
 _FOR_USERS: Final = {name: Needed(name) for name in ("setFeatureCompatibilityVersion", "setUserWriteBlockMode")}
 """The daemon's own commands that users may run."""
 
+_CATALOG_STAYS: Final = "Cannot drop 'config' database if mongod started with --configsvr"
+
 
 class ConfigHandler(SidecarHandler):
     """Handles the requests of all clients of a config daemon (see `wire.transport.server.Handler`)."""
@@ -82,7 +85,11 @@ class ConfigHandler(SidecarHandler):
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """Determine the kind of a request and answer it (see `SidecarHandler.dispatch`)."""
+        """Determine the kind of a request and answer it (see `SidecarHandler.dispatch`).
+
+        Raises:
+            CommandError: IllegalOperation, it would drop the catalog.
+        """
         await in_own_task()
         if is_config_command(request.name):
             return await self._run_config_command(client, request)
@@ -95,6 +102,8 @@ class ConfigHandler(SidecarHandler):
             return await self._server.sidecar.answer_hello(client, upstream, request)
         if request.name in ROTATIONS:
             return await rotate_both(upstream, request, self.logs)
+        if request.name == "dropDatabase" and request.db == CONFIG:
+            raise CommandError(ErrorCode.IllegalOperation, _CATALOG_STAYS)
         if request.name == "setParameter":
             return await change_mode_of_both(upstream, request)
         return await self._server.sidecar.name_daemons(request, partial(self._forward, client, upstream))
@@ -123,7 +132,7 @@ class ConfigHandler(SidecarHandler):
 
     async def _run_config_command(self, client: ClientConnection, request: Request) -> bytes:
         try:
-            reply = await run_config_command(request, client.peer, self._server.wait_for_primary)
+            reply = await run_config_command(request, client.peer, self._server.wait_for_term)
         except CommandError as error:
             if not has_category(error.code, Category.NOT_PRIMARY):
                 raise

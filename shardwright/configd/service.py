@@ -7,10 +7,12 @@ import trio
 from shardwright.configd.balancer.metrics import BalancerMetrics
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
+from shardwright.configd.exported_metrics import export_metrics
 from shardwright.configd.handler import ConfigHandler
-from shardwright.configd.resharding.exported_statistics import export_metrics
-from shardwright.daemon.connection_metrics import measure_connections
-from shardwright.daemon.metrics import Metrics
+from shardwright.configd.resharding.exported_statistics import export_metrics as export_resharding_metrics
+from shardwright.daemon.metrics import Metrics, measure_connections
+from shardwright.daemon.reload import Reread
+from shardwright.daemon.sidecar.member_metrics import MemberMetrics
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
 from shardwright.wire.hello import HELLO_NAMES
@@ -40,12 +42,9 @@ class ConfigService(ConfigHandler):
             self._close_clients,
         )
         self._server_of_clients: Server | None = None
-        self.metrics.gauge(
-            "is_primary",
-            "1 if the mongod of this daemon is primary, else 0",
-            lambda: self.config_server.sidecar.is_primary,
-        )
-        export_metrics(self.metrics, self.config_server.resharding_statistics)
+        export_metrics(self.metrics, self.config_server)
+        export_resharding_metrics(self.metrics, self.config_server.resharding_statistics)
+        self._member_metrics = MemberMetrics(self.metrics, self.config_server.sidecar)
         super().__init__(self.config_server, self.metrics)
 
     @classmethod
@@ -53,6 +52,7 @@ class ConfigService(ConfigHandler):
         """Create the daemon and start its background tasks."""
         service = cls(options)
         nursery.start_soon(service.config_server.run)
+        nursery.start_soon(service._member_metrics.run)
         return service
 
     def serving(self, server: Server) -> None:
@@ -71,6 +71,11 @@ class ConfigService(ConfigHandler):
             CommandError: as `rotate_certificates_of_both`.
         """
         await rotate_certificates_of_both(self.config_server.sidecar.mongod, message)
+
+    def reconfigure(self, reread: Reread) -> tuple[str, ...]:
+        """Apply the options that changed; a config daemon has no server parameters."""
+        self.slow_seconds = reread.values.slow_ms / 1000
+        return ()
 
     async def begin_shutdown(self, seconds: float) -> None:
         """Let another member take over, and tell the clients that wait for news."""

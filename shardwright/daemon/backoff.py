@@ -1,16 +1,19 @@
 """Pauses between attempts: each longer than the last, up to a maximum, and partly random.
 
-Attempts that fail together, such as those of all shards while the config servers elect a primary, would be repeated
-together too, so half of each pause is random. That is "equal jitter" as compared by M. Brooker, "Exponential Backoff
-And Jitter" (AWS Architecture Blog, 2015). "Full jitter", anything from nothing to the whole pause, causes the fewest
-calls there, where a hundred clients contend for one row. Here a few processes wait for a server to come back, and some
-give up after a number of attempts. These have to cover some time, which pauses close to nothing would not.
+Attempts that fail together, as on all shards while the config servers elect a primary, would be repeated together
+too, so half of each pause is random. That is "equal jitter" as compared by M. Brooker, "Exponential Backoff And
+Jitter" (AWS Architecture Blog, 2015). "Full jitter", anything from nothing to the whole pause, causes the fewest
+calls there, where a hundred clients contend for one row. Here a few processes wait for a server to come back, and
+some give up after a number of attempts. These have to cover some time, which pauses close to nothing would not.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
+
+from shardwright.wire.errors import BackendError, CommandError
 
 
 class Backoff:
@@ -54,3 +57,29 @@ class Backoff:
     def reset(self) -> None:
         """Start again with the first pause, because an attempt has succeeded."""
         self._longest_seconds = self._first_seconds
+
+
+Result = TypeVar("Result")
+
+
+async def until_done(
+    step: Callable[[], Awaitable[Result]],
+    backoff: Backoff,
+    on_failure: Callable[[BackendError | CommandError, float], None],
+) -> Result:
+    """Run a step, and repeat it after errors of servers until it succeeds; returns its result.
+
+    There is no deadline: the caller runs in a cancel scope, usually of a term's nursery.
+
+    Args:
+        step: may be executed more than once, also because an attempt that failed may have been executed nevertheless.
+        backoff: the pauses.
+        on_failure: called with the error, and how many seconds the pause before the next attempt takes.
+    """
+    while True:
+        try:
+            return await step()
+        except (BackendError, CommandError) as error:
+            seconds = backoff.next_seconds()
+            on_failure(error, seconds)
+        await trio.sleep(seconds)

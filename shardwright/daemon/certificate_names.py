@@ -1,6 +1,6 @@
-"""Whom the certificate of a connection names, for log-ins with it (MONGODB-X509): a user, or a member of the cluster.
+"""The user or member of the cluster that a connection's certificate names, for authentication with it (MONGODB-X509).
 
-A certificate with the organization of this server's own is that of a member, and never a user's.
+A certificate with this server's own organization belongs to a member, and never to a user.
 """
 
 from shardwright.daemon.user_names import SYSTEM, UserName

@@ -5,16 +5,113 @@ point" and ``src/mongo/util/fail_point.h``). Code asks `FailPoints.should_fail`,
 Outside tests all are off, and asking costs a look-up in an empty dictionary.
 """
 
+import math
+import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import trio
+from bson.decimal128 import Decimal128
 
-from shardwright.daemon.fail_point_modes import Count, parse_mode
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.passages import EPOCH
+from shardwright.wire.rawbson import is_string
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name_of
+
+Count = Callable[[], int]
+"""Returns 0 when it is called first, then 1, and so on."""
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_RANGE: Final = 2.0**63
+
+
+def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Callable[[], bool] | None:
+    """The function that decides each time whether the fail point fires; None for ``off``.
+
+    Args:
+        mode: the argument of the command.
+        turn_off: called when the fail point has fired for the last time.
+        count: counts the calls.
+
+    Raises:
+        CommandError: TypeMismatch, BadValue.
+    """
+    if is_string(mode):
+        if mode not in ("off", "alwaysOn"):
+            raise CommandError(ErrorCode.BadValue, f"unknown mode: {mode}")
+        return None if mode == "off" else lambda: True
+    match mode:
+        case {"times": times}:
+            return _first(max(_whole_number("times", times), 1), turn_off, count)  # 0 fires once, in MongoDB too
+        case {"skip": skipped}:
+            return _after(_whole_number("skip", skipped), count)
+        case {"activationProbability": probability}:
+            return _sometimes(probability)
+        case Mapping():
+            raise CommandError(
+                ErrorCode.BadValue,
+                "'mode' must be one of 'off', 'alwaysOn', '{times:n}', '{skip:n}' or '{activationProbability:p}'",
+            )
+    raise CommandError(ErrorCode.TypeMismatch, "'mode' must be a string or JSON object")
+
+
+def _whole_number(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a client sent
+    number: Any = value.to_decimal() if isinstance(value, Decimal128) else value
+    if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'Expected field "{name}" to have numeric type, but found {type_name_of(value)}'
+        )
+    if not math.isfinite(number) or number % 1 or abs(float(number)) > _INT64_RANGE:
+        raise CommandError(
+            ErrorCode.BadValue,
+            f'Expected field "{name}" to have a value exactly representable as a 64-bit integer, '
+            f"but found {name}: {_text(value)}",
+        )
+    if number < 0:
+        raise CommandError(ErrorCode.BadValue, f"'{name}' option to 'mode' must be positive")
+    if number > _INT32_MAX:
+        raise CommandError(ErrorCode.BadValue, f"'{name}' option to 'mode' is too large")
+    return int(number)
+
+
+def _text(number: float | Decimal128) -> str:
+    """A number as a mongod shows it in messages."""
+    text = str(number) if isinstance(number, Decimal128) else f"{number:.16g}"
+    return text if "." in text or isinstance(number, Decimal128) else f"{text}.0"  # "1e+20.0" and "nan.0" as well
+
+
+def _first(times: int, turn_off: Callable[[], None], count: Count) -> Callable[[], bool]:
+    def fires() -> bool:
+        before = count()
+        if before >= times:
+            turn_off()
+        return before < times
+
+    return fires
+
+
+def _after(skipped: int, count: Count) -> Callable[[], bool]:
+    return lambda: count() >= skipped
+
+
+def _sometimes(probability: Any) -> Callable[[], bool]:  # noqa: ANN401 - whatever a client sent
+    if isinstance(probability, Decimal128):
+        probability = float(probability.to_decimal())
+    if isinstance(probability, bool) or not isinstance(probability, int | float):
+        raise CommandError(
+            ErrorCode.TypeMismatch, "the 'activationProbability' option to 'mode' must be a double between 0 and 1"
+        )
+    if probability < 0 or probability > 1:  # NaN is accepted, and never fires
+        shown = str(float(probability)).removesuffix(".0")
+        raise CommandError(ErrorCode.BadValue, f"activationProbability must be between 0.0 and 1.0; found {shown}")
+    return lambda: random.random() < probability
+
 
 Matches = Callable[[Mapping[str, Any]], bool]
 
@@ -57,7 +154,7 @@ class FailPoints:
         new_count: counts the calls that reach a fail point from when it is turned on, given its name.
 
     Attributes:
-        names: see above.
+        names: the known fail points.
         is_any_on: whether any fail point is on; what a daemon checks for every request.
     """
 
@@ -151,3 +248,74 @@ class FailPoints:
     def _switch(self, name: str) -> _Switch:
         self.check_name(name)
         return self._switches.setdefault(name, _Switch())
+
+
+@dataclass(frozen=True, slots=True)
+class FailPointConfiguration:
+    """What ``configureFailPoint`` asks for; its mode is not checked yet.
+
+    Attributes:
+        name: the fail point.
+        mode: see `daemon.fail_points`.
+        data: parameters for the code at the fail point.
+    """
+
+    name: str
+    mode: object
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FailPointWait:
+    """What ``waitForFailPoint`` asks for.
+
+    Attributes:
+        name: the fail point.
+        times: how often it must have been entered.
+        max_time_ms: how long to wait.
+    """
+
+    name: str
+    times: int
+    max_time_ms: int
+
+
+def _any_name(name: str) -> None:
+    """Accepts all names."""
+
+
+def parse_configuration(request: Request, check_name: Callable[[str], None] = _any_name) -> FailPointConfiguration:
+    """The arguments of ``configureFailPoint``.
+
+    Args:
+        request: the command.
+        check_name: fails if there is no such fail point, which MongoDB checks first; by default any may exist.
+
+    Raises:
+        CommandError: FailPointSetFailed; IllegalOperation, without a mode; TypeMismatch.
+    """
+    given = request.get(b"configureFailPoint")
+    name = given if is_string(given) else ""
+    check_name(name)
+    if b"mode" not in request.fields:
+        raise CommandError(ErrorCode.IllegalOperation, "When setting a failpoint, you must supply a 'mode'")
+    data = request.get(b"data", {})
+    if isinstance(data, list):  # to mongod an array is a document whose fields are named by numbers
+        data = {str(position): value for position, value in enumerate(data)}
+    if not isinstance(data, Mapping):
+        raise CommandError(ErrorCode.TypeMismatch, "the 'data' option must be a JSON object")
+    return FailPointConfiguration(name, request.get(b"mode"), data)
+
+
+def parse_wait(request: Request) -> FailPointWait:
+    """The arguments of ``waitForFailPoint``, for which ``maxTimeMS`` is required.
+
+    Raises:
+        CommandError: 40414, TypeMismatch, 51024.
+    """
+    arguments = Arguments.of(request)
+    arguments.required_value(b"timesEntered")
+    times = arguments.maybe_integer(b"timesEntered") or 0
+    arguments.required_value(b"maxTimeMS")
+    max_time_ms = arguments.maybe_integer(b"maxTimeMS") or 0
+    return FailPointWait(arguments.string(b"waitForFailPoint"), times, max_time_ms)

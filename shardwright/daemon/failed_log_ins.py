@@ -1,8 +1,8 @@
 """Guessing passwords is slow: after some failures, the verdict on further proofs comes later and later.
 
 What counts is the user's name together with the address of the client, so that guesses from elsewhere, or of other
-users' passwords from the same machine, delay nobody else. A delayed log-in with the right password succeeds: nobody can
-lock a user out.
+users' passwords from the same machine, delay no other user. A delayed authentication with the right password
+succeeds, so no client can lock a user out.
 """
 
 from collections import OrderedDict

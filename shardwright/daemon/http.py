@@ -1,6 +1,6 @@
 """The small HTTP server of every daemon, for Prometheus, supervisors and load balancers.
 
-* ``/metrics``: Prometheus's text format.
+* ``/metrics``: Prometheus's text format, or OpenMetrics if the request accepts it.
 * ``/healthz``: 200 while the process can answer at all.
 * ``/readyz``: 200 if the daemon can serve clients, otherwise 503 with the reason.
 
@@ -17,11 +17,15 @@ from typing import Final
 import h11
 import trio
 
-from shardwright.daemon.metrics import CONTENT_TYPE, Metrics
+from shardwright.daemon.metrics import CONTENT_TYPE, OPEN_METRICS_CONTENT_TYPE, Metrics
+from shardwright.daemon.version import package_version
 from shardwright.wire.logger import get_logger
 
 IDLE_SECONDS_MAX: Final = 60.0
 """How long a connection may take until its next request has been read and answered."""
+
+OPEN_METRICS: Final = b"application/openmetrics-text"
+"""What a scraper accepts that prefers OpenMetrics."""
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 16 * 1024
@@ -50,12 +54,14 @@ class HealthServer:
         self._metrics = metrics
         self._not_ready_reason = not_ready_reason
 
-    def respond(self, method: bytes, target: bytes) -> Response:
-        """The response to one request, without any I/O."""
+    def respond(self, method: bytes, target: bytes, accept: bytes = b"") -> Response:
+        """The response to one request, without any I/O; ``accept`` is its header of that name."""
         if method not in (b"GET", b"HEAD"):
             return _json(HTTPStatus.METHOD_NOT_ALLOWED, error="only GET and HEAD")
         match target.partition(b"?")[0]:
             case b"/metrics":
+                if OPEN_METRICS in accept:
+                    return Response(HTTPStatus.OK, self._metrics.render_open_metrics(), OPEN_METRICS_CONTENT_TYPE)
                 return Response(HTTPStatus.OK, self._metrics.render(), CONTENT_TYPE)
             case b"/healthz":
                 return _json(HTTPStatus.OK, status="ok")
@@ -83,7 +89,7 @@ class HealthServer:
     def _respond_safely(self, request: h11.Request) -> Response:
         """The response, or 500: a faulty gauge must not bring the daemon down."""
         try:
-            return self.respond(request.method, request.target)
+            return self.respond(request.method, request.target, dict(request.headers).get(b"accept", b""))
         except Exception:
             logger.exception("A request for metrics or health failed", target=request.target.decode("latin-1"))
             return _json(HTTPStatus.INTERNAL_SERVER_ERROR, error="internal error")
@@ -134,7 +140,11 @@ def _encode(connection: h11.Connection, response: Response, *, has_body: bool) -
     head = h11.Response(
         status_code=response.status,
         reason=response.status.phrase,
-        headers=[("content-type", response.content_type), ("content-length", str(len(response.body)))],
+        headers=[
+            ("server", f"shardwright/{package_version()}"),
+            ("content-type", response.content_type),
+            ("content-length", str(len(response.body))),
+        ],
     )
     events = (head, h11.Data(response.body), h11.EndOfMessage()) if has_body else (head, h11.EndOfMessage())
     return b"".join(connection.send(event) or b"" for event in events)

@@ -41,7 +41,7 @@ class Attempt(ABC, Generic[T, C]):
 
     @abstractmethod
     async def abort_undecided(self) -> None:
-        """Abort the transaction where its commit, for whose outcome nobody waits any longer, has not been decided."""
+        """Abort an abandoned transaction on the participants where its commit has not been decided."""
 
     @abstractmethod
     async def commit(self) -> C:

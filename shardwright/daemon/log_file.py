@@ -25,7 +25,7 @@ class LogRotation(StrEnum):
 
 
 class LogFile:
-    """A file to which each line is appended with a single system call.
+    """A log file. Each line is appended with a single system call.
 
     Several processes may write to the same file, and another program may move or truncate it at any time.
 

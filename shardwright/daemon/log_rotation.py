@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.log_file import LogFile
 from shardwright.daemon.logs import reopen_log, rotate_log
+from shardwright.daemon.signal_mask import log_signals_masked
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -44,7 +44,7 @@ class DaemonLogs:
             kind: which of `kinds`; None for all.
 
         Raises:
-            OSError: a log goes on in the old file; the daemon's own log has the reason.
+            OSError: logging continues in the old file; the daemon's own log has the reason.
         """
         suffix = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
         _logger.info("Log rotation initiated", suffix=suffix, kind=kind)
@@ -76,7 +76,7 @@ class DaemonLogs:
 
     def _change(self, changes: Mapping[str, Callable[[], None]], kind: str | None = None) -> None:
         failures = []
-        with log_signals_held_back():
+        with log_signals_masked():
             for each in self.kinds if kind is None else (kind,):
                 try:
                     changes[each]()

@@ -1,29 +1,77 @@
 """Structured logs: one JSON object per line, on standard error or in a file.
 
-Every line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (one short sentence), then its
-fields in snake_case. Our own lines come from `wire.logger`; those of libraries, and Python's warnings, come through the
-standard library and get the same format.
+By default a line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (a sentence), then
+its fields in snake_case. Our own lines come from `wire.logger`; lines of libraries, and Python's warnings, come
+through the standard library and get the same format.
+
+The newest lines are kept in memory for the ``getLog`` command.
 """
 
 import json
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.log_file import LogFile, LogRotation
-from shardwright.daemon.recent_log import RecentLog
-from shardwright.daemon.redaction import REDACTION
+from shardwright.daemon.log_formats import MongodbFormatter, fields_of, message_of, traceback_of
+from shardwright.daemon.signal_mask import log_signals_masked
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
-LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LINES_MAX: Final = 1024
+LOG_NAMES: Final = ("global", "startupWarnings")
+"""The names listed by ``getLog: "*"``."""
 
-_RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+@dataclass(frozen=True, slots=True)
+class LogExcerpt:
+    """The answer to ``getLog``: the total number of lines so far, and the newest ones, oldest first."""
+
+    total_lines_written: int
+    lines: tuple[str, ...]
+
+
+class RecentLog:
+    """A ring buffer of lines; there are no warnings at startup."""
+
+    __slots__ = ("_lines", "_total")
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._total = 0
+
+    def add(self, line: str) -> None:
+        """Add a line of the log."""
+        self._total += 1
+        self._lines.append(line)
+
+    def clear(self) -> None:
+        """Forget all lines."""
+        self._lines.clear()
+
+    def excerpt(self, name: str) -> LogExcerpt:
+        """The log of one of the `LOG_NAMES`.
+
+        Raises:
+            CommandError: OperationFailed (96), the name is another one, as in mongod.
+        """
+        if name == "global":
+            return LogExcerpt(self._total, tuple(self._lines))
+        if name == "startupWarnings":
+            return LogExcerpt(0, ())
+        raise CommandError(ErrorCode.OperationFailed, f"No log named '{name}'")
+
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 recent: Final = RecentLog()
 """The lines returned by the ``getLog`` command of this process."""
@@ -41,18 +89,24 @@ class JSONFormatter(logging.Formatter):
             "t": timestamp(record.created),
             "level": record.levelname.lower(),
             "component": record.name,
-            "msg": REDACTION.message(record.getMessage(), is_own="fields" in vars(record)),
+            "msg": message_of(record),
         }
-        attributes = vars(record)
-        fields = dict(attributes.get("fields", {}))
-        fields.update(
-            (name, value) for name, value in attributes.items() if name not in _RECORD_ATTRIBUTES and name != "fields"
-        )
-        for name, value in REDACTION.fields(fields).items():
+        for name, value in fields_of(record).items():
             line.setdefault(name, value)
-        if record.exc_info:
-            line["traceback"] = REDACTION.traceback(record.exc_info[1], self.formatException(record.exc_info))
+        traceback = traceback_of(record)
+        if traceback is not None:
+            line["traceback"] = traceback
         return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+class LogFormat(StrEnum):
+    """The forms of log lines."""
+
+    JSON = "json"
+    """This module's."""
+
+    MONGODB = "mongodb"
+    """Mongod's, see `daemon.log_formats`."""
 
 
 class LineWriter(Protocol):
@@ -68,18 +122,18 @@ class LineWriter(Protocol):
 class LogSink(logging.Handler):
     """Writes each line to a stream and adds it to a `RecentLog`; closing it closes a `LogFile`."""
 
-    def __init__(self, stream: LineWriter, recent_log: RecentLog) -> None:
+    def __init__(self, stream: LineWriter, recent_log: RecentLog, log_format: LogFormat = LogFormat.JSON) -> None:
         super().__init__()
         self._stream = stream
         self._recent = recent_log
-        self.setFormatter(JSONFormatter())
+        self.setFormatter(MongodbFormatter() if log_format is LogFormat.MONGODB else JSONFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; the standard library reports a broken stream on standard error and raises nothing."""
         try:
             line = self.format(record)
             self._recent.add(line)
-            with log_signals_held_back():
+            with log_signals_masked():
                 self._stream.write(line + "\n")
                 self._stream.flush()
         except (OSError, ValueError):
@@ -97,7 +151,12 @@ class LogSink(logging.Handler):
         super().close()
 
 
-def configure_logs(level: str = "info", file: Path | None = None, rotation: LogRotation = LogRotation.RENAME) -> None:
+def configure_logs(
+    level: str = "info",
+    file: Path | None = None,
+    rotation: LogRotation = LogRotation.RENAME,
+    log_format: LogFormat = LogFormat.JSON,
+) -> None:
     """Send the lines of all components to standard error, or append them to ``file``. Called once at startup.
 
     Raises:
@@ -109,7 +168,7 @@ def configure_logs(level: str = "info", file: Path | None = None, rotation: LogR
         root.removeHandler(handler)
         if isinstance(handler, LogSink):
             handler.close()
-    root.addHandler(LogSink(stream, recent))
+    root.addHandler(LogSink(stream, recent, log_format))
     root.setLevel(LEVELS[level])
     logging.captureWarnings(True)
 
@@ -150,7 +209,7 @@ def reopen_log() -> None:
 
 def _change_files(change: Callable[[LogFile], None]) -> None:
     try:
-        with log_signals_held_back():
+        with log_signals_masked():
             for handler in logging.getLogger().handlers:
                 if isinstance(handler, LogSink) and handler.file is not None:
                     change(handler.file)

@@ -1,19 +1,25 @@
-"""A daemon's metrics, in one registry that Prometheus reads.
+"""The metrics of a daemon, in the text format of Prometheus: the registry, the process, connections."""
 
-Counters are plain numbers that their owner increments; gauges are functions called when metrics are read. Label values
-must be few and known: commands, outcomes, shards, never namespaces or users' values.
-"""
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
-
+import trio
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.registry import Collector
 
-from shardwright.daemon.operation_metrics import OperationMetrics
+from shardwright.daemon.operation_metrics import Histogram, OperationMetrics, cumulative
+from shardwright.daemon.version import package_version
+from shardwright.wire.logger import INTERNAL_ERRORS
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.server import Server
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Counter:
@@ -90,15 +96,7 @@ class Metrics(Collector):
             labels: all its values.
         """
         counter = LabelledCounter(labels)
-        full_name = f"{self._prefix}_{name}"
-
-        def read() -> Metric:
-            family = CounterMetricFamily(full_name, description, labels=(label,))
-            for value, count in counter.values.items():
-                family.add_metric((value,), count)
-            return family
-
-        self._add(name, read)
+        self.observed_counters(name, description, (label,), lambda: _by_tuple(counter.values))
         return counter
 
     def gauge(self, name: str, description: str, read_value: Callable[[], float]) -> None:
@@ -110,12 +108,59 @@ class Metrics(Collector):
         self, name: str, description: str, label: str, read_values: Callable[[], Mapping[str, float]]
     ) -> None:
         """Export gauges by label value, all read with one call when metrics are read."""
+        self.gauges(name, description, (label,), lambda: _by_tuple(read_values()))
+
+    def gauges(
+        self,
+        name: str,
+        description: str,
+        labels: Sequence[str],
+        read_values: Callable[[], Mapping[tuple[str, ...], float]],
+    ) -> None:
+        """Export gauges with several labels, all read with one call when metrics are read.
+
+        Args:
+            name: as `gauge`.
+            description: the help text.
+            labels: the names of the labels.
+            read_values: returns the values by the labels' values, which are in the order of ``labels``.
+        """
+        full_name = f"{self._prefix}_{name}"
+        self._add(name, lambda: _filled(GaugeMetricFamily(full_name, description, labels=tuple(labels)), read_values()))
+
+    def observed_counters(
+        self,
+        name: str,
+        description: str,
+        labels: Sequence[str],
+        read_values: Callable[[], Mapping[tuple[str, ...], float]],
+    ) -> None:
+        """Export counters kept elsewhere that have labels; arguments as `gauges`."""
+        full_name = f"{self._prefix}_{name}"
+        self._add(
+            name, lambda: _filled(CounterMetricFamily(full_name, description, labels=tuple(labels)), read_values())
+        )
+
+    def histogram(self, name: str, description: str) -> Histogram:
+        """Create a histogram of durations without labels."""
+        histogram = Histogram()
+        self.histograms(name, description, (), lambda: {(): histogram})
+        return histogram
+
+    def histograms(
+        self,
+        name: str,
+        description: str,
+        labels: Sequence[str],
+        read_values: Callable[[], Mapping[tuple[str, ...], Histogram]],
+    ) -> None:
+        """Export histograms of durations kept elsewhere; arguments as `gauges`."""
         full_name = f"{self._prefix}_{name}"
 
         def read() -> Metric:
-            family = GaugeMetricFamily(full_name, description, labels=(label,))
-            for value, number in read_values().items():
-                family.add_metric((value,), number)
+            family = HistogramMetricFamily(full_name, description, labels=tuple(labels))
+            for values, histogram in read_values().items():
+                family.add_metric(values, buckets=cumulative(histogram.buckets), sum_value=histogram.seconds)
             return family
 
         self._add(name, read)
@@ -127,10 +172,163 @@ class Metrics(Collector):
             yield read()
 
     def render(self) -> bytes:
-        """All metrics in Prometheus's text format, including those of the process."""
+        """All metrics in Prometheus's text format, including the process's."""
         return generate_latest(self._registry)
+
+    def render_open_metrics(self) -> bytes:
+        """As `render`, in the OpenMetrics format."""
+        rendered: bytes = generate_open_metrics(self._registry)  # type: ignore[no-untyped-call]
+        return rendered
 
     def _add(self, name: str, read: Callable[[], Metric]) -> None:
         if name in self._readers:
             raise ValueError(f"there is already a metric named {name}")
         self._readers[name] = read
+
+
+def _by_tuple(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    return {(label,): value for label, value in values.items()}
+
+
+_Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
+
+
+def _filled(family: _Family, values: Mapping[tuple[str, ...], float]) -> _Family:
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+LAG_PAUSE_SECONDS: Final = 0.5
+"""Pause between two measurements of the event loop's lag."""
+
+
+def measure_process(metrics: Metrics) -> Histogram:
+    """Add metrics of the process; returns the histogram that `measure_lag` fills."""
+    build = package_version(), platform.python_version()
+    metrics.gauges(
+        "build_info", "Always 1, with the versions of this process as labels", ("version", "python"), lambda: {build: 1}
+    )
+    metrics.gauges(
+        "certificate_expiry_timestamp_seconds",
+        "Time in seconds since 1970 at which the certificate of this server expires; absent without TLS",
+        (),
+        lambda: {} if TLS.expires_at is None else {(): TLS.expires_at.timestamp()},
+    )
+    return metrics.histogram("event_loop_lag_seconds", "Time by which timers of the event loop fire late")
+
+
+async def measure_lag(histogram: Histogram) -> None:
+    """Observe how late a timer fires, until cancelled. Whatever blocks the event loop delays all clients as much."""
+    while True:
+        due = trio.current_time() + LAG_PAUSE_SECONDS
+        await trio.sleep_until(due)
+        histogram.observe(trio.current_time() - due)
+
+
+def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools) -> None:
+    """Add metrics of the connected clients and of the pools of connections to other hosts.
+
+    Args:
+        metrics: the daemon's metrics.
+        server: the server for its clients.
+        pools: its connections to other hosts.
+    """
+    metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+    metrics.observed_counter("connections_accepted", "Client connections accepted", lambda: server.connections_created)
+    metrics.observed_counters(
+        "network_bytes",
+        "Bytes exchanged with clients over TCP, as the kernel counts them",
+        ("direction",),
+        lambda: dict(zip((("received",), ("sent",)), server.traffic(), strict=True)),
+    )
+    metrics.observed_counter(
+        "connections_refused",
+        "Client connections refused because the limit on open connections was reached",
+        lambda: server.connections_refused,
+    )
+    newcomers = server.newcomers
+    metrics.gauge(
+        "unauthenticated_connections",
+        "Client connections that have not logged in, where they have to",
+        lambda: 0 if newcomers is None else len(newcomers),
+    )
+    metrics.observed_counter(
+        "unauthenticated_connections_closed",
+        "Client connections closed because they did not log in in time, or were too many",
+        lambda: 0 if newcomers is None else newcomers.closed,
+    )
+    metrics.observed_counter(
+        "protocol_errors", "Client connections closed because of a malformed message", lambda: server.protocol_errors
+    )
+    metrics.observed_counter(
+        "internal_errors",
+        "Unexpected exceptions, each logged with its traceback; one ends a request, a connection or a job",
+        lambda: INTERNAL_ERRORS.total,
+    )
+    metrics.gauge(
+        "unread_reply_bytes",
+        "Memory held by replies that clients have not read",
+        lambda: UNREAD_REPLIES.total_bytes,
+    )
+    metrics.observed_counter(
+        "slow_clients_closed",
+        "Client connections closed because their unread replies held too much memory",
+        lambda: UNREAD_REPLIES.clients_closed,
+    )
+    metrics.observed_counter(
+        "long_replies_refused",
+        "Replies of shards refused because unread replies held all the memory allowed",
+        lambda: UNREAD_REPLIES.reservations.refused,
+    )
+    metrics.gauge(
+        "unread_reply_bytes_max",
+        "Peak since the process started of the memory held by replies that clients have not read",
+        lambda: UNREAD_REPLIES.peak_bytes,
+    )
+    metrics.gauge(
+        "held_batch_bytes",
+        "Memory held by batches that idle cursors have fetched and not returned, part of unread_reply_bytes",
+        lambda: UNREAD_REPLIES.holdings.total_bytes,
+    )
+    metrics.observed_counter(
+        "cursors_ended_for_room",
+        "Idle cursors killed to free memory for other replies",
+        lambda: UNREAD_REPLIES.holdings.ended,
+    )
+    metrics.labelled_gauge(
+        "pool_connections",
+        "Connections to other hosts that are available or in use, and operations waiting for one",
+        "state",
+        lambda: _totals(pools),
+    )
+    metrics.gauges(
+        "pool_host_connections",
+        "Connections by host that are available or in use, and operations waiting for one",
+        ("host", "state"),
+        lambda: _by_host(pools),
+    )
+    metrics.observed_counters(
+        "pool_host_connections_created",
+        "Connections opened to a host since it was last used for the first time",
+        ("host",),
+        lambda: {(host,): pool.created for host, pool in pools.statistics().items()},
+    )
+
+
+def _totals(pools: ConnectionPools) -> dict[str, float]:
+    # An alert has to see a state from its first connection on, while hosts come and go.
+    statistics = pools.statistics().values()
+    return {
+        "available": sum(pool.available for pool in statistics),
+        "in_use": sum(pool.in_use for pool in statistics),
+        "waiting": sum(pool.waiting for pool in statistics),
+    }
+
+
+def _by_host(pools: ConnectionPools) -> dict[tuple[str, ...], float]:
+    return {
+        (host, state): number
+        for host, pool in pools.statistics().items()
+        for state, number in (("available", pool.available), ("in_use", pool.in_use), ("waiting", pool.waiting))
+    }

@@ -19,7 +19,7 @@ def namespace_of(request: Request, *, in_full: Container[str] = (), without: Con
         request: any command.
         in_full: commands whose argument is ``db.collection``, or a database, rather than a collection of the request's
             database.
-        without: commands of the daemon whose argument is another name, such as that of a shard.
+        without: commands of the daemon whose argument is another name, such as a shard's.
     """
     if request.name in without or request.name in _NAME_NO_COLLECTION:
         return request.db
@@ -32,7 +32,7 @@ def namespace_of(request: Request, *, in_full: Container[str] = (), without: Con
 
 
 def _string(body: bytes, span: Span) -> str | None:
-    """The string value, or that of the nested command (in ``explain``)."""
+    """The string value, or the nested command's (in ``explain``)."""
     if span[0] == OBJECT:
         try:
             span = next((inner for _, inner in spans(body, span[2])), span)

@@ -1,24 +1,19 @@
-"""Numbers, outcomes and durations of operations, by command.
-
-They are plain numbers in lists: `OperationMetrics.observe` is called for every operation and has to cost well under a
-microsecond. Prometheus's metric objects are created only when metrics are read.
-"""
+"""Metrics of operations: how each ended, how long it took, and histograms of that."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+import trio
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from shardwright.daemon.outcomes import FAULTS, OK
-
-UNKNOWN_COMMAND: Final = "unknown"
-OTHER_OUTCOME: Final = "other"
-
-OUTCOMES_MAX: Final = 50
-"""The maximum number of outcomes counted separately for one command, so that error codes cannot bloat the metrics."""
+from shardwright.wire.error_codes import ErrorCode, code_name
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.message import MORE_TO_COME
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
 
 BUCKET_BOUNDS_SECONDS: Final = (
     0.0001,
@@ -39,7 +34,105 @@ BUCKET_BOUNDS_SECONDS: Final = (
     10.0,
     30.0,
 )
+BUCKETS: Final = len(BUCKET_BOUNDS_SECONDS) + 1
+"""Number of buckets: one for each bound, and the last one for durations above all of them."""
+
 _BUCKET_LABELS: Final = (*(str(bound) for bound in BUCKET_BOUNDS_SECONDS), "+Inf")
+
+
+class Histogram:
+    """Durations by bucket.
+
+    Attributes:
+        buckets: for each bound of `BUCKET_BOUNDS_SECONDS`, the number of durations up to it and above the bound before
+            it; the last one counts the durations above all bounds.
+        seconds: the sum of all durations.
+    """
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * BUCKETS
+        self.seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a duration."""
+        self.buckets[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+    def add_durations(self, other: "Histogram") -> None:
+        """Add the durations of another histogram."""
+        self.buckets = [ours + theirs for ours, theirs in zip(self.buckets, other.buckets, strict=True)]
+        self.seconds += other.seconds
+
+
+def cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
+    """Buckets as Prometheus has them: bound and number of all durations up to it."""
+    return list(zip(_BUCKET_LABELS, accumulate(buckets), strict=True))
+
+
+OK: Final = "ok"
+CLIENT_DISCONNECT: Final = code_name(ErrorCode.ClientDisconnect)
+HOST_UNREACHABLE: Final = code_name(ErrorCode.HostUnreachable)
+INTERNAL_ERROR: Final = code_name(ErrorCode.InternalError)
+INTERRUPTED_AT_SHUTDOWN: Final = code_name(ErrorCode.InterruptedAtShutdown)
+PROTOCOL_ERROR: Final = code_name(ErrorCode.ProtocolError)
+
+FAULTS: Final = (
+    CLIENT_DISCONNECT,
+    HOST_UNREACHABLE,
+    code_name(ErrorCode.FailedToSatisfyReadPreference),
+    INTERRUPTED_AT_SHUTDOWN,
+    PROTOCOL_ERROR,
+    INTERNAL_ERROR,
+)
+"""Outcomes that no argument of a client causes. An alert watches them over all commands."""
+
+
+def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
+    """The outcome of an operation that ended in an exception.
+
+    Args:
+        failure: the exception raised by its handler.
+        client: the client that sent it.
+    """
+    if isinstance(failure, BaseExceptionGroup):
+        # The first failure in a nursery has cancelled everything else.
+        first, _ = failure.split(lambda each: not isinstance(each, trio.Cancelled | BaseExceptionGroup))
+        return outcome_of_failure(_first_leaf(first or failure), client)
+    if isinstance(failure, CommandError):
+        return failure.code_name
+    if isinstance(failure, BackendError):
+        return HOST_UNREACHABLE
+    if isinstance(failure, trio.Cancelled):
+        if client.interruption is not None:
+            return client.interruption.code_name
+        return CLIENT_DISCONNECT if client.is_disconnected else INTERRUPTED_AT_SHUTDOWN
+    if isinstance(failure, RemoteProtocolError):
+        return PROTOCOL_ERROR
+    if isinstance(failure, OSError):
+        return CLIENT_DISCONNECT  # errors of other connections are BackendErrors
+    return INTERNAL_ERROR
+
+
+def outcome_of_success(client: ClientConnection, request: Request) -> str:
+    """The outcome of an operation that succeeded: ``ok``, or ClientDisconnect if the client left before the reply."""
+    if client.is_disconnected and not request.message.flags & MORE_TO_COME:
+        return CLIENT_DISCONNECT
+    return OK
+
+
+def _first_leaf(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+UNKNOWN_COMMAND: Final = "unknown"
+OTHER_OUTCOME: Final = "other"
+
+OUTCOMES_MAX: Final = 50
+"""The maximum number of outcomes counted separately for one command, so that error codes cannot bloat the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +156,44 @@ class CommandStatistics:
         return sum(self.buckets)
 
 
-class _Series:
-    __slots__ = ("buckets", "outcomes", "seconds")
+class TargetStatistics(Histogram):
+    """Requests to one server or shard: how long they took, and the bytes of requests and replies."""
+
+    __slots__ = ("bytes_received", "bytes_sent")
 
     def __init__(self) -> None:
-        self.buckets = [0] * len(_BUCKET_LABELS)
+        super().__init__()
+        self.bytes_sent = self.bytes_received = 0
+
+    def observe_request(self, seconds: float, bytes_sent: int, bytes_received: int) -> None:
+        """Count a request and its reply."""
+        self.observe(seconds)
+        self.bytes_sent += bytes_sent
+        self.bytes_received += bytes_received
+
+    def add(self, other: "TargetStatistics") -> None:
+        """Add the counts of another one."""
+        self.add_durations(other)
+        self.bytes_sent += other.bytes_sent
+        self.bytes_received += other.bytes_received
+
+
+class _Series(Histogram):
+    """The numbers for one command, while they are counted or added up."""
+
+    __slots__ = ("outcomes",)
+
+    def __init__(self) -> None:
+        super().__init__()
         self.outcomes = {OK: 0}
-        self.seconds = 0.0
+
+    def add(self, durations: Histogram, outcomes: Mapping[str, int]) -> None:
+        self.add_durations(durations)
+        for outcome, count in outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+    def frozen(self) -> CommandStatistics:
+        return CommandStatistics(self.outcomes, self.seconds, tuple(self.buckets))
 
 
 class OperationMetrics:
@@ -84,9 +208,10 @@ class OperationMetrics:
         self._prefix = prefix
         self._commands = frozenset(commands)
         self._series: dict[str, _Series] = {}
+        self._on_targets: dict[str, dict[str, TargetStatistics]] = {}
 
     def observe(self, command: str, outcome: str, seconds: float) -> None:
-        """Count one operation: ``outcome`` is one of `daemon.outcomes`."""
+        """Count one operation: ``outcome`` is one of `daemon.operation_metrics`."""
         series = self._series.get(command)
         if series is None:
             series = self._series_of(command)
@@ -98,12 +223,45 @@ class OperationMetrics:
         else:
             _count_new_outcome(outcomes, outcome)
 
+    def observe_on(self, target: str, command: str, seconds: float, bytes_sent: int, bytes_received: int) -> None:
+        """Count one successful operation both by its command and by the server or shard that has served it.
+
+        This takes as long as `observe`.
+
+        Args:
+            target: the server or shard.
+            command: as for `observe`.
+            seconds: as for `observe`.
+            bytes_sent: the length of the request to the target.
+            bytes_received: the length of the target's reply.
+        """
+        try:
+            statistics = self._on_targets[target][command]
+        except KeyError:
+            statistics = self._statistics_on(target, command)
+        statistics.buckets[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
+        statistics.seconds += seconds
+        statistics.bytes_sent += bytes_sent
+        statistics.bytes_received += bytes_received
+
     def statistics(self) -> dict[str, CommandStatistics]:
         """The numbers so far by command."""
-        return {
-            command: CommandStatistics(dict(series.outcomes), series.seconds, tuple(series.buckets))
-            for command, series in self._series.items()
-        }
+        every: dict[str, _Series] = {}
+        for command, series in self._series.items():
+            every.setdefault(command, _Series()).add(series, series.outcomes)
+        for by_command in self._on_targets.values():
+            for command, statistics in by_command.items():
+                every.setdefault(command, _Series()).add(statistics, {OK: sum(statistics.buckets)})
+        return {command: totals.frozen() for command, totals in every.items()}
+
+    def on_targets(self) -> dict[str, TargetStatistics]:
+        """The operations that were counted by target (`observe_on`)."""
+        totals: dict[str, TargetStatistics] = {}
+        for target, by_command in self._on_targets.items():
+            totals[target] = TargetStatistics()
+            for statistics in by_command.values():
+                totals[target].add(statistics)
+        return totals
 
     def faults(self) -> dict[str, int]:
         """Operations of all commands, counted by the outcomes in `FAULTS`."""
@@ -122,8 +280,7 @@ class OperationMetrics:
         for command, statistics in self.statistics().items():
             for outcome, count in statistics.outcomes.items():
                 operations.add_metric((command, outcome), count)
-            buckets = list(zip(_BUCKET_LABELS, accumulate(statistics.buckets), strict=True))
-            durations.add_metric((command,), buckets=buckets, sum_value=statistics.seconds)
+            durations.add_metric((command,), buckets=cumulative(statistics.buckets), sum_value=statistics.seconds)
         faults = CounterMetricFamily(
             f"{self._prefix}_operation_faults", "Operations that failed by no fault of the client", labels=("outcome",)
         )
@@ -134,8 +291,14 @@ class OperationMetrics:
         yield durations
 
     def _series_of(self, command: str) -> _Series:
-        label = command if command in self._commands else UNKNOWN_COMMAND
-        return self._series.setdefault(label, _Series())
+        return self._series.setdefault(self._label_of(command), _Series())
+
+    def _statistics_on(self, target: str, command: str) -> TargetStatistics:
+        by_command = self._on_targets.setdefault(target, {})
+        return by_command.setdefault(self._label_of(command), TargetStatistics())
+
+    def _label_of(self, command: str) -> str:
+        return command if command in self._commands else UNKNOWN_COMMAND
 
 
 def _count_new_outcome(outcomes: dict[str, int], outcome: str) -> None:

@@ -1,30 +1,22 @@
-"""The formats of values in command line options."""
+"""The formats of values of options, as text."""
 
-import argparse
+import json
 import math
-from collections.abc import Callable
-from typing import Final, TypeVar
+import os
+from typing import Final
 
-from shardwright.wire.connection_string import ConnectionString
+from bson import json_util
+
+from shardwright.daemon.document_filter import Predicate, parse_filter
 from shardwright.wire.errors import CommandError
-from shardwright.wire.host_and_port import PORT_MAX, HostAndPort
+from shardwright.wire.host_and_port import PORT_MAX, ConnectionString, HostAndPort
+from shardwright.wire.tls.contexts import PROTOCOLS
 
-Value = TypeVar("Value")
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""``sockaddr_un`` holds 108 bytes, including the terminating null."""
 
 _NUMBER_MAX: Final = 1_000_000_000
 """The limit of numbers in options, so that calculations of bytes or times cannot overflow."""
-
-
-def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """``parse`` as an argparse ``type`` that shows the message of a ValueError to the user."""
-
-    def parse_argument(text: str) -> Value:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse_argument
 
 
 def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAndPort:
@@ -137,7 +129,7 @@ def parse_count(text: str) -> int:
     Raises:
         ValueError: it is not a whole number above 0, or it is far too large.
     """
-    number = _parse_number(text)
+    number = _digits(text)
     if not number:
         raise ValueError(f"{text!r} is not a number of at least 1")
     return number
@@ -149,15 +141,99 @@ def parse_milliseconds(text: str) -> int:
     Raises:
         ValueError: it is not a whole number, or it is far too large.
     """
-    number = _parse_number(text)
+    number = _digits(text)
     if number is None:
         raise ValueError(f"{text!r} is not a number of milliseconds")
     return number
 
 
-def _parse_number(text: str) -> int | None:
+def parse_number(text: str) -> int:
+    """Parse a number that may be 0.
+
+    Raises:
+        ValueError: it is not a whole number, or it is far too large.
+    """
+    number = _digits(text)
+    if number is None:
+        raise ValueError(f"{text!r} is not a whole number")
+    return number
+
+
+def _digits(text: str) -> int | None:
     if not (text.isascii() and text.isdigit()):
         return None
     if len(text.lstrip("0")) >= len(str(_NUMBER_MAX)):
         raise ValueError(f"not below {_NUMBER_MAX}")
     return int(text)
+
+
+def parse_member(text: str) -> str:
+    """Parse the address of a replica set member: ``host:port``, or the path of a UNIX socket, which has a slash.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    return text if "/" in text else str(parse_host_and_port(text))
+
+
+def parse_socket_path(text: str) -> str:
+    """Parse the path of a UNIX socket; the result is absolute, so that it cannot be mistaken for an address.
+
+    Raises:
+        ValueError: it is empty or too long for a socket.
+    """
+    path = os.path.abspath(text)
+    if not text or len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        raise ValueError(f"{text!r} is not a socket path of at most {SOCKET_PATH_BYTES_MAX} bytes")
+    return path
+
+
+def parse_protocols(text: str) -> frozenset[str]:
+    """Parse versions of TLS, separated by commas; ``none`` means no version.
+
+    Raises:
+        ValueError: MongoDB has no such version.
+    """
+    names = frozenset(text.split(",")) - {"none"}
+    for name in names.difference(PROTOCOLS):
+        raise ValueError(f"Unrecognized disabledProtocols '{name}'")
+    return names
+
+
+def parse_json_filter(text: str) -> Predicate:
+    """Parse a filter in MongoDB's query language, written as extended JSON.
+
+    Raises:
+        ValueError: it is not a JSON document, or as `parse_filter`.
+    """
+    try:
+        query = json_util.loads(text)
+    except (json.JSONDecodeError, TypeError, ValueError) as error:
+        raise ValueError(f"the audit filter is not JSON: {error}") from error
+    if not isinstance(query, dict):
+        raise ValueError("the audit filter is not a document")
+    return parse_filter(query)
+
+
+def parse_number_up_to(maximum: int, text: str) -> int:
+    """Parse a number of things that has a maximum.
+
+    Raises:
+        ValueError: it is not a whole number from 1 to ``maximum``.
+    """
+    number = _digits(text)
+    if not number or number > maximum:
+        raise ValueError(f"{text!r} is not a number from 1 to {maximum}")
+    return number
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Parse ``NAME=VALUE``.
+
+    Raises:
+        ValueError: there is no name or no equals sign.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value

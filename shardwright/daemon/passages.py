@@ -24,7 +24,8 @@ class DaemonPassages(ABC, Generic[P]):
 
     def begin(self, client: ClientConnection, frame: bytes) -> Begun | None:
         """See `Passages`."""
-        passage = self._table.find(frame)
+        permit = client.permit
+        passage = None if permit is None else self._table.find(frame, permit)
         if passage is None:
             self._outcomes[Outcome.UNKNOWN] += 1
             return None

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 ANY_ACTION: Final = "anyAction"
 
 KEPT_APART: Final = frozenset({"local", "config"})
-"""Databases to which privileges on all databases do not extend."""
+"""Databases that privileges on all databases exclude."""
 
 _BUCKETS: Final = "system.buckets."
 

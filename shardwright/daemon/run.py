@@ -6,37 +6,38 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
-from shardwright.daemon.certificate_expiry import watch_expiry
-from shardwright.daemon.certificate_rotation import RotationSignals
-from shardwright.daemon.core_dumps import forbid_core_dumps
+from shardwright.daemon.certificates import RotationSignals, tls_settings, watch_expiry
 from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.key_file import read_key_file
-from shardwright.daemon.limit_options import newcomer_limits, unread_bounds, use_timeouts
+from shardwright.daemon.log_formats import REDACTION
 from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
-from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.metrics import Metrics, measure_lag, measure_process
 from shardwright.daemon.options import check_exposure, known_address
-from shardwright.daemon.redaction import REDACTION
+from shardwright.daemon.process_environment import ServiceManager, forbid_core_dumps, pid_file
+from shardwright.daemon.reload import ReadAgain, Reread, apply_to_process, newcomer_limits, unread_bounds, use_timeouts
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
-from shardwright.daemon.tls_options import tls_settings
+from shardwright.daemon.unfit_cluster import EXIT_CODE, UnfitClusterError
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
 from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.transport.answers import Handler
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.handler import Handler
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
-from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.reactor import REACTOR
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.server import Server
-from shardwright.wire.transport.unread import UNREAD_REPLIES
+from shardwright.wire.transport.unauthenticated_clients import Newcomers
 
 logger = get_logger("daemon.run")
 
@@ -72,6 +73,13 @@ class Daemon(Handler, Protocol):
             CommandError: InvalidSSLConfiguration, a file cannot be used, which is in the log.
         """
 
+    def reconfigure(self, reread: Reread) -> Sequence[str]:
+        """Called at SIGHUP if the configuration has changed: apply the options of this daemon.
+
+        Returns:
+            Names of server parameters that changed and that only a restart applies.
+        """
+
     async def begin_shutdown(self, seconds: float) -> None:
         """Called after the signal to shut down, before connections are closed.
 
@@ -83,11 +91,42 @@ class Daemon(Handler, Protocol):
 Start = Callable[[trio.Nursery], Awaitable[Daemon]]
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What the first line of the log says of a process.
+
+    Attributes:
+        version: of this package.
+        options: those that were given, without secrets.
+        warnings: about the configuration.
+    """
+
+    version: str = "unknown"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+    def log(self, component: str) -> None:
+        """Write the line."""
+        logger.info(
+            "Starting",
+            daemon=component,
+            version=self.version,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            options=dict(self.options),
+        )
+        for warning in self.warnings:
+            logger.warning("The configuration may not mean what it says", error=warning)
+
+
 def run_daemon(
     component: str,
     arguments: argparse.Namespace,
     start: Start,
     *,
+    introduction: Introduction | None = None,
+    read_again: ReadAgain | None = None,
+    is_main: bool = True,
     reuse_port: bool = False,
     unix_socket: str | None = None,
     secured_sockets: Sequence[str] = (),
@@ -97,8 +136,11 @@ def run_daemon(
 
     Args:
         component: its name in the log.
-        arguments: parsed options, including those of `daemon.options.add_daemon_options`.
+        arguments: all options, parsed.
         start: creates the daemon; its background tasks run in the given nursery, which is cancelled at the end.
+        introduction: the first line of the log.
+        read_again: reads the configuration again at SIGHUP; None if there is no file.
+        is_main: whether this is the process that the service manager started.
         reuse_port: whether several processes share the port, over which the kernel distributes connections.
         unix_socket: path of an additional UNIX socket on which to serve clients.
         secured_sockets: UNIX sockets at which other servers ask for TLS.
@@ -121,8 +163,9 @@ def run_daemon(
         if not reuse_port:
             unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
     REDACTION.is_on = arguments.redact_client_log_data
+    resources = ExitStack()
     try:
-        configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
+        configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate, arguments.log_format)
         log_uncaught_exceptions()
         if CLUSTER_AUTH.is_on or TLS.accepting is not None:
             forbid_core_dumps()
@@ -130,16 +173,32 @@ def run_daemon(
         listeners = open_listeners(arguments.bind_ip, arguments.port, reuse_port=reuse_port)
         metrics_listeners = open_metrics_listeners(arguments)
         listeners += map(_open_unix_listener, unix_sockets)
+        resources.enter_context(pid_file(arguments.pid_file if is_main else None))
     except OSError as error:
         return explain_start_error(component, error)
+    (introduction or Introduction()).log(component)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     _schedule_as_batch()
-    try:
-        trio.run(_main, component, arguments, start, listeners, metrics_listeners)
-    finally:
-        for path in unix_sockets:
-            path.unlink(missing_ok=True)
-    return 0
+    life = _Life(component, arguments, start, listeners, metrics_listeners, read_again, ServiceManager(is_main=is_main))
+    exit_code = 0
+    with resources:
+        try:
+            trio.run(life.run)
+        except* UnfitClusterError as group:
+            exit_code = EXIT_CODE
+            _explain_refusal(component, group)
+        finally:
+            for path in unix_sockets:
+                path.unlink(missing_ok=True)
+    return exit_code
+
+
+def _explain_refusal(component: str, group: BaseExceptionGroup[UnfitClusterError]) -> None:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    logger.error("This daemon must not run in this cluster", error=str(error))
+    print(f"{component}: {error}", file=sys.stderr)
 
 
 def use_cluster_auth(arguments: argparse.Namespace) -> None:
@@ -226,7 +285,7 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
 
 
 def _open_unix_listener(path: Path) -> socket.socket:
-    """A listening UNIX socket to which only this user can connect.
+    """A listening UNIX socket that only this user can connect to.
 
     Raises:
         OSError: it cannot be created, for example because the path is too long.
@@ -243,56 +302,91 @@ def _open_unix_listener(path: Path) -> socket.socket:
     return listener
 
 
-async def _main(
-    component: str,
-    arguments: argparse.Namespace,
-    start: Start,
-    listeners: Sequence[socket.socket],
-    metrics_listeners: Sequence[socket.socket],
-) -> None:
-    stop, rotations = trio.Event(), RotationSignals()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(wait_for_end, stop, None if TLS.accepting is None else rotations.note)
-        if TLS.accepting is not None:
-            nursery.start_soon(watch_expiry)
-        live = partial(_live, component, arguments, start, listeners, metrics_listeners, rotations)
-        nursery.start_soon(live, stop, nursery.cancel_scope)
-    logger.info("Stopped", daemon=component)
+class _Life:
+    """A daemon from the start of its tasks until they have ended."""
 
+    def __init__(
+        self,
+        component: str,
+        arguments: argparse.Namespace,
+        start: Start,
+        listeners: Sequence[socket.socket],
+        metrics_listeners: Sequence[socket.socket],
+        read_again: ReadAgain | None,
+        manager: ServiceManager,
+    ) -> None:
+        self._component = component
+        self._arguments = arguments
+        self._start = start
+        self._listeners = listeners
+        self._metrics_listeners = metrics_listeners
+        self._read_again = read_again
+        self._manager = manager
+        self._hang_ups = RotationSignals()
 
-async def _live(
-    component: str,
-    arguments: argparse.Namespace,
-    start: Start,
-    listeners: Sequence[socket.socket],
-    metrics_listeners: Sequence[socket.socket],
-    rotations: RotationSignals,
-    stop: trio.Event,
-    whole_process: trio.CancelScope,
-) -> None:
-    REACTOR.start()
-    async with trio.open_nursery() as nursery:
-        daemon = await start(nursery)
-        nursery.start_soon(rotations.obey, daemon.rotate_certificates)
-        connections_max = arguments.max_connections or connections_allowed()
-        newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_AUTH.is_on else None
-        server = Server(
-            daemon,
-            connections_max=connections_max,
-            newcomers=newcomers,
-            handshakes_max=arguments.handshakes_max,
-        )
-        daemon.serving(server)
-        if metrics_listeners:
-            nursery.start_soon(serve_http, HealthServer(daemon.metrics, daemon.not_ready_reason), metrics_listeners)
-        await nursery.start(server.serve, listeners)
-        gc.collect()
-        gc.freeze()
-        addresses = [str(listener.getsockname()) for listener in listeners]
-        logger.info("Listening", daemon=component, addresses=addresses)
-        await stop.wait()
-        logger.info("Shutting down", daemon=component, connections=len(server.clients))
-        seconds = arguments.shutdown_seconds or daemon.shutdown_seconds
-        await daemon.begin_shutdown(seconds)
-        await server.drain(seconds)
-        whole_process.cancel()
+    async def run(self) -> None:
+        stop = trio.Event()
+        obeys_hang_ups = TLS.accepting is not None or self._read_again is not None
+        async with trio.open_nursery() as nursery:
+            await nursery.start(wait_for_end, stop, self._hang_ups.note if obeys_hang_ups else None)
+            if TLS.accepting is not None:
+                nursery.start_soon(watch_expiry)
+            nursery.start_soon(self._serve, stop, nursery.cancel_scope)
+        logger.info("Stopped", daemon=self._component)
+
+    async def _serve(self, stop: trio.Event, whole_process: trio.CancelScope) -> None:
+        REACTOR.start()
+        arguments = self._arguments
+        async with trio.open_nursery() as nursery:
+            daemon = await self._start(nursery)
+            connections_max = arguments.max_connections or connections_allowed()
+            newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_AUTH.is_on else None
+            server = Server(
+                daemon,
+                connections_max=connections_max,
+                newcomers=newcomers,
+                handshakes_max=arguments.handshakes_max,
+            )
+            nursery.start_soon(self._hang_ups.obey, partial(self._hang_up, daemon, server))
+            daemon.serving(server)
+            nursery.start_soon(measure_lag, measure_process(daemon.metrics))
+            if self._metrics_listeners:
+                health = HealthServer(daemon.metrics, daemon.not_ready_reason)
+                nursery.start_soon(serve_http, health, self._metrics_listeners)
+            await nursery.start(server.serve, self._listeners)
+            gc.collect()
+            gc.freeze()
+            addresses = [str(listener.getsockname()) for listener in self._listeners]
+            logger.info("Listening", daemon=self._component, addresses=addresses)
+            self._manager.ready()
+            nursery.start_soon(self._manager.report, daemon.not_ready_reason)
+            await stop.wait()
+            logger.info("Shutting down", daemon=self._component, connections=len(server.clients))
+            self._manager.stopping()
+            seconds = self._arguments.shutdown_seconds or daemon.shutdown_seconds
+            await daemon.begin_shutdown(seconds)
+            await server.drain(seconds)
+            whole_process.cancel()
+
+    async def _hang_up(self, daemon: Daemon, server: Server, message: str) -> None:
+        self._manager.reloading()
+        try:
+            if self._read_again is not None:
+                self._reconfigure(self._read_again, daemon, server)
+            if TLS.accepting is not None:
+                await daemon.rotate_certificates(message)
+        finally:
+            self._manager.ready()
+
+    def _reconfigure(self, read_again: ReadAgain, daemon: Daemon, server: Server) -> None:
+        try:
+            reread = read_again()
+        except (OSError, ValueError) as error:
+            logger.error("Could not read the configuration again; nothing was changed", error=str(error))
+            return
+        self._arguments = reread.values
+        apply_to_process(reread)
+        if "max_connections" in reread.changed:
+            server.connections_max = reread.values.max_connections or connections_allowed()
+        waiting = [*reread.waiting, *daemon.reconfigure(reread)]
+        logger.info("Read the configuration again", changed=sorted(reread.changed), after_restart=waiting)

@@ -1,19 +1,73 @@
 """The signals that a daemon handles, the same as mongod's and with the same meanings.
 
-SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log. With TLS,
-SIGHUP has a daemon read its certificates again instead; a mongod would end.
+SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log. With a
+file of options, or with TLS, SIGHUP makes a daemon read file and certificates again instead; a mongod would end.
+
+Of thousands of tasks, many wait at the same few points, so equal stacks share one line.
 """
 
 import signal
-from collections.abc import Callable
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from types import FrameType
+from typing import Final, TypeAlias
 
 import trio
 
-from shardwright.daemon.held_back import ENDING_SIGNALS, LOG_SIGNALS, log_signals_held_back
-from shardwright.daemon.stack_traces import log_stack_traces
+from shardwright.daemon.signal_mask import ENDING_SIGNALS, LOG_SIGNALS, log_signals_masked
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("daemon.signals")
+
+Stack: TypeAlias = tuple[str, ...]
+"""The frames of one thread or task, outermost first: ``file:line function``."""
+
+STACKS_MAX: Final = 200
+"""The maximum number of different stacks of tasks to write; the most frequent come first."""
+
+
+def log_stack_traces(interrupted: FrameType | None) -> None:
+    """Write a line for each thread, and one for each different stack of trio tasks.
+
+    Args:
+        interrupted: the calling thread's frame when the signal arrived; None omits that thread.
+    """
+    for name, stack in _thread_stacks(interrupted):
+        logger.info("Stack trace of a thread", thread=name, stack=stack)
+    tasks = Counter(_task_stacks())
+    for stack, count in tasks.most_common(STACKS_MAX):
+        logger.info("Stack trace of tasks", count=count, stack=stack)
+    logger.info("Stack traces complete", tasks=tasks.total(), different_stacks=len(tasks))
+
+
+def _thread_stacks(interrupted: FrameType | None) -> Iterator[tuple[str, Stack]]:
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame = interrupted if thread is threading.current_thread() else frames.get(thread.ident or 0)
+        if frame is not None:
+            yield thread.name, _described(traceback.walk_stack(frame))[::-1]
+
+
+def _task_stacks() -> Iterator[Stack]:
+    try:
+        root = trio.lowlevel.current_root_task()
+    except RuntimeError:
+        return  # the loop is not running
+    left = [root] if root is not None else []
+    while left:
+        task = left.pop()
+        left += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        yield _described(task.iter_await_frames())
+
+
+def _described(frames: Iterator[tuple[FrameType, int]]) -> Stack:
+    return tuple(f"{frame.f_code.co_filename}:{line} {frame.f_code.co_qualname}" for frame, line in frames)
+
 
 LogAction: TypeAlias = Callable[[], None]
 """For example `daemon.log_rotation.DaemonLogs.rotate`."""
@@ -37,7 +91,7 @@ def ending_signals() -> list[signal.Signals]:
 
 
 def obey_ending_signals() -> None:
-    """Unblock the signals that shut the process down, which have handlers now (see `hold_back_signals`)."""
+    """Unblock the signals that shut the process down, which have handlers now (see `mask_signals`)."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
@@ -50,7 +104,7 @@ async def wait_for_end(
     """Set ``stop`` at the first signal to shut down; runs until cancelled, so that further ones have no effect.
 
     Args:
-        stop: see above.
+        stop: the event to set.
         on_hangup: called at SIGHUP, which then does not shut the process down.
         task_status: see `trio.Nursery.start`.
     """
@@ -70,5 +124,5 @@ def run_log_action(action: LogAction) -> None:
 
     A failure is logged, because there is no way to report it to the signal's sender.
     """
-    with log_signals_held_back(), suppress(OSError):
+    with log_signals_masked(), suppress(OSError):
         action()

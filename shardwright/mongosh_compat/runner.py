@@ -102,7 +102,7 @@ def _run(uri: str, arguments: list[str], variables: Mapping[str, object], timeou
 
 
 def make_home(home: Path) -> None:
-    """Make ``home`` that of a user who has declined mongosh's telemetry; mongosh's logs go there too."""
+    """Make ``home`` the home of a user who has declined mongosh's telemetry; mongosh's logs go there too."""
     directory = home / ".mongodb" / "mongosh"
     directory.mkdir(parents=True)
     (directory / "config").write_text('{"enableTelemetry": false}')

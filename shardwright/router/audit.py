@@ -22,8 +22,8 @@ from shardwright.daemon.audit.events import (
 from shardwright.daemon.audit.log import AuditLog
 from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.login import Login
+from shardwright.router.operations.local_operations import request_namespace
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection

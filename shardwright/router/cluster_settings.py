@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.replies.reply_fields import answer_in
+from shardwright.router.replies.shard_reply import answer_in
 from shardwright.sharding.catalog.reads import read_chunk_size
 
 _INTERVAL_SECONDS: Final = 30.0

@@ -10,31 +10,30 @@ from time import perf_counter
 import bson
 
 from shardwright.daemon.fail_command import FailCommandError
-from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
+from shardwright.daemon.operation_metrics import OK, outcome_of_failure, outcome_of_success
 from shardwright.router.access.login import Login
-from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.audit import RouterAudit
-from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
+from shardwright.router.commands.list_commands import asks_for_help, help_for
+from shardwright.router.concerns import CHECKED_BY_SHARDS, READ_CONCERN, check_read_concern, with_default_concerns
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.begun_operation import BegunOperation
+from shardwright.router.operations.listed_collection import COLLECTION_UUID, naming_actual_collection
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID, naming_actual_collection
 from shardwright.router.passages import RouterPassages
 from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.processes.session_owner import relayed_to_owner
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.usual_reply import signed
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.reply_tail import signed
 from shardwright.router.session_use import use_session
 from shardwright.router.slow_log import SlowLog
 from shardwright.router.stable_api import check_api_arguments, require_api_version
-from shardwright.router.supported_read_concerns import CHECKED_BY_SHARDS, READ_CONCERN, check_read_concern
 from shardwright.router.transaction_execution import in_transaction
 from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import AUTOCOMMIT
-from shardwright.sharding.transient_errors import label_transient
+from shardwright.sharding.transaction_protocol import label_transient
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
@@ -83,13 +82,15 @@ class Dispatcher:
             operation, asked = begun.take_over(request)
         client.state = operation
         entry = self._commands.get(request.name)
-        outcome, code = OK, 0
+        outcome, code, answer = OK, 0, None
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
             if READ_PREFERENCE in request.fields:
                 operation.read_preference  # noqa: B018 - which is checked in any command
-            if context.access is not None:
+            if asked is not None:
+                request = operation.request  # which was admitted before it was sent
+            elif context.access is not None:
                 request = operation.request = await context.access.admit(
                     client,
                     entry.name,
@@ -103,7 +104,7 @@ class Dispatcher:
                 if relayed is not None:
                     return relayed
             if not context.signing_keys.are_read and SESSION in request.fields:
-                # The session's next operation may be sent to a router that ignores times which nobody has signed.
+                # The session's next operation may be sent to a router that ignores unsigned times.
                 await context.client_times.look_up_keys()
             told = request.fields.get(CLUSTER_TIME)
             if told is not None and not context.clock.is_at(request.body, told):
@@ -139,10 +140,12 @@ class Dispatcher:
             if result is None:
                 return None
             if isinstance(result, bytes):
+                answer = result
                 if operation.passed_on is not None:
                     self.passages.learn(operation, entry, operation.passed_on, max_time_ms)
                 return signed(result, context.signer)
-            return _framed(operation, result)
+            answer = _framed(operation, result)
+            return answer
         except Exception as failure:
             error = error_of_request(failure, request)
             if error is None:
@@ -171,11 +174,13 @@ class Dispatcher:
                 context.routing.statistics.operations_that_waited[request.name] += 1
             context.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
             if seconds * 1000 >= context.slow_operations.considered_ms and entry is not None:
-                self.slow_log.consider(operation, outcome, seconds, waits=_waits(entry))
+                self.slow_log.consider(operation, outcome, seconds, answer, waits=_waits(entry))
 
     def connection_opened(self, client: ClientConnection) -> None:
-        """A client has connected; nobody has logged in yet."""
+        """A client has connected and not authenticated yet."""
         client.login = Login(client.log_in_changed)
+        if self._context.access is not None:
+            client.permit = None
         if self._audit is not None:
             self._audit.note_arrived(client)
 

@@ -7,7 +7,7 @@ from shardwright.daemon.fail_command import FAIL_COMMAND, fails_after, reply_wit
 from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.message import OpMsg, reply
 from shardwright.wire.rawbson import decode_document, encode_document
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor

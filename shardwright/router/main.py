@@ -2,12 +2,12 @@
 
 import sys
 
-from shardwright.daemon.held_back import hold_back_signals
+from shardwright.daemon.signal_mask import mask_signals
 
 
 def main() -> int:
     """Run a router until it is asked to stop; returns the exit code."""
-    hold_back_signals()
+    mask_signals()
     # Takes up to a second, during which a signal would kill the process.
     from shardwright.router.command_line import run
 

@@ -7,7 +7,8 @@ import trio
 from bson.int64 import Int64
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.router.context.version import MONGODB_VERSION
+from shardwright.router.context.options import MONGODB_VERSION
+from shardwright.sharding.feature_version import router_fields
 from shardwright.wire.errors import BackendError
 
 _INTERVAL_SECONDS: Final = 10.0
@@ -48,6 +49,7 @@ class MongosRegistration:
             "ping": now,
             "up": Int64((now - self._created).total_seconds()),
             "waiting": True,
+            **router_fields(self._created),
         }
         update = {"q": {"_id": self._address}, "u": {"$set": entry}, "upsert": True}
         reply = await self._catalog.client.command("config", {"update": "mongos", "updates": [update]})

@@ -3,41 +3,46 @@
 Handlers say that they have merely passed an operation on (`Operation.passed_on`). Then `RouterPassages.learn` keeps
 where in the frame the deciding values are: the shard key, the session, the cluster time. What the ordinary way does for
 each such operation is done here, too; what it does only now and then is left to it.
+
+Under access control a passage belongs to one user with the same privileges (`AuthorizedUser.permit`). The rest is done
+with the frame after its admission, as on the ordinary way.
 """
 
 import math
-from time import perf_counter, time
+from time import monotonic, perf_counter, time
 from typing import TYPE_CHECKING, Final
 
-from shardwright.daemon.outcomes import OK
+from shardwright.daemon.audit.events import is_event
 from shardwright.daemon.passages import DaemonPassages
+from shardwright.router.access.authorized_user import FrameAdmission
 from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.begun_operation import BegunOperation
+from shardwright.router.operations.listed_collection import COLLECTION_UUID
 from shardwright.router.operations.operation import Operation, PassedOn
-from shardwright.router.operations.uuid_mismatch import COLLECTION_UUID
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS
+from shardwright.router.passage_layout import PassageLayout
+from shardwright.router.replies.reply_tail import cluster_time_of_usual, signed
 from shardwright.router.replies.shard_reply import short_for_client
-from shardwright.router.replies.usual_reply import cluster_time_of_usual, signed
-from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.messages import message_with_versions
 from shardwright.sharding.clock import VectorClock, with_cluster_time
 from shardwright.sharding.operation_session import AUTOCOMMIT
 from shardwright.sharding.owner_changes import CHANGED_OWNER
-from shardwright.sharding.passage_fields import CommonFields, KeyInQuery, free_values, only_statement, query_of
+from shardwright.sharding.passage_fields import CommonFields, KeyInQuery
 from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.wire.cursor_batch import is_whole_result_frame
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
-from shardwright.wire.passages import AFTER_ID, EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, Range
-from shardwright.wire.rawbson import OBJECT, InvalidBSONError, Span, decode_value, find
+from shardwright.wire.passages import AFTER_ID, EPOCH, OUTCOMES, InsertedDocument, Outcome, Passage, Range
+from shardwright.wire.rawbson import InvalidBSONError
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
+    from shardwright.router.access.authorized_user import AuthorizedUser
     from shardwright.sharding.routing_table import RoutingTable
 
-_UPDATE: Final = b"update"
+_OK_CODE: Final = 0
 
 _FOR_ORDINARY_WAY: Final = HIDDEN_FIELDS | {b"writeErrors", b"writeConcernError", CHANGED_OWNER}
 """Fields in the reply to a write that the router has to look at, or to take out."""
@@ -46,11 +51,15 @@ _FOR_ORDINARY_WAY: Final = HIDDEN_FIELDS | {b"writeErrors", b"writeConcernError"
 class RouterPassage(Passage):
     """A layout of requests that go to one shard.
 
+    Places are those in frames after admission, with an inserted document at the end.
+
     Attributes:
+        admission: how its frames are admitted; None without access control.
         command: the name of the command, for the metrics.
         is_read: whether it only reads.
         passed_on: how it was passed on; of the shard only if the collection is not sharded.
         common: where the fields of drivers are.
+        document_in_body: the place of a document in the body; None if there is none.
         key: where the shard key is in the query; None for inserts, and if the collection is not sharded.
         body_end: where the body ends in the frame.
         seconds: how long the operation may take; 0 for any time.
@@ -58,9 +67,12 @@ class RouterPassage(Passage):
     """
 
     __slots__ = (
+        "_inserted_at",
+        "admission",
         "body_end",
         "command",
         "common",
+        "document_in_body",
         "is_read",
         "key",
         "needs_id",
@@ -75,8 +87,9 @@ class RouterPassage(Passage):
         frame: bytes,
         free: list[Range],
         epoch: int,
-        document: tuple[int, int] | None,
+        document: InsertedDocument | None,
         *,
+        admission: FrameAdmission | None,
         command: str,
         is_read: bool,
         passed_on: PassedOn,
@@ -87,6 +100,7 @@ class RouterPassage(Passage):
         target_counts: tuple[dict[str, int], str] | None,
     ) -> None:
         super().__init__(frame, free, epoch, document)
+        self.admission = admission
         self.command = command
         self.is_read = is_read
         self.passed_on = passed_on
@@ -97,6 +111,12 @@ class RouterPassage(Passage):
         self.seconds = seconds
         self.target_counts = target_counts
         pattern = None if self.table is None else self.table.key_pattern
+        self.document_in_body = document if document is not None and document.is_in_body else None
+        self._inserted_at = 0
+        if document is not None:
+            self._inserted_at = body_end if document.is_in_body else document.at
+            if admission is not None and not document.is_in_body:
+                self._inserted_at += admission.added_bytes
         self.needs_id = pattern is not None and any(each.path[0] == b"_id" for each in pattern.fields)
 
     def shard_of(self, frame: bytes) -> str | None:
@@ -108,9 +128,10 @@ class RouterPassage(Passage):
             if self.key is not None:
                 key = self.key.bytes_in(frame)
             else:
-                if self.needs_id and not frame.startswith(b"_id\0", self.document_at + 5):
+                at = self._inserted_at
+                if self.needs_id and not frame.startswith(b"_id\0", at + 5):
                     return None
-                key = table.key_pattern.key_bytes_of_document(frame[self.document_at :])
+                key = table.key_pattern.key_bytes_of_document(frame[at:])
                 if key == table.key_pattern.global_max_bytes():
                     return None
         except (CommandError, InvalidBSONError):
@@ -123,7 +144,7 @@ class RouterPassage(Passage):
         end, at = self.body_end, self.common.time_at
         if not at:
             body = frame[BODY_AT + 4 : end - 1]
-            if not clock.is_told_in(frame, end):
+            if not clock.is_told_in(frame, end if self.document_in_body is None else len(frame)):
                 elements += clock.external_elements
         else:
             order = clock.compare(frame, at)
@@ -134,7 +155,7 @@ class RouterPassage(Passage):
             else:
                 body = b"".join((frame[BODY_AT + 4 : at], clock.packed_cluster_time, frame[at + 8 : end - 1]))
         added = len(elements)
-        return b"".join(
+        request = b"".join(
             (
                 (len(frame) + added).to_bytes(4, "little"),
                 frame[4:8],
@@ -146,16 +167,16 @@ class RouterPassage(Passage):
                 frame[end:],
             )
         )
+        document = self.document_in_body
+        return request if document is None else document.moved_back(request, len(frame) - end)
 
 
 class RouterPassages(DaemonPassages[RouterPassage]):
     """The passages of a router.
 
-    There are none under access control, where the ordinary way admits each operation and rewrites its session.
-
     Args:
         context: of the router.
-        is_audited: whether operations are written to an audit log.
+        is_audited: whether there is an audit log.
     """
 
     def __init__(self, context: RouterContext, *, is_audited: bool) -> None:
@@ -165,12 +186,20 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             )
         )
         self._context = context
-        self._observe = context.metrics.operations.observe
-        self._is_possible = context.access is None and not is_audited
+        self._observe_on = context.metrics.operations.observe_on
+        self._is_audited = is_audited
 
-    def _begin(self, passage: RouterPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
+    def _begin(self, passage: RouterPassage, client: ClientConnection, received: bytes) -> BegunOperation | None:
         started = perf_counter()
-        context, common = self._context, passage.common
+        context, common, admission = self._context, passage.common, passage.admission
+        frame, document = received, passage.document_in_body
+        if document is not None:
+            frame = document.moved_to_end(frame)
+        if admission is not None:
+            user: AuthorizedUser | None = client.login.admitted
+            if user is None or monotonic() >= user.good_until:
+                return None
+            frame = admission.of_frame(frame)
         routing = passage.passed_on.routing
         if context.routing.collections.get(routing.namespace) is not routing or client.is_disconnected:
             return None
@@ -192,7 +221,17 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         if passage.seconds:
             context.deadlines.set(client, passage.seconds)
         client.state = begun = BegunOperation(
-            context, client, frame, started, routing, shard_id, pool, connection, request, passage
+            context,
+            client,
+            received,
+            started,
+            routing,
+            shard_id,
+            pool,
+            connection,
+            request,
+            passage,
+            None if admission is None else admission.of_request,
         )
         return begun
 
@@ -221,20 +260,22 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         if passage.target_counts is not None:
             counts, part = passage.target_counts
             counts[part] += 1
-        self._observe(passage.command, OK, seconds)
+        self._observe_on(begun.shard_id, passage.command, seconds, len(begun.frame), len(reply))
         self._outcomes[Outcome.TAKEN] += 1
         begun.pool.give_back(begun.connection)
         return frame
 
     def learn(self, operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> None:
         """Keep a passage for an operation that was passed on, if passages can do all that was done for it."""
-        context, request = self._context, operation.request
+        context, request = self._context, operation.origin
         frame, message, fields = request.message.frame, request.message, request.fields
+        permit = operation.client.permit
         if (
-            not self._is_possible
+            permit is None
             or not context.parameters.uses_passages
             or operation.epoch != EPOCH.number
-            or request is not operation.origin
+            or (context.access is None and request is not operation.request)
+            or (self._is_audited and is_event(request, entry.name, _OK_CODE))
             or operation.retries
             or operation.transaction is not None
             or AUTOCOMMIT in fields
@@ -246,94 +287,78 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             or context.fail_points.is_any_on
             or context.parameters.requires_api_version
             or not context.signing_keys.are_read
-            or self._is_known(frame, passed_on)
-            or not self._table.is_wanted(frame)
+            or self._is_known(frame, permit, passed_on)
+            or not self._table.is_wanted(frame, permit)
         ):
             return
         try:
-            passage = _passage_of(operation, entry, passed_on, max_time_ms)
+            passage = self._passage_of(operation, entry, passed_on, max_time_ms)
         except InvalidBSONError:
             return
-        if passage is None or not passage.is_of(frame) or passage.shard_of(frame) != passed_on.shard_id:
+        if passage is None or not passage.is_of(frame):
             return
-        body = request.body
+        admission, message, body = passage.admission, operation.request.message, operation.request.body
+        document = passage.document_in_body
+        sent = frame if document is None else document.moved_to_end(frame)
+        sent = sent if admission is None else admission.of_frame(sent)
         if at := passage.common.time_at:  # the clock may have advanced since the request was sent
             now = context.clock.packed_cluster_time
-            frame = b"".join((frame[:at], now, frame[at + 8 :]))
+            sent = b"".join((sent[:at], now, sent[at + 8 :]))
+            if document is not None:
+                [(at, _)] = document.places_in(frame, [(at, at)])
             body = b"".join((body[: at - BODY_AT], now, body[at + 8 - BODY_AT :]))
+        if passage.shard_of(sent) != passed_on.shard_id:
+            return
         ordinary = message_with_versions(message, passed_on.routing.versions_for(passed_on.shard_id), body)
-        if passage.request_for(passed_on.shard_id, frame, context.clock) != with_cluster_time(ordinary, context.clock):
+        if passage.request_for(passed_on.shard_id, sent, context.clock) != with_cluster_time(ordinary, context.clock):
             return
         self._outcomes[Outcome.LEARNED] += 1
-        self._table.add(frame, passage)
+        self._table.add(frame, permit, passage)
 
-    def _is_known(self, frame: bytes, passed_on: PassedOn) -> bool:
+    def _is_known(self, frame: bytes, permit: bytes, passed_on: PassedOn) -> bool:
         """Whether there is a passage that was declined only this time, for example because of a new session."""
-        known = self._table.find(frame)
+        known = self._table.find(frame, permit)
         return known is not None and known.passed_on.routing is passed_on.routing
 
+    def _passage_of(
+        self, operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int
+    ) -> RouterPassage | None:
+        """The passage of an operation; None if its frame has values in unforeseen places.
 
-def _passage_of(operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> RouterPassage | None:
-    """The passage of an operation; None if its frame has values in unforeseen places.
-
-    Raises:
-        InvalidBSONError: a part that was passed on without a look is not well-formed.
-    """
-    request = operation.request
-    frame, fields = request.message.frame, request.fields
-    common = CommonFields.of(frame, fields)
-    if common is None:
-        return None
-    free, document, key = list(common.free), None, None
-    body_end = BODY_AT + len(request.body)
-    query_at, collation = None, None
-    statement = None if passed_on.kind is None else only_statement(frame, request.body, fields, passed_on.kind.field)
-    if passed_on.kind is None:
-        query_at = query_of(frame, fields, request.name)
-        collation = _collation(request.body, fields.get(b"collation"))
-        update = fields.get(_UPDATE)
-        if update is not None and update[0] == OBJECT:
-            free += free_values(frame, BODY_AT + update[2], is_deep=True)
-    elif statement is None:
-        return None
-    elif passed_on.kind is WriteKind.INSERT:
-        if not statement[1]:
+        Raises:
+            InvalidBSONError: a part that was passed on without a look is not well-formed.
+        """
+        received, admitted = operation.origin, operation.request
+        layout = PassageLayout.of(received, passed_on.kind)
+        admission, places = None, layout
+        if layout is not None and self._context.access is not None:
+            user: AuthorizedUser | None = operation.client.login.admitted
+            if user is None:
+                return None
+            admission = FrameAdmission(user, layout.request, may_write=entry.supports_write_concern)
+            places = PassageLayout.of(admitted, passed_on.kind)
+        if layout is None or places is None:
             return None
-        document = statement[1], statement[0]
-    else:
-        at = statement[0]
-        query, update = find(frame, b"q", at), find(frame, b"u", at)
-        query_at = None if query is None or query[0] != OBJECT else query[2]
-        collation = _collation(frame, find(frame, b"collation", at))
-        if update is not None and update[0] == OBJECT:
-            free += free_values(frame, update[2], is_deep=True)
-    if document is None:
-        if query_at is None:
-            return None
-        free += free_values(frame, query_at, is_deep=True)
-    if (document[1] if document else len(frame)) > FRAME_BYTES_MAX:
-        return None
-    table = passed_on.routing.table
-    if table is not None and query_at is not None:
-        is_compared_simply = is_simple(effective(collation, table.collection.default_collation))
-        key = KeyInQuery.find(frame, query_at, table.key_pattern, is_simple=is_compared_simply)
-        if key is None:
-            return None
-    return RouterPassage(
-        frame,
-        free,
-        operation.epoch,
-        document,
-        command=entry.name,
-        is_read=entry.reads,
-        passed_on=passed_on,
-        common=common,
-        key=key,
-        body_end=body_end,
-        seconds=max_time_ms / 1000,
-        target_counts=operation.context.target_counts.series(entry.name, table),
-    )
-
-
-def _collation(document: bytes, span: Span | None) -> dict[str, object] | None:
-    return None if span is None or span[0] != OBJECT else dict(decode_value(document, span))
+        table, key, query_at = passed_on.routing.table, None, places.query_at
+        if table is not None and query_at is not None:
+            is_compared_simply = is_simple(effective(places.collation, table.collection.default_collation))
+            key = KeyInQuery.find(
+                places.request.message.frame, query_at, table.key_pattern, is_simple=is_compared_simply
+            )
+            if key is None:
+                return None
+        return RouterPassage(
+            received.message.frame,
+            layout.free,
+            operation.epoch,
+            layout.document,
+            admission=admission,
+            command=entry.name,
+            is_read=entry.reads,
+            passed_on=passed_on,
+            common=places.common,
+            key=key,
+            body_end=BODY_AT + len(places.request.body),
+            seconds=max_time_ms / 1000,
+            target_counts=self._context.target_counts.series(entry.name, table),
+        )

@@ -2,19 +2,23 @@
 
 import trio
 
-from shardwright.daemon.certificate_rotation import rotate_certificates
-from shardwright.daemon.connection_metrics import measure_connections
-from shardwright.daemon.metrics import Metrics
+from shardwright.config_servers.feature_watch import follow_feature_version
+from shardwright.daemon.certificates import rotate_certificates
+from shardwright.daemon.metrics import Metrics, measure_connections
+from shardwright.daemon.reload import Reread
+from shardwright.daemon.unfit_cluster import check_fitness
 from shardwright.router.cluster_settings import refresh_cluster_settings
 from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
+from shardwright.router.exported_metrics import export_metrics
 from shardwright.router.mongos_registration import MongosRegistration
 from shardwright.router.processes.workers import end_with_supervisor
-from shardwright.router.replies.own_reply import framed_error
-from shardwright.router.replies.usual_reply import signed
+from shardwright.router.replies.reply_builder import framed_error
+from shardwright.router.replies.reply_tail import signed
 from shardwright.router.sessions.session_refresh import refresh_repeatedly
+from shardwright.sharding.feature_version import refusal
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.server import Server
 
@@ -33,6 +37,7 @@ class RouterService:
         self._context = RouterContext(options, metrics, nursery)
         self._registration = MongosRegistration(self._context.catalog, options.address)
         self._nursery = nursery
+        self._given_parameters = options.parameters
         dispatcher = Dispatcher(self._context)
         self._passages = dispatcher.passages
         self.handle = dispatcher.handle
@@ -62,6 +67,7 @@ class RouterService:
         self._nursery.start_soon(refresh_repeatedly, context)
         self._nursery.start_soon(self._registration.run)
         self._nursery.start_soon(refresh_cluster_settings, context)
+        self._nursery.start_soon(follow_feature_version, context.catalog, _check_feature_version)
         self._nursery.start_soon(self._slow_log.run)
         self._nursery.start_soon(context.deadlines.run)
 
@@ -93,33 +99,12 @@ class RouterService:
 
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""
-        context, metrics = self._context, self._context.metrics
+        context = self._context
         server.answers.frame_error = self._frame_error
         server.passages = self._passages
         context.clients.begin(server)
-        measure_connections(metrics, server, context.pools)
-        config_servers = context.catalog.client.monitor
-        metrics.gauge(
-            "config_primary_known",
-            "1 if a primary of the config servers is known, else 0: only cached routing can be used",
-            lambda: config_servers.primary is not None,
-        )
-        metrics.gauge(
-            "open_cursors_of_closed_connections",
-            "Open client cursors whose last client connection has closed",
-            lambda: context.cursors.statistics().open_of_closed_connections,
-        )
-        metrics.gauge("open_cursors", "Open client cursors", lambda: context.cursors.statistics().open_total)
-        routing = context.routing.statistics
-        count = metrics.observed_counter
-        count("full_refreshes", "Full refreshes of routing tables", lambda: routing.full_refreshes)
-        count("incremental_refreshes", "Incremental refreshes of routing tables", lambda: routing.incremental_refreshes)
-        count("failed_refreshes", "Failed refreshes of routing tables", lambda: routing.failed_refreshes)
-        count(
-            "stale_config_errors",
-            "StaleConfig and StaleDbVersion errors received from shards",
-            lambda: routing.stale_config_errors,
-        )
+        measure_connections(context.metrics, server, context.pools)
+        export_metrics(context)
 
     def _frame_error(self, request_id: int, error: CommandError) -> bytes:
         context = self._context
@@ -133,6 +118,21 @@ class RouterService:
         """
         rotate_certificates(message)
 
+    def reconfigure(self, reread: Reread) -> tuple[str, ...]:
+        """Apply the options that changed.
+
+        Returns:
+            Parameters that cannot change at run time, or were removed, which keeps their values until a restart.
+        """
+        if "slow_ms" in reread.changed:
+            self._context.slow_operations.change(reread.values.slow_ms, None)
+        before, self._given_parameters = self._given_parameters, reread.values.parameters
+        return self._context.parameters.change_given(before, self._given_parameters)
+
     async def begin_shutdown(self, seconds: float) -> None:
         """Notify clients waiting on hello, before their connections are closed."""
         self._context.quiesce.begin(seconds)
+
+
+def _check_feature_version(version: int) -> None:
+    check_fitness(refusal(version))

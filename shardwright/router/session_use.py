@@ -13,7 +13,7 @@ from shardwright.sharding.operation_session import (
     check_transaction_fields,
 )
 from shardwright.sharding.session_cache import SessionCache, SessionId
-from shardwright.wire.field_errors import wrong_type
+from shardwright.wire.errors import wrong_type
 from shardwright.wire.rawbson import OBJECT
 from shardwright.wire.request import Request
 
@@ -28,7 +28,7 @@ def use_session(sessions: SessionCache, request: Request, user: str) -> None:
 
     Args:
         sessions: the cache.
-        request: the command, whose session is that of its user.
+        request: the command; its session belongs to its user.
         user: the full name of that user, empty without access control.
 
     Raises:

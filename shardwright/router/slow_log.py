@@ -13,12 +13,12 @@ from typing import Any, Final
 import bson
 import trio
 
-from shardwright.daemon.outcomes import OK
-from shardwright.router.change_streams.client_stages import applied_to
+from shardwright.daemon.operation_metrics import OK
+from shardwright.daemon.slow_line import slow_fields
+from shardwright.router.change_streams.specification import applied_to
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.operations.local_operations import KINDS, namespace_shown
+from shardwright.router.operations.local_operations import KINDS, namespace_shown, request_namespace
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.errors import BackendError, CommandError
@@ -79,21 +79,24 @@ class SlowLog:
             "unfiltered_operations", "Operations that could not be filtered for the log, and were not logged"
         )
 
-    def consider(self, operation: Operation, outcome: str, seconds: float, *, waits: bool) -> None:
+    def consider(
+        self, operation: Operation, outcome: str, seconds: float, answer: bytes | None, *, waits: bool
+    ) -> None:
         """Log an operation that took ``SlowOperations.considered_ms`` if it is slow, or let its filter decide.
 
         Args:
             operation: the operation, which has ended.
             outcome: ``ok``, or the name of its error.
             seconds: how long it took.
+            answer: the frame of the reply; None for an error, and if the reply was relayed as it came.
             waits: whether its client may have asked it to take long.
         """
         query = self._context.slow_operations.filter_of(operation.request.db)
         if query is None:
             if not waits and self._context.slow_operations.is_sampled(seconds):
-                _log(_line(operation, outcome, seconds))
+                _log(_line(operation, outcome, seconds, answer))
             return
-        record = _Record(query, _recorded(operation, outcome, seconds), _line(operation, outcome, seconds))
+        record = _Record(query, _recorded(operation, outcome, seconds), _line(operation, outcome, seconds, answer))
         try:
             self._sender.send_nowait(record)
         except trio.WouldBlock:
@@ -140,13 +143,11 @@ class SlowLog:
         return [int(decode_document(found)["_id"]) for found in CursorReply.of(reply).documents()]
 
 
-def _line(operation: Operation, outcome: str, seconds: float) -> dict[str, Any]:
-    request = operation.request
+def _line(operation: Operation, outcome: str, seconds: float, answer: bytes | None) -> dict[str, Any]:
+    request = operation.origin
     return {
-        "connection_id": operation.client.id,
-        "command": request.name,
+        **slow_fields(operation.client, request, answer, seconds, operation.user_name),
         "namespace": request_namespace(request),
-        "duration_ms": round(seconds * 1000, 1),
         "outcome": outcome,
         "shards": list(operation.targeted),
         "retries": operation.retries,
@@ -160,7 +161,6 @@ def _log(line: Mapping[str, Any]) -> None:
 def _recorded(operation: Operation, outcome: str, seconds: float) -> bytes:
     """What a profiler would record of an operation, as far as the router knows it."""
     request, client = operation.request, operation.client
-    name = (client.metadata or {}).get("application", {}).get("name")
     return bson.encode(
         {
             "op": KINDS.get(request.name, "command"),
@@ -172,7 +172,7 @@ def _recorded(operation: Operation, outcome: str, seconds: float) -> bytes:
             "millis": int(seconds * 1000),
             "ts": datetime.now(UTC),
             "client": client.peer.rpartition(":")[0],
-            **({"appName": name} if name else {}),
+            **({"appName": client.app_name} if client.app_name else {}),
             "allUsers": [],
             "user": "",
         }

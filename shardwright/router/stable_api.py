@@ -1,7 +1,7 @@
 """The Stable API: ``apiVersion``, ``apiStrict`` and ``apiDeprecationErrors``.
 
-The router checks the command. What a command may contain with ``apiStrict`` is checked by the shards' mongods, to which
-these arguments are passed on.
+The router checks the command. The arguments are passed on to the shards' mongods, which check the contents of commands
+with ``apiStrict``.
 """
 
 from typing import Final

@@ -5,25 +5,25 @@ from dataclasses import replace
 import trio
 
 from shardwright.router.commands.command_registry import Command, CommandHandler
-from shardwright.router.cursors.get_more import API_PARAMETERS
-from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.cursors.cursor import API_PARAMETERS
+from shardwright.router.cursors.open_cursor import CursorOwner
+from shardwright.router.operations.checked_pipeline import check_read_strictly, check_write_strictly
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.strict_statements import check_read_strictly, check_write_strictly
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.recovery_token import with_recovery_token
-from shardwright.router.transactions.abort import abort_implicitly, abort_uncommitted
-from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
-from shardwright.router.transactions.session_errors import (
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.reply_tail import with_recovery_token
+from shardwright.router.transactions.commit_and_abort import abort_implicitly, abort_uncommitted
+from shardwright.router.transactions.router_transaction import Phase, RouterTransaction, TransactionFields
+from shardwright.router.transactions.transaction_rules import (
+    ENDING,
     aborted_transaction,
+    check_allowed,
     committed_transaction,
     mismatched_api_parameters,
     restarted_transaction,
     too_old_transaction,
     unknown_transaction,
 )
-from shardwright.router.transactions.session_fields import TransactionFields
-from shardwright.router.transactions.transaction_rules import ENDING, check_allowed
 from shardwright.router.transactions.transaction_table import ClientDescription, RouterSession
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError
@@ -110,7 +110,7 @@ async def _run_statement(operation: Operation, transaction: RouterTransaction, h
 
 
 async def _abort(operation: Operation, transaction: RouterTransaction, cause: str) -> None:
-    """Abort a transaction because of an error, or because it was killed while a statement was under way.
+    """Abort a transaction because of an error, or because it was killed during a statement.
 
     A shard may have got that statement only after the transaction had been aborted on all shards.
     """

@@ -1,33 +1,28 @@
 """``shardwright-shardd``: the daemon in front of one mongod of a shard."""
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
-from shardwright.daemon.options import add_daemon_options
+from shardwright.daemon.audit.log import opened_audit_log
+from shardwright.daemon.configuration.process import Rereading, introduction, process_configuration
+from shardwright.daemon.configuration.table import SHARDD
 from shardwright.daemon.run import run_daemon
-from shardwright.daemon.sidecar.options import check_advertised, opened_sidecar_audit_log, secured_sockets
-from shardwright.shardd.options import ShardOptions, add_shard_options
+from shardwright.daemon.sidecar.options import check_sidecar_options, secured_sockets
+from shardwright.shardd.commands.server_parameters import parse_parameter
+from shardwright.shardd.options import ShardOptions
 from shardwright.shardd.service import ShardService
-
-DEFAULT_PORT: Final = 27018
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a shard daemon until it is asked to stop; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="shardwright-shardd", description="The shard daemon, which runs in front of each mongod of a shard."
-    )
-    add_daemon_options(parser, default_port=DEFAULT_PORT)
-    add_shard_options(parser)
-    parsed = parser.parse_args(arguments)
-    check_advertised(parser, parsed)
-    options = ShardOptions.of(parsed, opened_sidecar_audit_log(parser, parsed))
+    found = process_configuration(SHARDD, arguments, check=check_sidecar_options, parse_parameter=parse_parameter)
+    options = ShardOptions.of(found.values, opened_audit_log(SHARDD.name, found.values))
     return run_daemon(
-        parser.prog,
-        parsed,
+        SHARDD.name,
+        found.values,
         partial(ShardService.start, options),
-        secured_sockets=secured_sockets(parsed),
+        introduction=introduction(found),
+        read_again=None if found.file is None else Rereading(found, check_sidecar_options),
+        secured_sockets=secured_sockets(found.values),
         on_log_signal=options.logs.rotate,
     )

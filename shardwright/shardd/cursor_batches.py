@@ -4,7 +4,7 @@ from functools import partial
 
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
-from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
+from shardwright.shardd.orphans.open_cursors import CursorsInUse
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -36,22 +36,22 @@ class CursorBatches:
             CommandError: mongod refuses; QueryPlanKilled, the cursor was ended because of such a range.
             BackendError: mongod does not answer.
         """
-        former, in_use = self._shard.former_cursors, self._context.open_cursors.in_use
+        former, in_use = self._shard.inherited_cursors, self._context.open_cursors.in_use
         if not former.are_gone:
             await in_own_task()
             await former.wait_gone(request)
         span = request.fields[b"getMore"]
         cursor_id = request.body[span[2] : span[3]]
-        older = self._shard.older_cursors
-        if in_use.is_held or cursor_id in older:
+        fenced = self._shard.fenced_cursors
+        if in_use.is_held or cursor_id in fenced:
             await in_own_task()
-            while in_use.is_held or older.is_being_read(cursor_id):  # either may begin during the wait for the other
+            while in_use.is_held or fenced.is_being_read(cursor_id):  # either may begin during the wait for the other
                 await in_use.wait_released()
-                await older.wait_read(cursor_id)
-            older.check_reader(cursor_id, request, upstream.user)
-            if older.is_substituted(cursor_id):
+                await fenced.wait_read(cursor_id)
+            fenced.check_reader(cursor_id, request, upstream.user)
+            if fenced.is_substituted(cursor_id):
                 return await self._next_of_substitute(upstream, request, cursor_id)
-            reply = await older.answer(cursor_id, request)
+            reply = await fenced.answer(cursor_id, request)
             if reply is not None:
                 return reply
         reading = _Reading(in_use, cursor_id)
@@ -59,27 +59,27 @@ class CursorBatches:
             reply = await self._next_batch(upstream, request, cursor_id, reading, is_whole=is_whole)
         finally:
             reading.end()
-        if older.is_substituted(cursor_id):  # since the read began, so the reply may contain hidden documents
+        if fenced.is_substituted(cursor_id):  # since the read began, so the reply may contain hidden documents
             await in_own_task()
             return await self._next_of_substitute(upstream, request, cursor_id)
         return reply
 
     async def _next_of_substitute(self, upstream: Upstream, request: Request, cursor_id: bytes) -> bytes:
         """The next batch of the cursor that was opened in place of another one."""
-        older = self._shard.older_cursors
-        substitute = await older.substitute(upstream, cursor_id)
+        fenced = self._shard.fenced_cursors
+        substitute = await fenced.substitute(upstream, cursor_id)
         self._involved_cursors.observe_substitute(cursor_id, substitute)
         at = request.fields[b"getMore"][2]
         body = b"".join((request.body[:at], substitute, request.body[at + len(substitute) :]))
         reply = await self.get_more(upstream, request.with_body(body), is_whole=True)
         assert reply is not None
-        return await older.with_own_id(cursor_id, substitute, reply)
+        return await fenced.with_own_id(cursor_id, substitute, reply)
 
     @may_run_in_reactor
     async def _next_batch(
         self, upstream: Upstream, request: Request, cursor_id: bytes, reading: "_Reading", *, is_whole: bool
     ) -> bytes | None:
-        older, involved = self._shard.older_cursors, self._involved_cursors.find(request)
+        fenced, involved = self._shard.fenced_cursors, self._involved_cursors.find(request)
         frame, flags = request.message.frame, request.message.flags
         if involved:
             attempt = partial(self._involved_cursors.get_more, upstream, request, involved)
@@ -88,7 +88,7 @@ class CursorBatches:
         else:
 
             def may_begin() -> bool:
-                if cursor_id in older:
+                if cursor_id in fenced:
                     return False
                 reading.end()
                 return True
@@ -96,10 +96,10 @@ class CursorBatches:
             attempt = partial(upstream.pass_on, frame, flags, may_begin)
         while True:
             reply = await attempt()
-            if reply is None or cursor_id not in older or older.is_substituted(cursor_id):
+            if reply is None or cursor_id not in fenced or fenced.is_substituted(cursor_id):
                 return reply
             await in_own_task()
-            reply, is_wanting = await older.without_hidden(cursor_id, reply)
+            reply, is_wanting = await fenced.without_hidden(cursor_id, reply)
             if not is_wanting:
                 return reply
 

@@ -13,46 +13,42 @@ import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.access import Needed, SidecarAccess
-from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.member_addresses import with_own_host
+from shardwright.daemon.sidecar.member_metrics import with_sharding_statistics
 from shardwright.daemon.sidecar.own_operations import with_daemon_operations
+from shardwright.daemon.sidecar.reply_term import has_failed
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
-from shardwright.daemon.sidecar.sharding_statistics import with_sharding_statistics
 from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.commands.command_registry import COMMANDS
-from shardwright.shardd.commands.command_runner import run_command
+from shardwright.shardd.commands.command_registry import COMMANDS, run_command
 from shardwright.shardd.cursor_batches import CursorBatches
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
-from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission
-from shardwright.shardd.operations.begun_operation import BegunOperation
+from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, BegunOperation
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder
-from shardwright.shardd.operations.moving_databases import REFUSED_DURING_MOVES, check_not_moving
+from shardwright.shardd.operations.sharded_operations import REFUSED_DURING_MOVES, check_not_moving
 from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
+from shardwright.shardd.orphans.filter_in_replies import shows_queries, without_filters
 from shardwright.shardd.orphans.filtered_commands import hiding_moves
-from shardwright.shardd.orphans.hidden_filters import shows_queries, without_filters
 from shardwright.shardd.passages import ShardPassages
 from shardwright.shardd.range_deleter.past_ownership import snapshot_time
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.endings import ENDINGS
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.session_keys import session_key
-from shardwright.shardd.transactions.session_kills import KILLS, is_killed_by
-from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
-from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
+from shardwright.shardd.transactions.open_transactions import OpenTransaction
+from shardwright.shardd.transactions.session_keys import KILLS, is_killed_by, session_key
+from shardwright.shardd.two_phase_commit.coordinators import expect_commit
+from shardwright.shardd.two_phase_commit.reporting import SERVER_STATUS, with_commit_statistics
 from shardwright.shardd.versioned_operations import VersionedOperations
-from shardwright.sharding import session_arguments
-from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
-from shardwright.sharding.client_session import CLIENT_SESSION
+from shardwright.sharding import session_patterns
+from shardwright.sharding.bson_text import command_text
 from shardwright.sharding.clock import signed_cluster_time
-from shardwright.sharding.command_text import command_text
-from shardwright.sharding.commit_protocol import COORDINATOR
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
-from shardwright.sharding.operation_session import AUTOCOMMIT
+from shardwright.sharding.operation_session import AUTOCOMMIT, CLIENT_SESSION
+from shardwright.sharding.received_time import ACKNOWLEDGED_TIME
 from shardwright.sharding.session_cache import NO_USER
+from shardwright.sharding.transaction_protocol import COORDINATOR
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -63,7 +59,6 @@ from shardwright.wire.rawbson import OBJECT, without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("shardd.operations")
@@ -109,9 +104,9 @@ class ShardHandler(SidecarHandler):
             context.sidecar.certainty,
             shard.waiting,
         )
-        involved_cursors = InvolvedCursors(admission)
+        involved_cursors = InvolvedCursors(admission, context.open_cursors.still_open)
         options = context.options
-        self.passages = ShardPassages(shard, is_possible=not CLUSTER_AUTH.is_on and options.audit is None)
+        self.passages = ShardPassages(shard)
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors, self.passages)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
         sidecar = context.sidecar
@@ -171,7 +166,7 @@ class ShardHandler(SidecarHandler):
 
     @may_run_in_reactor
     async def _tell_acknowledged_time(self, upstream: Upstream, request: Request) -> bytes | None:
-        """Answer a ping that asks for the time of the last acknowledged write, see `sharding.acknowledged_time`."""
+        """Answer a ping that asks for the time of the last acknowledged write, see `sharding.received_time`."""
         time = self._context.sidecar.acknowledged_time()
         if time is None:  # a secondary, or a primary whose term is beginning
             return await upstream.forward(request.without((ACKNOWLEDGED_TIME,)).message.frame, request.message.flags)
@@ -180,7 +175,7 @@ class ShardHandler(SidecarHandler):
 
     @may_run_in_reactor
     async def _run_statement(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """Run a statement of a transaction, which also goes on if the router is to move the document elsewhere."""
+        """Run a statement of a transaction, which also continues if the router must move the document elsewhere."""
         run = partial(self._dispatch_operation, client, upstream)
         coordinators = self._shard.transaction_coordinators
         try:
@@ -254,14 +249,14 @@ class ShardHandler(SidecarHandler):
                 if patterns := sessions.killed_with(is_killed):
                     await self._context.mongod.command("admin", {"killAllSessionsByPattern": patterns})
                 self._shard.components.coordinators.kill_sessions(is_killed)
-                self._shard.older_cursors.forget_sessions(lambda each: is_killed(bson.encode(each.to_document())))
+                self._shard.fenced_cursors.forget_sessions(lambda each: is_killed(bson.encode(each.to_document())))
                 await self._shard.transactions.note_kill(request)
             return reply
         if request.name == "endSessions":
             reply = await upstream.forward(request.message.frame, flags)
             if reply is not None and not has_failed(reply):
                 owner = NO_USER if upstream.user is None else upstream.user.digest
-                self._shard.older_cursors.forget_sessions(session_arguments.sessions(request, owner).__contains__)
+                self._shard.fenced_cursors.forget_sessions(session_patterns.sessions(request, owner).__contains__)
             return reply
         if request.name == _REFRESH_SESSIONS_NOW:
             await in_own_task()
@@ -269,7 +264,7 @@ class ShardHandler(SidecarHandler):
         if request.name == "killCursors":
             await in_own_task()
             reply = await upstream.forward(request.message.frame, flags)
-            return await self._shard.older_cursors.after_kill(reply, upstream.user)
+            return await self._shard.fenced_cursors.after_kill(reply, upstream.user)
         if request.name == SERVER_STATUS:
             section = self._shard.transaction_coordinators.statistics.server_status()
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
@@ -309,5 +304,5 @@ def _kills(request: Request) -> Callable[[bytes], bool]:
 
 
 def _is_of_cluster(upstream: Upstream) -> bool:
-    """Whether no user has logged in, but a part of the cluster, or without access control nobody."""
+    """Whether the client is a member of the cluster, or there is no access control."""
     return upstream.user is None or upstream.user.is_internal

@@ -16,7 +16,7 @@ import trio
 
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE
 from shardwright.wire.errors import BackendError, CommandError

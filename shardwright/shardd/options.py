@@ -1,4 +1,4 @@
-"""The command-line options of a shard daemon."""
+"""The options of a shard daemon."""
 
 import argparse
 from collections.abc import Mapping
@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shardwright.daemon.audit.log import AuditLog
-from shardwright.daemon.options import add_parameter_option
-from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options
-from shardwright.shardd.commands.server_parameters import PARAMETERS, parse_parameter
+from shardwright.daemon.sidecar.options import SidecarOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,3 @@ class ShardOptions(SidecarOptions):
         return cls(
             **{each.name: getattr(common, each.name) for each in fields(common)}, parameters=dict(parsed.parameters)
         )
-
-
-def add_shard_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a sidecar and ``--set-parameter``."""
-    add_sidecar_options(parser)
-    add_parameter_option(parser, parse_parameter, f"initial value of a server parameter: {', '.join(PARAMETERS)}")

@@ -9,27 +9,42 @@ from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from shardwright.daemon.outcomes import OK
+from shardwright.daemon.operation_metrics import OK
 from shardwright.daemon.passages import DaemonPassages
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
-from shardwright.daemon.sidecar.failed_replies import has_failed
-from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
+from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, has_failed, take_term
 from shardwright.shardd.exchange.sharding_fields import sharding_spans, without_sharding_fields
-from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.operations.begun_operation import BegunOperation
-from shardwright.shardd.operations.numbered_statements import FIND_AND_MODIFY
+from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
+from shardwright.shardd.operations.admission import BegunOperation
+from shardwright.shardd.operations.retried_writes import FIND_AND_MODIFY
 from shardwright.shardd.orphans.cursor_openings import Opening, opening_of
-from shardwright.shardd.shard_key_updates.detection import names_no_part
+from shardwright.shardd.shard_key_updates.key_changes import names_no_part
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.splitting.growth import growth_of_update
 from shardwright.shardd.transactions.session_keys import session_key
-from shardwright.sharding.passage_fields import QUERIES, CommonFields, free_values, only_statement, query_of
+from shardwright.sharding.passage_fields import (
+    QUERIES,
+    CommonFields,
+    free_values,
+    only_document,
+    only_statement,
+    query_of,
+    without_document,
+)
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.cursor_batch import is_whole_result_frame
 from shardwright.wire.message import BODY_AT, OpMsg
-from shardwright.wire.passages import AFTER_ID, EPOCH, FRAME_BYTES_MAX, OUTCOMES, Outcome, Passage, Range
+from shardwright.wire.passages import (
+    AFTER_ID,
+    EPOCH,
+    FRAME_BYTES_MAX,
+    OUTCOMES,
+    InsertedDocument,
+    Outcome,
+    Passage,
+    Range,
+)
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, find
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun
@@ -40,7 +55,8 @@ if TYPE_CHECKING:
 
     from shardwright.daemon.sidecar.upstream import Upstream
 
-_STATEMENTS: Final = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
+_DOCUMENTS: Final = b"documents"
+_STATEMENTS: Final = {"insert": _DOCUMENTS, "update": b"updates", "delete": b"deletes"}
 _UPDATE: Final = b"update"
 _INSERT: Final = "insert"
 
@@ -48,7 +64,10 @@ _INSERT: Final = "insert"
 class ShardPassage(Passage):
     """A layout of requests that are admitted to one namespace by one placement.
 
+    Places are those in frames with an inserted document at the end.
+
     Attributes:
+        document_in_body: the place of a document in the body; None if there is none.
         command: the name of the command, for the metrics.
         is_write: whether it writes; then mongod reports its term.
         is_retryable: whether it is a retryable write.
@@ -70,6 +89,7 @@ class ShardPassage(Passage):
         "command",
         "common",
         "database",
+        "document_in_body",
         "is_retryable",
         "is_write",
         "may_be_view",
@@ -84,8 +104,9 @@ class ShardPassage(Passage):
         request: Request,
         free: list[Range],
         epoch: int,
-        document: tuple[int, int] | None,
+        document: InsertedDocument | None,
         *,
+        rest: Request,
         is_write: bool,
         common: CommonFields,
         state: NamespaceState,
@@ -94,8 +115,8 @@ class ShardPassage(Passage):
         payload: Range | None,
         must_end: bool,
     ) -> None:
-        frame = request.message.frame
-        super().__init__(frame, free, epoch, document)
+        super().__init__(request.message.frame, free, epoch, document)
+        self.document_in_body = document if document is not None and document.is_in_body else None
         self.command = request.name
         self.is_write = is_write
         self.is_retryable = common.number_at > 0
@@ -106,12 +127,12 @@ class ShardPassage(Passage):
         self.database = None if database is None else (database, request.raw(request.fields[DATABASE_VERSION]))
         self.must_end = must_end
         self.may_be_view = placement.table is None and request.name not in FIND_AND_MODIFY
-        self.body_end = BODY_AT + len(request.body)
+        self.body_end = BODY_AT + len(rest.body)
         self._payload = payload
         self._added = ASK_FOR_TERM if is_write else b""
         kept, at = [], BODY_AT + 4
         removed = -len(self._added)
-        for _, start, _, end in sharding_spans(request):
+        for _, start, _, end in sharding_spans(rest):
             kept.append(slice(at, BODY_AT + start))
             at = BODY_AT + end
             removed += end - start
@@ -122,7 +143,7 @@ class ShardPassage(Passage):
     def request_for_mongod(self, frame: bytes) -> bytes:
         """The frame for mongod."""
         removed, end = self._removed, self.body_end
-        return b"".join(
+        request = b"".join(
             (
                 (len(frame) - removed).to_bytes(4, "little"),
                 frame[4:8],
@@ -134,9 +155,14 @@ class ShardPassage(Passage):
                 frame[end:],
             )
         )
+        document = self.document_in_body
+        return request if document is None else document.moved_back(request, len(frame) - end)
 
     def grown_bytes(self, frame: bytes, reply: bytes) -> int:
         """As `shardd.splitting.growth.grown_bytes`."""
+        document = self.document_in_body
+        if document is not None:
+            return len(frame) - document.bytes_after + 1 - document.length_at
         if self.document_at:
             return len(frame) - self.document_at
         if self._payload is None:
@@ -148,14 +174,16 @@ class ShardPassage(Passage):
 class ShardPassages(DaemonPassages[ShardPassage]):
     """The passages of a shard daemon.
 
-    There are none under access control, where mongod decides who may do what.
+    Under access control, only members of the cluster have any. They send each session with its owner.
 
     Args:
         shard: the shard daemon.
-        is_possible: whether there are any.
+
+    Attributes:
+        slow_seconds: operations that take longer are logged.
     """
 
-    def __init__(self, shard: ShardServer, *, is_possible: bool) -> None:
+    def __init__(self, shard: ShardServer) -> None:
         context = shard.context
         super().__init__(
             context.metrics.labelled_counter(
@@ -164,17 +192,22 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         )
         self._shard = shard
         self._context = context
-        self._is_possible = is_possible
         self._observe: Callable[[str, str, float], None] = context.metrics.operations.observe
-        self._slow_seconds = context.options.slow_ms / 1000
+        self._counter = shard.key_statistics.counter
+        self.slow_seconds = context.options.slow_ms / 1000
 
-    def _begin(self, passage: ShardPassage, client: ClientConnection, frame: bytes) -> BegunOperation | None:
+    def _begin(self, passage: ShardPassage, client: ClientConnection, received: bytes) -> BegunOperation | None:
         started = perf_counter()
         upstream: Upstream = client.state
         connection, sidecar = upstream.connection, self._context.sidecar
         if connection is None or not connection.is_quiet or client.is_disconnected or not sidecar.certainty.is_certain:
             return None
-        state = passage.state
+        frame, document = received, passage.document_in_body
+        if document is not None:
+            frame = document.moved_to_end(frame)
+        state, awaited_at = passage.state, passage.common.awaited_at
+        if awaited_at and not (sidecar.mirror.term is not None and sidecar.has_reached(frame, awaited_at)):
+            return None
         if not self._is_admitted(passage) or (passage.common.lsid and not self._may_use_session(passage, frame)):
             return None
         request = passage.request_for_mongod(frame)
@@ -184,7 +217,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             connection,
             request,
             started,
-            frame,
+            received,
             sidecar.mirror.term,
             state,
             passage,
@@ -235,7 +268,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         answer, answered_in = take_term(reply) if is_write else (reply, term)
         if (
             has_failed(answer)
-            or seconds >= self._slow_seconds
+            or seconds >= self.slow_seconds
             or client.is_disconnected
             or answered_in != term
             or (passage.is_retryable and not self._shard.transaction_coordinators.is_idle)
@@ -243,8 +276,13 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             or (passage.must_end and not is_whole_result_frame(reply))
         ):
             return None
+        table = passage.placement.table
+        if table is not None:
+            counter = self._counter
+            counter.remaining -= 1
+            if counter.remaining <= 0:
+                counter.sample(Request(OpMsg(begun.request_frame)), answer, begun.state.shard, table)
         if is_write:
-            table = passage.placement.table
             if table is not None:
                 size = passage.grown_bytes(begun.request_frame, answer)
                 if not self._shard.auto_splitter.adds(size, begun.state, table):
@@ -281,9 +319,9 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             placement: by which it ran.
             epoch: the number of the epoch in which it began.
         """
-        message, fields = request.message, request.fields
+        message, fields, permit = request.message, request.fields, client.permit
         if (
-            not self._is_possible
+            permit is None
             or not self._shard.components.parameters.passages.is_enabled
             or epoch != EPOCH.number
             or (request.name not in _STATEMENTS and request.name not in QUERIES)
@@ -291,8 +329,8 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             or message.frame[BODY_AT - 1]
             or not client.is_answered_verbatim
             or SHARD_VERSION not in fields
-            or self._is_known(message.frame)
-            or not self._table.is_wanted(message.frame)
+            or self._is_known(message.frame, permit)
+            or not self._table.is_wanted(message.frame, permit)
         ):
             return
         try:
@@ -304,14 +342,16 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         if passage.must_end and not is_whole_result_frame(reply):
             return
         ordinary = without_sharding_fields(request, ASK_FOR_TERM if passage.is_write else b"")
-        if passage.request_for_mongod(message.frame) != ordinary:
+        document = passage.document_in_body
+        frame = message.frame if document is None else document.moved_to_end(message.frame)
+        if passage.request_for_mongod(frame) != ordinary:
             return
         self._outcomes[Outcome.LEARNED] += 1
-        self._table.add(message.frame, passage)
+        self._table.add(message.frame, permit, passage)
 
-    def _is_known(self, frame: bytes) -> bool:
+    def _is_known(self, frame: bytes, permit: bytes) -> bool:
         """Whether there is a passage that was declined only this time, for example because of the session."""
-        known = self._table.find(frame)
+        known = self._table.find(frame, permit)
         return known is not None and self._is_admitted(known)
 
     def _passage_of(
@@ -323,13 +363,21 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             InvalidBSONError: a part that was passed on without a look is not well-formed.
         """
         frame, fields = request.message.frame, request.fields
-        common = CommonFields.of(frame, fields)
+        statements = _STATEMENTS.get(request.name)
+        document, payload, update, rest, query_at = None, None, None, request, None
+        if request.name == _INSERT:
+            document = only_document(frame, request.body, fields, _DOCUMENTS)
+            if document is None:
+                return None
+            if document.is_in_body:
+                rest = without_document(request, document)
+        common = CommonFields.of(rest.message.frame, rest.fields)
         if common is None:
             return None
-        free, document, payload = list(common.free), None, None
-        statements = _STATEMENTS.get(request.name)
-        update = None
-        if statements is None:
+        free = list(common.free) if document is None else document.places_in(frame, common.free)
+        if document is not None:
+            pass
+        elif statements is None:
             query_at = query_of(frame, fields, request.name)
             span = fields.get(_UPDATE)
             if span is not None:
@@ -337,12 +385,10 @@ class ShardPassages(DaemonPassages[ShardPassage]):
                 payload = update[2:]
         else:
             place = only_statement(frame, request.body, fields, statements)
-            if place is None or (request.name == _INSERT and not place[1]):
+            if place is None:
                 return None
-            at, section_at = place
-            if request.name == _INSERT:
-                document = section_at, at
-            query = find(frame, b"q", at) if document is None else None
+            at, _ = place
+            query = find(frame, b"q", at)
             query_at = None if query is None or query[0] != OBJECT else query[2]
             if request.name == _UPDATE.decode():
                 update = find(frame, b"u", at)
@@ -352,7 +398,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             if query_at is None:
                 return None
             free += free_values(frame, query_at, is_deep=True)
-        if (document[1] if document else len(frame)) > FRAME_BYTES_MAX:
+        if (document.at + document.bytes_after if document else len(frame)) > FRAME_BYTES_MAX:
             return None
         pattern = placement.mutable_key
         if update is not None:
@@ -370,6 +416,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             free,
             epoch,
             document,
+            rest=rest,
             is_write=request.name != "find",
             common=common,
             state=state,

@@ -4,14 +4,15 @@ from typing import Final
 
 import trio
 
-from shardwright.daemon.connection_metrics import measure_connections
-from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.metrics import Metrics, measure_connections
+from shardwright.daemon.reload import Reread
+from shardwright.daemon.sidecar.member_metrics import MemberMetrics
 from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
 from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.server_parameters import set_parameter
 from shardwright.shardd.handler import ShardHandler
 from shardwright.shardd.options import ShardOptions
-from shardwright.shardd.resharding.exported_statistics import export_metrics
+from shardwright.shardd.resharding.service import export_metrics
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.hello import HELLO_NAMES
@@ -38,6 +39,7 @@ class ShardService(ShardHandler):
         self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
         self._server: Server | None = None
         self._shard = ShardServer(options, self.metrics, nursery, self._close_clients)
+        self._given_parameters = options.parameters
         for name, value in options.parameters.items():
             set_parameter(self._shard.components.parameters, name, value)
         stale_errors = self.metrics.labelled_counter(
@@ -47,6 +49,7 @@ class ShardService(ShardHandler):
             map(code_name, (ErrorCode.StaleConfig, ErrorCode.StaleDbVersion)),
         )
         export_metrics(self.metrics, self._shard.resharding.statistics)
+        self._member_metrics = MemberMetrics(self.metrics, self._shard.context.sidecar)
         super().__init__(self._shard, stale_errors)
 
     @classmethod
@@ -54,6 +57,7 @@ class ShardService(ShardHandler):
         """Create the daemon and start its background tasks."""
         service = cls(options, nursery)
         service._shard.start()
+        nursery.start_soon(service._member_metrics.run)
         return service
 
     def serving(self, server: Server) -> None:
@@ -73,6 +77,15 @@ class ShardService(ShardHandler):
             CommandError: as `rotate_certificates_of_both`.
         """
         await rotate_certificates_of_both(self._shard.context.sidecar.mongod, message)
+
+    def reconfigure(self, reread: Reread) -> tuple[str, ...]:
+        """Apply the options that changed; parameters that were removed keep their values until a restart."""
+        self.slow_seconds = self.passages.slow_seconds = reread.values.slow_ms / 1000
+        before, self._given_parameters = self._given_parameters, reread.values.parameters
+        for name, value in reread.values.parameters.items():
+            if name not in before or before[name] != value:
+                set_parameter(self._shard.components.parameters, name, value)
+        return tuple(sorted(before.keys() - reread.values.parameters.keys()))
 
     async def begin_shutdown(self, seconds: float) -> None:
         """Let another member take over, and tell the clients that wait for news."""

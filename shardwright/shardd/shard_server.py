@@ -10,27 +10,29 @@ import trio
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.term_fence import TermFence
-from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.commands.command_registry import ShardComponents
 from shardwright.shardd.commands.server_parameters import ServerParameters
+from shardwright.shardd.context.feature_version import FeatureVersion
 from shardwright.shardd.context.shard_context import ShardContext, handshake
-from shardwright.shardd.ddl.blocked_collections import BlockedCollections
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
+from shardwright.shardd.ddl.participants import BlockedCollections
 from shardwright.shardd.ddl.rename_participants import RenameParticipants
+from shardwright.shardd.key_statistics.key_statistics import KeyStatistics
 from shardwright.shardd.living_sessions import LivingSessions
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.metadata.cache_watch import CacheWatch
+from shardwright.shardd.metadata.secondary_metadata import CacheWatch
 from shardwright.shardd.migration.migrations import Migrations
 from shardwright.shardd.operations.waiting_operations import WaitingOperations
-from shardwright.shardd.orphans.former_cursors import FormerCursors
-from shardwright.shardd.orphans.older_cursors import OlderCursors
+from shardwright.shardd.orphans.fenced_cursors import FencedCursors
+from shardwright.shardd.orphans.open_cursors import InheritedCursors
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.shardd.resharding.service import ReshardingService
-from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.splitting.auto_splitter import AutoSplitter
 from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
-from shardwright.shardd.transactions.session_kills import RouterSessions
+from shardwright.shardd.transactions.session_keys import RouterSessions
 from shardwright.shardd.transactions.transactions import Transactions
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.wire.transport.client import Connection
@@ -47,14 +49,15 @@ class ShardServer:
 
     Attributes:
         context: what all components share.
-        older_cursors: hides incoming ranges from older cursors.
-        former_cursors: ends the cursors that are older than this process.
+        fenced_cursors: hides incoming ranges from open cursors.
+        inherited_cursors: ends the cursors of an earlier process.
         previews: previews updates that may change a shard key.
         transactions: the multi-document transactions that are open.
         history_table: retryable writes that former owners of ranges executed.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
         auto_splitter: splits chunks as they grow.
+        key_statistics: counts reads and writes by ranges of shard keys.
         resharding: this shard's parts in resharding operations.
         coordinators: DDL operations of several steps.
         renames: this shard's part in renames of sharded collections.
@@ -73,14 +76,14 @@ class ShardServer:
         fence = TermFence(mongod)
         mongod.number_writes_by(fence)
         sessions = ReservedSessions(mongod)
-        self.older_cursors = OlderCursors(mongod, context.open_cursors)
-        self.former_cursors = FormerCursors(mongod)
+        self.fenced_cursors = FencedCursors(mongod, context.open_cursors)
+        self.inherited_cursors = InheritedCursors(mongod)
         self.previews = UpdatePreviews(mongod)
         self.transactions = Transactions(context)
         context.open_cursors.is_transaction_open = self.transactions.is_open
         self.history_table = HistoryTable(mongod)
         self.living_sessions = LivingSessions(context, self.history_table)
-        self.range_deletions = RangeDeletions(context, sessions, self.older_cursors, self.living_sessions.keep)
+        self.range_deletions = RangeDeletions(context, sessions, self.fenced_cursors, self.living_sessions.keep)
         self.transaction_coordinators = TransactionCoordinators(context, self.transactions.open)
         self.migrations = Migrations(
             context,
@@ -90,6 +93,7 @@ class ShardServer:
             self.transaction_coordinators.wait_for_retryable_writes,
         )
         self.auto_splitter = AutoSplitter(context, ChunkSplitter(context), Random())
+        self.key_statistics = KeyStatistics(context, Random())
         self.resharding = ReshardingService(context, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
         self.renames = RenameParticipants(context, self.migrations, self.range_deletions)
@@ -98,7 +102,7 @@ class ShardServer:
         self.router_sessions = RouterSessions()
         self.components = ShardComponents(
             context,
-            ServerParameters(self.migrations.parameters, self.auto_splitter.parameters),
+            ServerParameters(self.migrations.parameters, self.auto_splitter.parameters, self.key_statistics.parameters),
             self.range_deletions,
             self.migrations,
             self.coordinators,
@@ -107,7 +111,9 @@ class ShardServer:
             self.transaction_coordinators,
             self.resharding,
             self.waiting,
+            self.auto_splitter,
         )
+        self._feature_version = FeatureVersion(context)
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
             context.sidecar.certainty,
@@ -123,6 +129,7 @@ class ShardServer:
             context,
             (
                 TermRecovery(context.sidecar.begin_term),
+                TermRecovery(self._feature_version.check_record),  # before unfinished work is read
                 TermTask(context.writer.run),
                 TermRecovery(self._begin_locks),
                 TermTask(context.shown_locks.run),
@@ -151,10 +158,12 @@ class ShardServer:
         """Start the tasks that live as long as the daemon."""
         self._nursery.start_soon(self.context.pools.run)
         self._nursery.start_soon(self.context.sidecar.run, self._terms)
+        self._nursery.start_soon(self._feature_version.run)
         self._nursery.start_soon(self._cache_watch.run)
-        self._nursery.start_soon(self.former_cursors.end)
-        self._nursery.start_soon(self.older_cursors.run)
+        self._nursery.start_soon(self.inherited_cursors.end)
+        self._nursery.start_soon(self.fenced_cursors.run)
         self._nursery.start_soon(self.living_sessions.run)
+        self._nursery.start_soon(self.key_statistics.run)
 
     # Changes that a secondary finds in its oplog
 

@@ -6,9 +6,8 @@ from typing import Protocol
 
 import trio
 
-from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.sidecar.term_fence import TermFence
-from shardwright.daemon.until_done import until_done
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -64,7 +63,7 @@ class TermRecovery:
         self._recover = recover
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Run the step; errors are those of the step."""
+        """Run the step; errors as the step raises them."""
         await self._recover(term)
 
     def end_term(self) -> None:

@@ -8,42 +8,34 @@ from functools import partial
 from typing import Final
 
 from shardwright.daemon.metrics import LabelledCounter
-from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
+from shardwright.daemon.sidecar.reply_term import has_failed
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
 from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.shardd.local_mongod.raw_replies import is_ok
-from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
-from shardwright.shardd.metadata.causal_reads import CausalReads
+from shardwright.shardd.local_mongod.reserved_transaction import is_ok
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
 from shardwright.shardd.metadata.renamed import is_renamed
+from shardwright.shardd.metadata.secondary_metadata import CausalReads
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
-from shardwright.shardd.operations.admission import Admission, Entry, is_read, namespace_of
-from shardwright.shardd.operations.begun_operation import BegunOperation
-from shardwright.shardd.operations.counted_measurements import CountedMeasurements
+from shardwright.shardd.operations.admission import Admission, BegunOperation, Entry, is_read, namespace_of
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
-from shardwright.shardd.operations.involvement import named_namespaces
-from shardwright.shardd.operations.merging_pipelines import merges_cursors
+from shardwright.shardd.operations.involvement import is_writing, merges_cursors, named_namespaces, without_batch_size
 from shardwright.shardd.operations.retried_writes import answer_retried_write, maybe_retried_write
-from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
+from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, CountedMeasurements, ShardedOperation
 from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
-from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
-from shardwright.shardd.orphans.bucket_statements import is_about_measurements
 from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of, results_max_of
-from shardwright.shardd.orphans.error_texts import without_filter_in_errors
-from shardwright.shardd.orphans.filtered_commands import without_orphans
-from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.unowned import unowned_filter
+from shardwright.shardd.orphans.filter_in_replies import without_filter_in_errors
+from shardwright.shardd.orphans.filtered_commands import is_about_measurements, without_orphans
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, unowned_filter
 from shardwright.shardd.passages import ShardPassages
 from shardwright.shardd.range_deleter.older_readers import close_cursor, has_more
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
-from shardwright.shardd.transactions.moved_databases import check_not_moved_since
-from shardwright.shardd.transactions.moved_ranges import check_not_moved, snapshot_filter
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.moved_ranges import check_not_moved, check_not_moved_since, snapshot_filter
+from shardwright.shardd.transactions.open_transactions import OpenTransaction
 from shardwright.shardd.transactions.session_keys import retryable_write
 from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
 from shardwright.sharding.namespace import Namespace
@@ -160,7 +152,7 @@ class VersionedOperations:
             self._context.sidecar, upstream, operations, must_report_term=must_report_term, is_whole=is_whole
         )
         # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
-        # waits for it must not go on while it may still be running.
+        # waits for it must not continue while it may still be running.
         try:
             reply = await self._run_entered(
                 exchange, state, placement, involved, request, transaction, is_write=is_write
@@ -178,7 +170,7 @@ class VersionedOperations:
             and exchange.passed_on is request
             and reply is not None
             and placement.orphans is None
-            and READ_CONCERN not in request.fields
+            and (READ_CONCERN not in request.fields or not (is_snapshot_read(request) or is_linearizable(request)))
         ):
             self.passages.learn(client, request, reply, state, placement, epoch)
         return reply
@@ -238,6 +230,10 @@ class VersionedOperations:
         """Note what was written; or repeat a read, if it has missed a range (`_read_again`)."""
         table = placement.table
         if table is not None:
+            counter = self._shard.key_statistics.counter
+            counter.remaining -= 1
+            if counter.remaining <= 0:
+                counter.sample(request, reply, state.shard, table)
             if is_write:
                 self._shard.auto_splitter.observe(request, reply, state, table)
             elif exchange.operations.is_superseded and reply is not None:
@@ -252,7 +248,7 @@ class VersionedOperations:
 
         Args:
             request: the write, or the first statement of another transaction that executes it.
-            write: as `retryable_write_of`; None if mongod keeps no history of its session, or it is no such write.
+            write: as `retryable_write_of`; None if mongod keeps no history of its session, or it is another write.
         """
         if write is None:
             return
@@ -311,7 +307,7 @@ class VersionedOperations:
                 reply, placement = await self._open_cursor(exchange, state, placement, request, reply)
         reply = await self._after(exchange, state, placement, request, reply, is_write=is_write, has_snapshot=has_begun)
         if involved:
-            self._involved_cursors.observe(reply, involved)
+            await self._involved_cursors.observe(reply, involved)
         return reply
 
     def _stale(self, request: Request, error: StaleError) -> bytes:
@@ -378,7 +374,7 @@ class VersionedOperations:
         *,
         has_snapshot: bool,
     ) -> bytes | None:
-        """Repeat a read with a filter, because a range may have been received while it was under way.
+        """Repeat a read with a filter, because a range may have been received while it was running.
 
         If the collection was renamed during the read, the router has to send it again, to all shards.
 
@@ -396,7 +392,7 @@ class VersionedOperations:
         if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or has_snapshot:
             return frame
         if merges_cursors(request):
-            return frame  # the shards that have the documents see to that
+            return frame  # the source shards filter orphans
         mongod, namespace = self._context.mongod, Namespace.parse(name)
         filtered, hidden = request, 0
         while is_ok(body := response_body(frame)):

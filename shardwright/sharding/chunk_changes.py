@@ -2,23 +2,49 @@
 
 Pure functions from the current chunks to a `ChunkChanges`; configd reads the chunks, checks that nothing changed in
 between, and writes in a transaction. Versions rise as observed on a config server of MongoDB 6.0.5.
+
+Some changes show only in the version of one chunk; these versions, too, are as in MongoDB 6.0.5.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+
+_OTHER_BYTES: Final = 64 * 1024
+"""Left for the other fields of an oplog entry, and for the fields by which a key may be refined."""
+
+
+def check_bounds_fit(low: bytes, high: bytes) -> None:
+    """Refuse bounds of a new chunk that shards could not persist, so that no change of the collection would end.
+
+    A shard keeps its chunks by their lower bounds (``config.cache.chunks.<namespace>``), and mongod's oplog entry of an
+    insert contains the document and once more its ``_id``.
+
+    Raises:
+        CommandError: BSONObjectTooLarge.
+    """
+    size, size_max = 2 * len(low) + len(high), BSON_OBJECT_BYTES_MAX - _OTHER_BYTES
+    if size > size_max:
+        raise CommandError(
+            ErrorCode.BSONObjectTooLarge,
+            f"The bounds of a chunk are too large: the upper one, and twice the lower one, have {size} bytes, but"
+            f" at most {size_max} are allowed",
+        )
+
 
 CHUNK_NOT_FOUND = 40165
 """MongoDB's number for a commit of a migration whose range lies in no chunk."""
@@ -248,3 +274,60 @@ def _history_after(migration: Migration, current: Chunk) -> tuple[ChunkHistory, 
 def _split_on_bound(point: bytes) -> CommandError:
     text = document_text(point)
     return CommandError(ErrorCode.InvalidOptions, f"Split on lower bound of chunk [{text}, {text}] is not allowed")
+
+
+JUMBO_CHUNK_NOT_FOUND = 51262
+"""MongoDB's number for ``clearJumboFlag`` of a chunk that does not exist."""
+
+
+def bump_minor(highest: Chunk) -> ChunkChanges:
+    """Make shards and routers notice that an attribute of the collection changed.
+
+    ``setAllowMigrations`` and ``configureCollectionBalancing`` do this.
+
+    Args:
+        highest: the chunk of the highest version, whose version is the collection's.
+    """
+    return ChunkChanges((highest.with_version(highest.version.with_minor_raised()),))
+
+
+def bump_each_shard(firsts: Sequence[Chunk], collection_version: ChunkVersion) -> ChunkChanges:
+    """Make every shard refuse the versions that routers have, as they would target wrongly by them.
+
+    Args:
+        firsts: one chunk of each shard that owns any, in the order of the shards' names.
+        collection_version: before the change.
+    """
+    first = collection_version.with_major_raised()
+    versions = (first.with_minor_raised(number) for number in range(len(firsts)))
+    return ChunkChanges(tuple(chunk.with_version(version) for chunk, version in zip(firsts, versions, strict=True)))
+
+
+def ensure_version_is_greater_than(
+    chunk: Chunk | None, version: ChunkVersion, *, collection_version: ChunkVersion
+) -> ChunkChanges:
+    """Make sure that a migration which a donor tried to commit at ``version`` can no longer be committed.
+
+    Args:
+        chunk: the chunk of exactly the range of the migration; None if there no longer is one.
+        version: the chunk's version when its migration began.
+        collection_version: before the change.
+    """
+    if chunk is None or not chunk.version.is_older_or_equal(version):
+        return ChunkChanges()
+    return ChunkChanges((chunk.with_version(collection_version.with_major_raised()),))
+
+
+def clear_jumbo(
+    chunk: Chunk | None, wanted: ChunkRange, *, namespace: Namespace, collection_version: ChunkVersion
+) -> ChunkChanges:
+    """Let a chunk that was too large to move be moved again.
+
+    Raises:
+        CommandError: 51262, there is no such chunk.
+    """
+    if chunk is None:
+        raise CommandError(JUMBO_CHUNK_NOT_FOUND, f"Unable to locate chunk {wanted} from ns: {namespace}")
+    if not chunk.jumbo:
+        return ChunkChanges()
+    return ChunkChanges((replace(chunk, jumbo=None, version=collection_version.with_major_raised()),))

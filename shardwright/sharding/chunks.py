@@ -1,7 +1,7 @@
 """Chunks: contiguous ranges of shard key values, the shard that owns each, and how the catalog stores them.
 
-Bounds are kept as the raw BSON documents of the catalog. Their order is that of the byte strings into which a
-`ShardKeyPattern` encodes them; only code that compares bounds needs the pattern.
+Bounds are the raw BSON documents of the catalog. A `ShardKeyPattern` encodes them into byte strings with the order of
+the bounds; only code that compares bounds needs the pattern.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

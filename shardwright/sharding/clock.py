@@ -155,8 +155,8 @@ class VectorTime:
 class VectorClock:
     """The clock of one node: the join of all it has seen. Used by one thread only.
 
-    The times of a message are those of one reading, so that they fit together: the cluster time is never behind the
-    config time, nor the config time behind the topology time.
+    The times of a message come from one reading, so the cluster time is never behind the config time, nor the config
+    time behind the topology time.
     """
 
     __slots__ = ("_external", "_internal", "_named", "_time")

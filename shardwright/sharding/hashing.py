@@ -70,7 +70,7 @@ def hash_value(document: bytes, span: Span, seed: int = 0) -> int:
     Args:
         document: contains the value.
         span: the value.
-        seed: an int32; that of hashed shard keys and indexes is 0.
+        seed: an int32; 0 for hashed shard keys and indexes.
 
     Raises:
         InvalidBSONError: an object, array or code with scope that is not well-formed.

@@ -1,7 +1,7 @@
 """The other collections that an aggregation names, and how a router states the versions it routed them by.
 
-A mongod that runs a pipeline opens these collections itself, by name. So their versions travel with the command, as
-those of its own collection do, in a field of Shardwright's own::
+A mongod that runs a pipeline opens these collections itself, by name. So the command carries their versions too, in a
+field of Shardwright's own::
 
     involvedNamespaces: [{ns: "db.coll", $configTime: …, shardVersion: {…}, databaseVersion: {…}}, …]
 
@@ -99,7 +99,7 @@ def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
     """The element for a command; empty if no other collection is involved.
 
     Args:
-        versions: the raw version elements by namespace, with the config time as of which they were in the catalog.
+        versions: the raw version elements by namespace, with the config time at which they were read.
     """
     if not versions:
         return b""

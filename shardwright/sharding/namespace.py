@@ -1,6 +1,6 @@
 """Names of collections: their parts, which are valid, and which are reserved for MongoDB.
 
-The rules and the messages are those of mongod 6.0.5. Lengths count UTF-8 bytes, as the server's do.
+The rules and the messages are mongod 6.0.5's. Lengths count UTF-8 bytes, as the server's do.
 """
 
 from dataclasses import dataclass
@@ -192,7 +192,7 @@ class Namespace:
 
     @property
     def is_command(self) -> bool:
-        """Whether it is ``$cmd``, to which the commands of old protocols are addressed."""
+        """Whether it is ``$cmd``, the target of commands in old protocols."""
         return self.collection == _COMMAND
 
     def with_collection(self, collection: str) -> "Namespace":

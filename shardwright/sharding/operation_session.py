@@ -1,15 +1,19 @@
 """The session fields of a command: ``lsid``, ``txnNumber``, ``autocommit``, ``startTransaction``, checked as by mongod.
 
 The messages name MongoDB's definition of these fields, ``OperationSessionInfo``.
+
+Statements for all shards that have no number are sent in a session of the router, with numbers, so that none is
+executed twice beside a move. The mongod knows that session only. A shard that lists `CLIENT_SESSION` among the
+``extensions`` of its hello is sent the client's ``lsid`` in this field, so that killing the client's session ends the
+write, no matter which router is asked, and ``currentOp`` shows it there.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
-from shardwright.wire.rawbson import BINARY, BOOL, INT64, Span, decode_value
+from shardwright.wire.errors import CommandError, missing_field, unknown_field, wrong_type
+from shardwright.wire.rawbson import BINARY, BOOL, INT64, OBJECT, Span, decode_value, element
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import binary_type_name, type_name
 
@@ -40,8 +44,8 @@ def check_lsid(body: bytes, fields: Mapping[bytes, Span], path: str = LSID) -> t
 
     Args:
         body: the document that contains the fields.
-        fields: those of the ``lsid``.
-        path: its name in messages.
+        fields: the fields of the ``lsid``.
+        path: the name of the ``lsid`` in messages.
 
     Raises:
         CommandError: TypeMismatch, InvalidUUID, UnsupportedFormat; 40414 or 40415; InvalidOptions, it is a child
@@ -139,3 +143,11 @@ def read_uuid(body: bytes, span: Span, path: str) -> bytes:
     if len(value) != _UUID_BYTES:
         raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
     return value
+
+
+CLIENT_SESSION: Final = b"clientSession"
+
+
+def client_session_element(lsid: bytes) -> bytes:
+    """The field for a write of a session, given by its raw ``lsid`` with the digest of its user."""
+    return element(CLIENT_SESSION, OBJECT, lsid)

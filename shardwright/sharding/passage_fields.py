@@ -10,11 +10,10 @@ from typing import Final, Self
 
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.operation_session import TXN_NUMBER
-from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.shard_key_field import ShardKeyField
+from shardwright.sharding.shard_key import ShardKeyField, ShardKeyPattern
 from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT
-from shardwright.wire.message import BODY_AT
-from shardwright.wire.passages import Range
+from shardwright.wire.message import BODY_AT, OpMsg, op_msg
+from shardwright.wire.passages import InsertedDocument, Range
 from shardwright.wire.rawbson import (
     ARRAY,
     BINARY,
@@ -31,11 +30,15 @@ from shardwright.wire.rawbson import (
     Span,
     spans,
 )
+from shardwright.wire.request import Request
 
 QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
 """The argument with the query, by command."""
 
 _LSID: Final = b"lsid"
+_READ_CONCERN: Final = b"readConcern"
+_AFTER_TIME: Final = b"afterClusterTime"
+_AT_TIME: Final = b"atClusterTime"
 _ID_OF_SESSION: Final = b"\x05id\0\x10\0\0\0\x04"
 _UUID_BYTES: Final = 16
 
@@ -60,20 +63,25 @@ class CommonFields:
         lsid: where the session is; None if there is none.
         time_at: where the 8 bytes of the cluster time are; 0 if there is none.
         number_at: where the 8 bytes of the transaction number are; 0 if there is none.
+        awaited_at: where the 8 bytes of the time are that a read waits for; 0 if there is none.
     """
 
     free: list[Range] = field(default_factory=list)
     lsid: Range | None = None
     time_at: int = 0
     number_at: int = 0
+    awaited_at: int = 0
 
     @classmethod
     def of(cls, frame: bytes, fields: Mapping[bytes, Span]) -> Self | None:
-        """The fields of a frame whose first section is the body; None if its cluster time is in an unusual form.
+        """The fields of a frame whose first section is the body; None if its times are in an unusual form.
 
         Args:
             frame: the frame.
             fields: of its body, with offsets in that.
+
+        Raises:
+            InvalidBSONError: the read concern is not well-formed.
         """
         found = cls()
         session = fields.get(_LSID)
@@ -87,8 +95,25 @@ class CommonFields:
         if number is not None and number[0] == INT64:
             found.number_at = BODY_AT + number[2]
             found.free.append((found.number_at, BODY_AT + number[3]))
+        concern = fields.get(_READ_CONCERN)
+        if concern is not None and not found._take_read_concern(frame, concern):
+            return None
         time = fields.get(CLUSTER_TIME)
         return found if time is None or found._take_time(frame, time) else None
+
+    def _take_read_concern(self, frame: bytes, span: Span) -> bool:
+        if span[0] != OBJECT:
+            return False
+        named = list(spans(frame, BODY_AT + span[2]))
+        awaited = [each for name, each in named if name == _AFTER_TIME]
+        if any(name == _AT_TIME for name, _ in named) or len(awaited) > 1:
+            return False
+        for kind, _, start, end in awaited:
+            if kind != TIMESTAMP:
+                return False
+            self.awaited_at = start
+            self.free.append((start, end))
+        return True
 
     def _take_time(self, frame: bytes, span: Span) -> bool:
         at = BODY_AT + span[2] + 4
@@ -178,6 +203,40 @@ def query_of(frame: bytes, fields: Mapping[bytes, Span], command: str) -> int | 
     """Where the query begins in the frame of one of `QUERIES`; None if there is none."""
     span = fields.get(QUERIES[command])
     return None if span is None or span[0] != OBJECT else BODY_AT + span[2]
+
+
+def only_document(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> InsertedDocument | None:
+    """The place of the only document of an insert; None unless there is exactly one. Arguments as `only_statement`.
+
+    Raises:
+        InvalidBSONError: as `only_statement`.
+    """
+    place = only_statement(frame, body, fields, argument)
+    if place is None:
+        return None
+    at, section_at = place
+    if section_at:
+        return InsertedDocument(section_at, at)
+    end = at + int.from_bytes(frame[at : at + 4], "little")
+    return InsertedDocument(BODY_AT + fields[argument][2], at, len(frame) - end)
+
+
+def without_document(request: Request, document: InsertedDocument) -> Request:
+    """A request without the document in its array, whose body has the fields of all frames of its layout.
+
+    The array has no document, but the name of one: it must not be read.
+
+    Args:
+        request: a request with a frame in one section.
+        document: the document.
+    """
+    frame = request.message.frame
+    size = len(frame) - document.bytes_after - document.at
+    length_at, at, end = document.length_at, document.at, document.at + size
+    array_length = (int.from_bytes(frame[length_at : length_at + 4], "little") - size).to_bytes(4, "little")
+    body_length = (len(frame) - size - BODY_AT).to_bytes(4, "little")
+    body = body_length + frame[BODY_AT + 4 : length_at] + array_length + frame[length_at + 4 : at] + frame[end:]
+    return Request(OpMsg(op_msg(body, request_id=request.message.request_id)))
 
 
 def only_statement(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> Range | None:

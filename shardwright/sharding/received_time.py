@@ -2,18 +2,32 @@
 
 A time that is ahead of a node's clock has to be signed by another node of the cluster: a client that made one up could
 advance the clock for good. Earlier times change nothing, and are not checked.
+
+A change stream starts after all that has been acknowledged when the client's command arrives, and before all that is
+written later. The ``operationTime`` in a mongod's reply to a ping is too late for that: the mongod may execute writes
+that arrive after the ping before it.
+
+A shard that lists `ACKNOWLEDGED_TIME` among the ``extensions`` of its hello answers a ping with this field before it
+acknowledges another write. The ``operationTime`` of the reply is then at least as late as each acknowledged
+write, and earlier than each write that reaches the shard after the ping.
 """
 
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
-from shardwright.sharding.signing_keys import PURPOSE, SigningKey
-from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, HASH_BYTES, TimeSigner, is_proven
+from shardwright.sharding.time_signer import (
+    DUMMY_SIGNATURE_ELEMENT,
+    HASH_BYTES,
+    PURPOSE,
+    SigningKey,
+    TimeSigner,
+    is_proven,
+)
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import BINARY, INT32, INT64, OBJECT, TIMESTAMP, Span, decode_value, index
+from shardwright.wire.rawbson import BINARY, BOOL, INT32, INT64, OBJECT, TIMESTAMP, Span, decode_value, element, index
 from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.type_names import type_name
 
@@ -79,7 +93,7 @@ class ReceivedTime:
 
         Raises:
             CommandError: 10065, TypeMismatch, NoSuchKey or UnsupportedFormat, as a mongod's parser; 40413, two fields
-                have one name, of which a mongod would take the first.
+                have one name; a mongod would take the first.
         """
         if span[0] != OBJECT:
             raise CommandError(10065, "invalid parameter: expected an object ($clusterTime)")
@@ -154,3 +168,7 @@ def _field(fields: dict[bytes, Span], name: bytes, wanted: int) -> Span:
 
 def _missing(name: bytes) -> CommandError:
     return CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode()}"')
+
+
+ACKNOWLEDGED_TIME: Final = b"acknowledgedTime"
+ACKNOWLEDGED_TIME_ELEMENT: Final = element(ACKNOWLEDGED_TIME, BOOL, b"\1")

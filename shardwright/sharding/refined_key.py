@@ -36,7 +36,7 @@ def extend_bound(bound: bytes, pattern: ShardKeyPattern) -> bytes:
 
 
 def refined_chunk(chunk: Chunk, pattern: ShardKeyPattern) -> Chunk:
-    """A chunk whose bounds may be those of a shorter key, as one of a key that extends it."""
+    """A chunk with its bounds extended from a shorter key to ``pattern``, if necessary."""
     return replace(chunk, min=extend_bound(chunk.min, pattern), max=extend_bound(chunk.max, pattern))
 
 

@@ -1,7 +1,7 @@
 """The routing table of one sharded collection: which shard owns which range of shard key values.
 
-Immutable: a refresh makes a new table, which shares with the old one all blocks of chunks that did not change, so that
-its cost is that of the changed chunks and not of the table. Keys are the byte strings of `ShardKeyPattern.key_bytes`,
+Immutable: a refresh makes a new table, which shares with the old one all blocks of chunks that did not change. So its
+cost depends on the changed chunks and not on the table. Keys are the byte strings of `ShardKeyPattern.key_bytes`,
 so a look-up is two bisections, one over the blocks and one inside a block.
 """
 
@@ -15,8 +15,14 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.chunk_block import BlockRow, ChunkBlock
 from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table_build import BlockBuilder, split_history
-from shardwright.sharding.routing_table_update import ChangedChunk, TableBlocks, latest_of_overlapping, replace_chunks
+from shardwright.sharding.routing_table_build import (
+    BlockBuilder,
+    ChangedChunk,
+    TableBlocks,
+    latest_of_overlapping,
+    replace_chunks,
+    split_history,
+)
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
@@ -134,6 +140,16 @@ class RoutingTable:
         """The chunk that holds the keys right before an encoded key, such as the end of a range."""
         at = max(bisect_left(self._first_keys, key) - 1, 0)
         return self._chunk(at, max(self._blocks[at].first_from(key) - 1, 0))
+
+    def chunk_between(self, low: bytes, high: bytes, fraction: float) -> RoutedChunk:
+        """One of the chunks that overlap ``[low, high)``: at a fraction, from 0 up to 1, of their number."""
+        overlapped = list(self._overlapped(low, high, False))
+        number = int(fraction * sum(end - first for _, first, end in overlapped))
+        for block, first, end in overlapped:
+            if number < end - first:
+                return self._chunk(bisect_right(self._first_keys, block.first_key) - 1, first + number)
+            number -= end - first
+        return self.chunk_for_key(low)
 
     def shards_for_range(self, low: bytes, high: bytes, *, high_inclusive: bool = False) -> set[str]:
         """The shards that own some key in ``[low, high)``, or in ``[low, high]``.

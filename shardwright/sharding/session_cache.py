@@ -64,7 +64,7 @@ class SessionId:
 
     @classmethod
     def of_key(cls, key: bytes) -> Self:
-        """The session of which `key` is the key."""
+        """The session with this key."""
         return cls(key[:_UUID_BYTES], key[_UUID_BYTES:])
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ Clients see the collection ``X`` of measurements; ``system.buckets.X`` holds buc
 the same metadata and lie within a limited time. A shard key of ``X`` names the metadata, fields of it, and the time; it
 becomes a key on the corresponding fields of buckets: ``meta``, ``meta.<field>``, ``control.min.<time>``.
 
-The rules, the rounding of times and the errors are those of MongoDB 6.0.
+The rules, the rounding of times and the errors are MongoDB 6.0's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,23 @@ from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.document_fields import optional, required
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import DATE, OBJECT, decode_document, element, encode_document, find, from_elements, spans
+from shardwright.wire.rawbson import (
+    BOOL,
+    DATE,
+    OBJECT,
+    append,
+    decode_document,
+    decode_value,
+    element,
+    encode_document,
+    find,
+    from_elements,
+    index,
+    spans,
+    string_value,
+    with_value,
+    without,
+)
 
 BUCKETS_PREFIX: Final = "system.buckets."
 IS_TIME_SERIES_NAMESPACE: Final = b"isTimeseriesNamespace"
@@ -36,7 +52,7 @@ _NOT_A_KEY: Final = frozenset({b"$hint", b"$natural"})
 
 _POSITIONS: Final = "2dsphere"
 _BUCKETED_POSITIONS: Final = "2dsphere_bucket"
-"""The kind of an index of positions, and that of the index of buckets with all positions of their measurements."""
+"""The kinds of an index of positions, and of an index of buckets with all positions of their measurements."""
 
 _HOUR_SECONDS: Final = 3600
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
@@ -244,7 +260,7 @@ def _number(way: object) -> float | None:
 
 
 def is_coarser(granularity: str, other: str) -> bool:
-    """Whether buckets of one granularity span more time than those of another."""
+    """Whether buckets of one granularity span more time than buckets of another."""
     return GRANULARITIES.index(granularity) > GRANULARITIES.index(other)
 
 
@@ -257,3 +273,24 @@ def buckets_of(namespace: str) -> str:
 def measurements_of(buckets: str) -> str:
     """The name of the time-series collection whose buckets a collection holds, both as ``db.collection``."""
     return buckets.replace(f".{BUCKETS_PREFIX}", ".", 1)
+
+
+_IS_TIME_SERIES: Final = element(IS_TIME_SERIES_NAMESPACE, BOOL, b"\1")
+
+
+def on_buckets(body: bytes) -> bytes:
+    """The same command, naming the buckets and saying that its arguments are about measurements."""
+    return append(_renamed(body, BUCKETS_PREFIX + _collection(body)), _IS_TIME_SERIES)
+
+
+def on_measurements(body: bytes) -> bytes:
+    """The command from which `on_buckets` has made this one."""
+    return _renamed(without(body, (IS_TIME_SERIES_NAMESPACE,)), _collection(body).removeprefix(BUCKETS_PREFIX))
+
+
+def _collection(body: bytes) -> str:
+    return str(decode_value(body, next(iter(index(body).values()))))
+
+
+def _renamed(body: bytes, collection: str) -> bytes:
+    return with_value(body, next(iter(index(body).values())), string_value(collection))

@@ -18,8 +18,7 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field
+from shardwright.wire.errors import CommandError, missing_field
 
 SHARD_VERSION: Final = b"shardVersion"
 DATABASE_VERSION: Final = b"databaseVersion"

@@ -16,8 +16,7 @@ from bson.timestamp import Timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.database_names import name_text
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field, unknown_field, value_too_small, wrong_type
+from shardwright.wire.errors import CommandError, missing_field, unknown_field, value_too_small, wrong_type
 from shardwright.wire.request import Request, documents_of_array
 from shardwright.wire.type_names import type_name
 

@@ -1,4 +1,4 @@
-"""What of a command nobody may read who is not its sender or its receiver, such as passwords and proofs. Pure."""
+"""The secret fields of commands, such as passwords and proofs, and their removal from logs and reports. Pure."""
 
 from typing import Final
 

@@ -8,6 +8,10 @@ from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.frames import OP_MSG, Header
 
+TIMES: Final = ("$clusterTime", "operationTime")
+"""The fields that tell the newest time that a server knows, and the time of the operation."""
+
+
 Document = TypeVar("Document", covariant=True)
 
 _BODY_AT: Final = 21

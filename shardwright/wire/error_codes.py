@@ -1,7 +1,7 @@
 """MongoDB's published error codes: the name, the number and the categories of each.
 
-The one table of codes in this code base. Names and numbers are those that mongod 6.0.5 answers; a test asks a mongod
-for them again. Categories are those of ``src/mongo/base/error_codes.yml`` of MongoDB 6.0. Numbers that MongoDB uses for
+The one table of codes in this code base. Names and numbers come from mongod 6.0.5; a test compares them with a mongod.
+Categories come from ``src/mongo/base/error_codes.yml`` of MongoDB 6.0. Numbers that MongoDB uses for
 one assertion each have no name: they are constants beside the check that raises them, and `code_name` calls them
 ``Location<number>``, as mongod does.
 """
@@ -457,7 +457,7 @@ class Category(Enum):
     """A stale routing table or database version: what a router answers with a refresh (our union, not MongoDB's)."""
 
     SNAPSHOT = auto()
-    """SnapshotError: a transaction cannot go on with its snapshot, but a new one may succeed."""
+    """SnapshotError: a transaction cannot continue with its snapshot, but a new one may succeed."""
 
     CURSOR_INVALIDATED = auto()
     """CursorInvalidatedError: the cursor is gone."""

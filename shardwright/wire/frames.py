@@ -1,6 +1,6 @@
 """Frames: splitting a stream of bytes into messages, and reading their 16-byte headers.
 
-The format is that of https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (Standard Message Header).
+Format: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (Standard Message Header).
 """
 
 from itertools import count
@@ -43,7 +43,7 @@ class Header:
 
 
 def frame_length(data: bytes | bytearray) -> int:
-    """The length of the frame that begins with these bytes, of which there must be at least four.
+    """The length of the frame that begins with ``data``, which has at least four bytes.
 
     Raises:
         RemoteProtocolError: the length is impossible.
@@ -103,9 +103,8 @@ class FrameReader:
         """The next whole frame, or None while it is incomplete.
 
         Raises:
-            RemoteProtocolError: the length prefix is impossible or more than `bytes_max`, or the message is of no known
-                kind; of a long one this is found out at its beginning, so that nobody waits for the rest of what is no
-                message.
+            RemoteProtocolError: the length prefix is impossible or more than `bytes_max`, or the opcode is unknown. An
+                oversized message is rejected from its header, before its body arrives.
         """
         available = self.available
         if not self._frame_bytes:

@@ -4,7 +4,7 @@ Drivers, and mongod's own client, start a connection with a legacy handshake bec
 server supports OP_MSG; some old ones also log in and ask for the version like that. MongoDB 6.0 refuses every other use
 of OP_QUERY, and all of OP_GET_MORE, with the replies that are built here.
 
-The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the replies are those of mongod 6.0.5.
+Format: https://www.mongodb.com/docs/manual/legacy-opcodes/. The replies are mongod 6.0.5's.
 """
 
 from dataclasses import dataclass

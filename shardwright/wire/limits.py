@@ -1,6 +1,11 @@
-"""MongoDB 6.0's limits on messages and documents, some of which ``hello`` announces."""
+"""MongoDB 6.0's limits on messages and documents, and what is divided because of them."""
 
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document, raw_document
 
 MESSAGE_BYTES_MAX: Final = 48_000_000
 """``maxMessageSizeBytes``: the longest frame, its header included."""
@@ -29,3 +34,42 @@ LOGICAL_SESSION_TIMEOUT_MINUTES: Final = 30
 
 CONNECTIONS_MAX: Final = 1_000_000
 """``net.maxIncomingConnections``: the default limit on open client connections."""
+
+
+def check_size(size: int) -> None:
+    """Refuse what does not fit into one document.
+
+    Raises:
+        CommandError: BSONObjectTooLarge.
+    """
+    if size > BSON_OBJECT_INTERNAL_BYTES_MAX:
+        raise CommandError(
+            ErrorCode.BSONObjectTooLarge,
+            f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
+            f"{BSON_OBJECT_INTERNAL_BYTES_MAX}(16MB)",
+        )
+
+
+ITEMS_MAX: Final = 10_000
+"""The most documents or statements in a command, so that other commands get their turn between two of them."""
+
+_ELEMENT_BYTES: Final = 1 + 5 + 1  # the type and the name of an element of an array, of at most five digits
+
+
+def write_batches(items: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Documents or statements in batches of at most `ITEMS_MAX`, which leave room for the rest of a command.
+
+    A document that is as large as one may be is a batch by itself.
+    """
+    batch: list[Mapping[str, Any]] = []
+    size = 0
+    for item in items:
+        encoded = encode_document(item)
+        added = len(encoded) + _ELEMENT_BYTES
+        if batch and (len(batch) == ITEMS_MAX or size + added > BSON_OBJECT_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(raw_document(encoded))
+        size += added
+    if batch:
+        yield batch

@@ -12,9 +12,10 @@ passage of an earlier epoch is dropped.
 from collections.abc import Iterable
 from enum import StrEnum
 from struct import Struct
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import BODY_AT
 
 _unpack_int32: Final = Struct("<i").unpack_from
 
@@ -28,14 +29,22 @@ _FRAME_LENGTH: Final = (0, 4)
 _PREFIX: Final = slice(16, 48)
 """Flags, the length of the body, the command's name and part of the collection's: the key for looking up passages."""
 
+_PREFIX_OF_ANY_LENGTH: Final = slice(25, 48)
+"""The same without the length, for inserts in the body."""
+
+_INSERT: Final = b"\x02insert\0"
+
 FRAME_BYTES_MAX: Final = 2_048
 """Longer frames have no passages, apart from a document at their end."""
 
 _DOCUMENT_BYTES_MIN: Final = 5
-_SECTION_LENGTH_BYTES: Final = 4
+_LENGTH_BYTES: Final = 4
 
 _PER_PREFIX_MAX: Final = 16
-_PREFIXES_MAX: Final = 1_024
+_PREFIXES_MAX: Final = 16_384
+_LEARNED_MAX: Final = 16_384
+"""A table is cleared after so many prefixes or passages, so that its memory is bounded."""
+
 _REFUSALS_MAX: Final = 64
 """After so many layouts for which there was no room, those that are known for the prefix are probably out of use."""
 
@@ -65,6 +74,50 @@ Range: TypeAlias = tuple[int, int]
 """Where some bytes of a frame begin and end."""
 
 
+class InsertedDocument(NamedTuple):
+    """The place in a frame of a document of any layout: the only one of its section, or of an array in the body.
+
+    Attributes:
+        length_at: where the length of the section or array is.
+        at: where the document begins.
+        bytes_after: the number of bytes between its end and the end of the frame; 0 in a section.
+    """
+
+    length_at: int
+    at: int
+    bytes_after: int = 0
+
+    def moved_to_end(self, frame: bytes) -> bytes:
+        """A frame with the document at its end, and all lengths as they were.
+
+        So all other bytes are at the same places in all frames of a layout.
+        """
+        at, end = self.at, len(frame) - self.bytes_after
+        return b"".join((frame[:at], frame[end:], frame[at:end]))
+
+    def moved_back(self, frame: bytes, size: int) -> bytes:
+        """A request whose last bytes are the document, with that in its array, and the length of the body corrected.
+
+        Args:
+            frame: the request.
+            size: of the document.
+        """
+        at, length = self.at, len(frame) - BODY_AT
+        return b"".join(
+            (frame[:BODY_AT], length.to_bytes(4, "little"), frame[BODY_AT + 4 : at], frame[-size:], frame[at:-size])
+        )
+
+    def places_in(self, frame: bytes, places: Iterable[Range]) -> list[Range]:
+        """Places in a frame, given those after `moved_to_end`."""
+        size = len(frame) - self.bytes_after - self.at if self.is_in_body else 0
+        return [(start + size, end + size) if start >= self.at else (start, end) for start, end in places]
+
+    @property
+    def is_in_body(self) -> bool:
+        """Whether it is in an array."""
+        return self.bytes_after > 0
+
+
 class Epoch:
     """Counts the changes that may make a daemon serve the same bytes differently.
 
@@ -90,14 +143,25 @@ class Passage:
     """A layout of frames, and the epoch in which it was learned; daemons add what they do with such frames.
 
     Attributes:
-        document_at: where a document of any layout begins that fills the rest of the frame; 0 if there is none.
+        document_at: where a document of any layout begins; 0 if there is none.
         epoch: the number of the epoch.
     """
 
-    __slots__ = ("_head_bytes", "_length", "_mask", "_masked", "_section_at", "document_at", "epoch")
+    __slots__ = (
+        "_bytes_after",
+        "_head_bytes",
+        "_length",
+        "_length_at",
+        "_mask",
+        "_masked",
+        "_tail_mask",
+        "_tail_masked",
+        "document_at",
+        "epoch",
+    )
 
     def __init__(
-        self, frame: bytes, free: Iterable[Range], epoch: int, document: tuple[int, int] | None = None
+        self, frame: bytes, free: Iterable[Range], epoch: int, document: InsertedDocument | None = None
     ) -> None:
         """Create it.
 
@@ -105,34 +169,48 @@ class Passage:
             frame: a frame of the layout.
             free: where bytes may differ; the header's ids always may.
             epoch: the number of the epoch in which its decision began.
-            document: where the length of the last section is, and where the only document in that begins, which may be
-                any; None if there is no such document.
+            document: a document that may be any; None if there is no such document.
         """
         self.epoch = epoch
-        self._section_at, self.document_at = document or (0, 0)
+        self._length_at, self.document_at, self._bytes_after = document or (0, 0, 0)
         self._length = 0 if document else len(frame)
         self._head_bytes = self.document_at or len(frame)
-        decides = bytearray(b"\xff" * self._head_bytes)
+        decides = bytearray(b"\xff" * len(frame))
         for start, end in (FREE_IN_HEADER, *free):
             decides[start:end] = bytes(end - start)
         if document:
-            for start, end in (_FRAME_LENGTH, (self._section_at, self._section_at + _SECTION_LENGTH_BYTES)):
+            lengths = [_FRAME_LENGTH, (self._length_at, self._length_at + _LENGTH_BYTES)]
+            if document.is_in_body:
+                lengths.append((BODY_AT, BODY_AT + _LENGTH_BYTES))
+            for start, end in lengths:
                 decides[start:end] = bytes(end - start)
-        self._mask = int.from_bytes(decides, "little")
+        self._mask = int.from_bytes(decides[: self._head_bytes], "little")
         self._masked = int.from_bytes(frame[: self._head_bytes], "little") & self._mask
+        tail_at = len(frame) - self._bytes_after
+        self._tail_mask = int.from_bytes(decides[tail_at:], "little")
+        self._tail_masked = int.from_bytes(frame[tail_at:], "little") & self._tail_mask
 
     def is_of(self, frame: bytes) -> bool:
         """Whether a whole frame has this layout."""
-        return (self._length == len(frame) or self._ends_with_document(frame)) and (
+        return (self._length == len(frame) or self._has_document(frame)) and (
             int.from_bytes(frame[: self._head_bytes], "little") & self._mask == self._masked
         )
 
-    def _ends_with_document(self, frame: bytes) -> bool:
+    def _has_document(self, frame: bytes) -> bool:
         at, length = self.document_at, len(frame)
+        if not self._bytes_after:
+            return (
+                0 < at <= length - _DOCUMENT_BYTES_MIN
+                and _unpack_int32(frame, at)[0] == length - at
+                and _unpack_int32(frame, self._length_at)[0] == length - self._length_at
+            )
+        end = length - self._bytes_after
         return (
-            0 < at <= length - _DOCUMENT_BYTES_MIN
-            and _unpack_int32(frame, at)[0] == length - at
-            and _unpack_int32(frame, self._section_at)[0] == length - self._section_at
+            at <= end - _DOCUMENT_BYTES_MIN
+            and _unpack_int32(frame, at)[0] == end - at
+            and _unpack_int32(frame, self._length_at)[0] == end + 1 - self._length_at
+            and _unpack_int32(frame, BODY_AT)[0] == length - BODY_AT
+            and int.from_bytes(frame[end:], "little") & self._tail_mask == self._tail_masked
         )
 
 
@@ -140,15 +218,21 @@ P = TypeVar("P", bound=Passage)
 
 
 class PassageTable(Generic[P]):
-    """The passages of one daemon."""
+    """The passages of one daemon.
+
+    Each belongs to a permit: bytes of one length that stand for what a client may do.
+    """
 
     def __init__(self) -> None:
         self._passages: dict[bytes, list[P]] = {}
         self._refusals: dict[bytes, int] = {}
+        self._learned = 0
 
-    def find(self, frame: bytes) -> P | None:
+    def find(self, frame: bytes, permit: bytes) -> P | None:
         """The passage of a frame, if it is known; one of an earlier epoch is dropped."""
-        known = self._passages.get(frame[_PREFIX])
+        known = self._passages.get(permit + frame[_PREFIX])
+        if known is None:
+            known = self._passages.get(permit + frame[_PREFIX_OF_ANY_LENGTH])
         if known is None:
             return None
         for passage in known:
@@ -159,14 +243,13 @@ class PassageTable(Generic[P]):
                 return None
         return None
 
-    def is_wanted(self, frame: bytes) -> bool:
-        """Whether to learn a frame that has no passage; not if it is the first with its prefix."""
-        prefix = frame[_PREFIX]
+    def is_wanted(self, frame: bytes, permit: bytes) -> bool:
+        """Whether to learn a frame that has no passage; not if it is the first with its permit and prefix."""
+        prefix = permit + _prefix_of(frame)
         known = self._passages.get(prefix)
         if known is None:
-            if len(self._passages) >= _PREFIXES_MAX:
-                self._passages.clear()
-                self._refusals.clear()
+            if len(self._passages) >= _PREFIXES_MAX or self._learned >= _LEARNED_MAX:
+                self.clear()
             self._passages[prefix] = []
             return False
         known[:] = [each for each in known if each.epoch == EPOCH.number]
@@ -178,9 +261,10 @@ class PassageTable(Generic[P]):
             self._refusals[prefix] = 0
         return False
 
-    def add(self, frame: bytes, passage: P) -> None:
+    def add(self, frame: bytes, permit: bytes, passage: P) -> None:
         """Keep the passage of a frame that `is_wanted`, in place of earlier ones of its layout."""
-        known = self._passages.setdefault(frame[_PREFIX], [])
+        self._learned += 1
+        known = self._passages.setdefault(permit + _prefix_of(frame), [])
         known[:] = [each for each in known if not each.is_of(frame)]
         known.append(passage)
 
@@ -188,3 +272,10 @@ class PassageTable(Generic[P]):
         """Forget all passages."""
         self._passages.clear()
         self._refusals.clear()
+        self._learned = 0
+
+
+def _prefix_of(frame: bytes) -> bytes:
+    """The prefix by which the passage of a frame is kept."""
+    is_in_body = _unpack_int32(frame, BODY_AT)[0] == len(frame) - BODY_AT
+    return frame[_PREFIX_OF_ANY_LENGTH if is_in_body and frame.startswith(_INSERT, BODY_AT + 4) else _PREFIX]

@@ -8,8 +8,7 @@ from bson.decimal128 import Decimal128
 
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.errors import CommandError, unknown_field
 from shardwright.wire.rawbson import is_string
 from shardwright.wire.type_names import type_name_of
 
@@ -25,7 +24,7 @@ _NO_STRING: Final = 13111
 class ReadPreference:
     """A mode with its tag sets and maximum staleness (0: no limit).
 
-    What is no tag set, and a tag that is no string, is kept: it is an error, or ignored, where members are selected.
+    Invalid tag sets and tags are kept: the selection of members refuses or ignores them.
     """
 
     mode: str = "primary"
@@ -64,14 +63,14 @@ class ReadPreference:
 
 
 def has_tags(tags: Mapping[str, str], wanted: object) -> bool:
-    """Whether a member has all tags of a set; what is no set is that of no member.
+    """Whether a member has all tags of a set; nothing matches a ``wanted`` that is not a set.
 
     Args:
-        tags: those of the member.
+        tags: the member's tags.
         wanted: one of the ``tag_sets``.
 
     Raises:
-        CommandError: 13111, a wanted tag is no string.
+        CommandError: 13111, a wanted tag is not a string.
     """
     if not isinstance(wanted, Mapping):
         return False

@@ -6,7 +6,7 @@ Joins with such fields even end a mongod 6.0.5.
 import re
 from typing import Final
 
-from shardwright.wire.field_errors import duplicate_field
+from shardwright.wire.errors import duplicate_field
 from shardwright.wire.rawbson import OBJECT, spans, spans_at_any_depth
 
 _JOINS: Final = frozenset({b"$graphLookup", b"$lookup"})

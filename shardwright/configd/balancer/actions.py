@@ -9,8 +9,8 @@ from bson.int64 import Int64
 from shardwright.configd.balancer.cluster_view import ClusterView
 from shardwright.configd.balancer.configuration import Configuration
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.primary.donor_requests import request_move
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.term.donor_requests import request_move
+from shardwright.configd.term.term import Term
 from shardwright.sharding.balancing.cluster_state import CollectionState
 from shardwright.sharding.balancing.decisions import Move, Split
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
@@ -33,7 +33,7 @@ class TooBig(Enum):
     MARKED_JUMBO = "jumbo"
 
 
-async def split_at(primary: Primary, view: ClusterView, split: Split) -> None:
+async def split_at(term: Term, view: ClusterView, split: Split) -> None:
     """Split a chunk at the bounds of zones.
 
     Raises:
@@ -42,10 +42,10 @@ async def split_at(primary: Primary, view: ClusterView, split: Split) -> None:
     entry, shard = view.entries[str(split.namespace)], view.shards.get(split.chunk.shard)
     if shard is None:
         raise CommandError(ErrorCode.ShardNotFound, f"Shard {split.chunk.shard} not found")
-    await _split(primary, shard, entry, split.chunk.range, split.points)
+    await _split(term, shard, entry, split.chunk.range, split.points)
 
 
-async def move(primary: Primary, view: ClusterView, configuration: Configuration, decided: Move) -> None:
+async def move(term: Term, view: ClusterView, configuration: Configuration, decided: Move) -> None:
     """Have the donor move a chunk, or as much of its beginning as makes up one chunk.
 
     Raises:
@@ -63,10 +63,10 @@ async def move(primary: Primary, view: ClusterView, configuration: Configuration
         "forceJumbo": decided.force_jumbo.value,
         **configuration.move_options(),
     }
-    await request_move(primary, view.shards[decided.donor], request)
+    await request_move(term, view.shards[decided.donor], request)
 
 
-async def relieve(primary: Primary, view: ClusterView, decided: Move) -> TooBig:
+async def relieve(term: Term, view: ClusterView, decided: Move) -> TooBig:
     """Split a chunk that was too big to move, or mark it as jumbo if all its documents have the same key.
 
     Raises:
@@ -74,11 +74,11 @@ async def relieve(primary: Primary, view: ClusterView, decided: Move) -> TooBig:
     """
     entry, donor = view.entries[str(decided.namespace)], view.shards[decided.donor]
     chunk = decided.chunk.range
-    keys = await _split_keys(primary, donor, entry, chunk, _state_of(view, decided).chunk_bytes_max)
+    keys = await _split_keys(term, donor, entry, chunk, _state_of(view, decided).chunk_bytes_max)
     if keys:
-        await _split(primary, donor, entry, chunk, (keys[-1],))
+        await _split(term, donor, entry, chunk, (keys[-1],))
         return TooBig.SPLIT
-    await _mark_jumbo(primary, entry, chunk)
+    await _mark_jumbo(term, entry, chunk)
     return TooBig.MARKED_JUMBO
 
 
@@ -87,7 +87,7 @@ def _state_of(view: ClusterView, decided: Move) -> CollectionState:
 
 
 async def _split(
-    primary: Primary, shard: ShardEntry, entry: CollectionEntry, chunk: ChunkRange, points: tuple[bytes, ...]
+    term: Term, shard: ShardEntry, entry: CollectionEntry, chunk: ChunkRange, points: tuple[bytes, ...]
 ) -> None:
     request = {
         "splitChunk": str(entry.namespace),
@@ -98,11 +98,11 @@ async def _split(
         **chunk.to_document(),
         "splitKeys": [raw_document(point) for point in points],
     }
-    await primary.shards.command(shard, "admin", request)
+    await term.shards.command(shard, "admin", request)
 
 
 async def _split_keys(
-    primary: Primary, donor: ShardEntry, entry: CollectionEntry, chunk: ChunkRange, chunk_bytes: int
+    term: Term, donor: ShardEntry, entry: CollectionEntry, chunk: ChunkRange, chunk_bytes: int
 ) -> list[bytes]:
     """Up to two keys, half a chunk size apart, at which a chunk can be split: the second cuts off one chunk size."""
     request: dict[str, Any] = {
@@ -112,11 +112,11 @@ async def _split_keys(
         "maxChunkSizeBytes": Int64(chunk_bytes),
         "maxSplitPoints": 2,
     }
-    reply = await primary.shards.command(donor, "admin", request)
+    reply = await term.shards.command(donor, "admin", request)
     return [encode_document(key) for key in reply["splitKeys"]]
 
 
-async def _mark_jumbo(primary: Primary, entry: CollectionEntry, chunk: ChunkRange) -> None:
+async def _mark_jumbo(term: Term, entry: CollectionEntry, chunk: ChunkRange) -> None:
     """Mark a chunk, so that it is not chosen again; as in MongoDB, its version stays."""
 
     async def work(transaction: Transaction) -> None:
@@ -125,6 +125,6 @@ async def _mark_jumbo(primary: Primary, entry: CollectionEntry, chunk: ChunkRang
         if document is not None:
             transaction.put("chunks", [{**document, "jumbo": True}])
 
-    async with primary.locks.hold(f"ns:{entry.namespace}"):
-        await primary.catalog.transaction(work)
+    async with term.locks.hold(f"ns:{entry.namespace}"):
+        await term.catalog.transaction(work)
     logger.info("Marked a chunk as jumbo", namespace=str(entry.namespace), chunk=str(chunk))

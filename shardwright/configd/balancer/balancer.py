@@ -1,16 +1,15 @@
 """The balancer's loop: one round after the other for as long as this daemon is primary."""
 
 from datetime import datetime
+from time import time
 from typing import Any, Final
 
 import trio
 
 from shardwright.configd.balancer.configuration import Configuration
 from shardwright.configd.balancer.metrics import BalancerMetrics
-from shardwright.configd.balancer.moves import Moves
-from shardwright.configd.balancer.round import Round
-from shardwright.configd.balancer.shown import shown
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.balancer.round import Moves, Round, shown
+from shardwright.configd.term.term import Term
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
@@ -23,20 +22,20 @@ BUSY_SECONDS: Final = 1.0
 """From a round with moves to the next."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""The next round does not wait longer for the moves of a round. Those that take longer, because a shard hangs or the
-chunk is large, go on beside it, and their shards take no part in it."""
+"""The next round does not wait longer for the moves of a round. Longer moves, because a shard hangs or the chunk is
+large, continue alongside it, and their shards take no part in it."""
 
 
 class Balancer:
     """The balancer of one term.
 
     Args:
-        primary: the term's resources.
+        term: the term's resources.
         metrics: counts what is done.
     """
 
-    def __init__(self, primary: Primary, metrics: BalancerMetrics) -> None:
-        self._primary = primary
+    def __init__(self, term: Term, metrics: BalancerMetrics) -> None:
+        self._term = term
         self._metrics = metrics
         self._configuration = Configuration()
 
@@ -45,14 +44,14 @@ class Balancer:
         async with trio.open_nursery() as nursery:
             while True:
                 moved = await self._maybe_run_round(nursery)
-                await self._primary.balancer_rounds.wait_wanted(BUSY_SECONDS if moved else IDLE_SECONDS)
+                await self._term.balancer_rounds.wait_wanted(BUSY_SECONDS if moved else IDLE_SECONDS)
 
     async def _maybe_run_round(self, nursery: trio.Nursery) -> bool:
         """Run a round if one may begin; returns whether it has moved something up to now."""
-        rounds = self._primary.balancer_rounds
+        rounds = self._term.balancer_rounds
         rounds.begin()
         try:
-            self._configuration = await self._configuration.reread(self._primary.catalog)
+            self._configuration = await self._configuration.reread(self._term.catalog)
             rounds.mode = self._configuration.balancer.mode
             # The active window is in the server's local time, as in MongoDB.
             if not self._configuration.is_valid or not self._configuration.balancer.may_balance(datetime.now()):
@@ -67,14 +66,16 @@ class Balancer:
 
     async def _run_round(self, nursery: trio.Nursery) -> bool:
         self._metrics.rounds.add()
+        self._metrics.round_error = ""
         started = trio.current_time()
         try:
-            moves = await Round(self._primary, self._configuration, self._metrics).decide()
+            moves = await Round(self._term, self._configuration, self._metrics).decide()
         except Exception as error:
             await self._note_failure(started, error)
             return False
         finally:
             self._metrics.round_seconds = trio.current_time() - started
+            self._metrics.round_ended_at = time()
         _log_what_is_left(moves)
         if moves.decisions.moves:
             over = trio.Event()
@@ -84,7 +85,7 @@ class Balancer:
         return moves.moved > 0
 
     async def _make_moves(self, moves: Moves, started: float, over: trio.Event) -> None:
-        with self._primary.balancer_rounds.moving():
+        with self._term.balancer_rounds.moving():
             try:
                 await moves.make()
             except Exception as error:
@@ -93,14 +94,16 @@ class Balancer:
                 counts = {"candidateChunks": len(moves.decisions.moves), "chunksMoved": moves.moved}
                 await self._log_round(started, {"errorOccurred": False, **counts})
             self._metrics.round_seconds = trio.current_time() - started
+            self._metrics.round_ended_at = time()
         over.set()
 
     async def _note_failure(self, started: float, error: Exception) -> None:
-        """Note that a round failed, even if for a reason that nobody has thought of.
+        """Note that a round failed, even for an unexpected reason.
 
-        Such a reason must not end the daemon: the next round would end the next primary's too.
+        It must not end the daemon, because the next round would end the next primary's too.
         """
         self._metrics.failed_rounds.add()
+        self._metrics.round_error = error.code_name if isinstance(error, CommandError) else type(error).__name__
         if isinstance(error, CommandError | BackendError):
             logger.warning("A round failed", error=str(error))
         else:
@@ -109,7 +112,7 @@ class Balancer:
 
     async def _log_round(self, started: float, details: dict[str, Any]) -> None:
         milliseconds = int((trio.current_time() - started) * 1000)
-        await self._primary.changelog.log_action("balancer.round", {"executionTimeMillis": milliseconds, **details})
+        await self._term.changelog.log_action("balancer.round", {"executionTimeMillis": milliseconds, **details})
 
 
 def _log_what_is_left(moves: Moves) -> None:

@@ -8,7 +8,7 @@ import trio
 from bson.binary import Binary
 
 from shardwright.configd.catalog.catalog import Catalog
-from shardwright.sharding.balancing.questions import (
+from shardwright.sharding.balancing.chunk_queries import (
     Answer,
     Asking,
     Candidate,

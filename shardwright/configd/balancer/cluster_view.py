@@ -1,11 +1,16 @@
-"""The cluster as the policy needs it: read from the catalog and the shards."""
+"""The cluster as the policy needs it: read from the catalog, with the amount of data that the shards report."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import trio
+from bson.binary import Binary
 
 from shardwright.configd.balancer.configuration import Configuration
-from shardwright.configd.balancer.statistics import Statistics, ask_shards
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.shards.shard_clients import ShardClients
+from shardwright.configd.term.term import Term
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ForceJumbo, Policy, ShardState
 from shardwright.sharding.balancing.zones import ZoneMap
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
@@ -16,6 +21,68 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.balancer")
+
+COLLECTIONS_PER_REQUEST: Final = 20
+SECONDS_MAX: Final = 10.0
+"""A shard that has not reported by then takes no part in the round."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """The reports of all shards.
+
+    Attributes:
+        sizes: bytes by shard, by namespace.
+        silent: the shards that have not reported, each with the reason.
+    """
+
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+async def ask_shards(
+    clients: ShardClients, shards: Sequence[ShardEntry], collections: Sequence[CollectionEntry]
+) -> Statistics:
+    """Ask all shards at the same time; never raises because one does not answer."""
+    statistics = Statistics()
+
+    async def ask(shard: ShardEntry) -> None:
+        try:
+            with trio.fail_after(SECONDS_MAX):
+                await _ask(clients, shard, collections, statistics)
+        except (CommandError, trio.TooSlowError) as error:
+            reason = str(error) or f"no report within {SECONDS_MAX:.0f} s"
+            logger.warning("A shard takes no part in a round", shard=shard.id, error=reason)
+            statistics.silent[shard.id] = reason
+
+    async with trio.open_nursery() as nursery:
+        for shard in shards:
+            nursery.start_soon(ask, shard)
+    return statistics
+
+
+async def _ask(
+    clients: ShardClients, shard: ShardEntry, collections: Sequence[CollectionEntry], statistics: Statistics
+) -> None:
+    for batch in _batches(collections):
+        request = {
+            "_shardsvrGetStatsForBalancing": 1,
+            "collections": [{"ns": str(each.namespace), "UUID": Binary.from_uuid(each.uuid)} for each in batch],
+            "scaleFactor": 1,
+        }
+        for report in _reports(await clients.command(shard, "admin", request)):
+            statistics.sizes.setdefault(report["namespace"], {})[shard.id] = int(report["collSize"])
+
+
+def _reports(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(reply.get("stats", ()))
+
+
+def _batches(collections: Sequence[CollectionEntry]) -> Iterator[list[CollectionEntry]]:
+    rest = iter(collections)
+    while batch := list(islice(rest, COLLECTIONS_PER_REQUEST)):
+        yield batch
+
 
 SESSIONS_CHUNK_BYTES = 209_715
 """The chunk size of ``config.system.sessions``, 0.2 MB."""
@@ -40,11 +107,11 @@ class ClusterView:
     silent: Mapping[str, str]
 
 
-async def read_view(primary: Primary, configuration: Configuration, only: str | None = None) -> ClusterView:
+async def read_view(term: Term, configuration: Configuration, only: str | None = None) -> ClusterView:
     """Read the catalog, and ask the shards for the sizes of the collections.
 
     Args:
-        primary: the term's resources.
+        term: the term's resources.
         configuration: the balancer's settings.
         only: the namespace of the one collection that matters; None for all.
 
@@ -53,14 +120,14 @@ async def read_view(primary: Primary, configuration: Configuration, only: str | 
         BackendError: the mongod does not answer.
     """
     chosen = {} if only is None else {"_id": only}
-    shards = await primary.catalog.shards()
-    entries = _parse_entries(await primary.catalog.find("collections", chosen))
+    shards = await term.catalog.shards()
+    entries = _parse_entries(await term.catalog.find("collections", chosen))
     tags: dict[str, list[TagEntry]] = {}
-    for tag in map(TagEntry.from_document, await primary.catalog.find("tags", {} if only is None else {"ns": only})):
+    for tag in map(TagEntry.from_document, await term.catalog.find("tags", {} if only is None else {"ns": only})):
         tags.setdefault(str(tag.namespace), []).append(tag)
     # Without a second shard there is nothing to compare and nothing to move.
     asked = entries if len(shards) > 1 else []
-    statistics = await ask_shards(primary.shards, shards, asked)
+    statistics = await ask_shards(term.shards, shards, asked)
     return ClusterView(
         {shard.id: shard for shard in shards},
         {str(entry.namespace): entry for entry in entries},
@@ -121,12 +188,12 @@ def _why_skipped(entry: CollectionEntry) -> str:
     if not entry.permit_migrations:
         return "migrations of the collection are not permitted (permitMigrations)"
     if not entry.allow_migrations:
-        return "a change of the collection is under way (allowMigrations)"
+        return "a change of the collection is in progress (allowMigrations)"
     return ""
 
 
 def chunk_bytes_max(entry: CollectionEntry, configuration: Configuration) -> int:
-    """The chunk size of a collection: its own, that of sessions, or the cluster's."""
+    """The chunk size of a collection: its own, the fixed size for sessions, or the cluster's."""
     if entry.max_chunk_size_bytes is not None:
         return entry.max_chunk_size_bytes
     if str(entry.namespace) == SESSIONS:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwright.configd.catalog.catalog import Catalog
-from shardwright.configd.primary.donor_requests import UNTHROTTLED
+from shardwright.configd.term.donor_requests import UNTHROTTLED
 from shardwright.sharding.catalog.settings import (
     BALANCER_ID,
     CHUNK_SIZE_ID,
@@ -24,8 +24,8 @@ class Configuration:
     Attributes:
         balancer: the document ``balancer``.
         chunk_size: the document ``chunksize``.
-        is_valid: whether the documents could be read. If not, no round may begin, and the other settings are those of
-            the last time, as in MongoDB.
+        is_valid: whether the documents could be read. If not, no round may begin, and the other settings keep
+            their last values, as in MongoDB.
     """
 
     balancer: BalancerSettings = field(default_factory=BalancerSettings)

@@ -1,5 +1,6 @@
 """The balancer's metrics."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -22,6 +23,9 @@ class BalancerMetrics:
         moves: moves by result: ``moved``, ``failed``, or, for chunks that were too big, ``split`` or ``jumbo``.
         defragmentation: what defragmentation has done to chunks: ``merged``, ``measured`` or ``moved``.
         round_seconds: how long the last round took.
+        round_ended_at: when the last round ended, in seconds since 1970; 0 if there was none.
+        round_error: the name of the error that has ended the last round; empty if none has.
+        data_bytes: bytes of documents of sharded collections by shard, as of the last round.
     """
 
     rounds: Counter = field(default_factory=Counter)
@@ -30,6 +34,9 @@ class BalancerMetrics:
     moves: LabelledCounter = field(default_factory=partial(LabelledCounter, _MOVES))
     defragmentation: LabelledCounter = field(default_factory=partial(LabelledCounter, _DEFRAGMENTATION_STEPS))
     round_seconds: float = 0.0
+    round_ended_at: float = 0.0
+    round_error: str = ""
+    data_bytes: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, metrics: Metrics) -> "BalancerMetrics":
@@ -46,4 +53,29 @@ class BalancerMetrics:
         metrics.gauge(
             "balancer_round_seconds", "Time that the balancer's last round took", lambda: balancer.round_seconds
         )
+        metrics.gauge(
+            "balancer_round_timestamp_seconds",
+            "Time in seconds since 1970 at which the balancer's last round ended",
+            lambda: balancer.round_ended_at,
+        )
+        metrics.gauges(
+            "balancer_round_error",
+            "1 for the error that has ended the balancer's last round, by its name; absent if none has",
+            ("error",),
+            lambda: {(balancer.round_error,): 1} if balancer.round_error else {},
+        )
+        metrics.labelled_gauge(
+            "shard_data_bytes",
+            "Bytes of documents of sharded collections by shard, as of the balancer's last round",
+            "shard",
+            lambda: balancer.data_bytes,
+        )
         return balancer
+
+    def note_sizes(self, shards: Iterable[str], sizes: Iterable[Mapping[str, int]]) -> None:
+        """Note what the shards have reported for a round: for each collection, the bytes by shard."""
+        totals: dict[str, float] = dict.fromkeys(shards, 0)
+        for by_shard in sizes:
+            for shard, size in by_shard.items():
+                totals[shard] = totals.get(shard, 0) + size
+        self.data_bytes = totals

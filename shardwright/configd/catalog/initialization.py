@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
+from shardwright.configd.catalog.feature_version import read_feature_version, write_feature_version
 from shardwright.configd.catalog.transactions import Commands
 from shardwright.sharding.catalog.indexes import CAPPED_BYTES, INDEXES
 from shardwright.sharding.catalog.version_entry import VersionEntry
+from shardwright.sharding.feature_version import NEWEST
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, check_writes
 
@@ -30,8 +32,10 @@ async def initialize_catalog(mongod: Commands) -> ObjectId:
         CommandError: mongod refused, for example because it is no longer primary; or the catalog has another version
             (IncompatibleShardingConfigVersion).
         BackendError: mongod does not answer.
+        UnfitClusterError: this daemon does not know the cluster's feature version.
     """
     cluster_id = await _read_cluster_id(mongod)
+    await read_feature_version(mongod)
     for name, size in CAPPED_BYTES.items():
         await _create(mongod, name, {"capped": True, "size": size})
     for name in _PLAIN_COLLECTIONS:
@@ -68,7 +72,11 @@ async def _read_cluster_id(mongod: Commands) -> ObjectId | None:
 
 
 async def _write_cluster_id(mongod: Commands) -> ObjectId:
-    """Write the version document; this comes last, so that a catalog with it is complete."""
+    """Write the version document; this comes last, so that a catalog with it is complete.
+
+    A new cluster has nothing that an older release would have to read.
+    """
+    await write_feature_version(mongod, NEWEST)
     cluster_id = ObjectId()
     insert = {
         "insert": "version",

@@ -7,6 +7,8 @@ read, compute, and write everything in one ``applyOps``, which mongod applies at
 
 The work of a transaction is a function from the current catalog to writes. It may run more than once, always from the
 start, so it must not have effects outside the transaction.
+
+`Gossip` exchanges the times in messages: the vector clock of the config servers is their mongod's.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -14,8 +16,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.oplog_note import wait_for_majority
+from shardwright.sharding.clock import CLUSTER_TIME, CONFIG_TIME, TOPOLOGY_TIME
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
-from shardwright.wire.errors import CommandError, check_writes
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, encode_elements
 from shardwright.wire.transport.cursor import DecodedCursor
@@ -130,7 +133,7 @@ class Transaction:
 
         Raises:
             TransactionConflictError: nothing was written.
-            CommandError: nothing was written, or not on a majority (then the code is that of the write concern error).
+            CommandError: nothing was written, or not on a majority (then the code is the write concern error's).
             BackendError: mongod is gone; it is unknown whether anything was written.
         """
         if not self._operations:
@@ -236,3 +239,37 @@ async def run_transaction(
         else:
             return result
     raise CommandError(ErrorCode.WriteConflict, f"The catalog kept changing during {ATTEMPTS_MAX} attempts to write it")
+
+
+_CLUSTER_TIME = CLUSTER_TIME.decode()
+
+
+async def gossip(mongod: Commands, told: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The times of one moment; empty if mongod has stepped down or is gone.
+
+    The config time is the time of the newest majority-committed catalog: the operation time of a majority read.
+    The topology time is the latest in ``config.shards``.
+
+    Args:
+        mongod: the primary.
+        told: the ``$clusterTime`` of the request that is answered; mongod is advanced to it first.
+    """
+    find: dict[str, Any] = {
+        "find": "shards",
+        "sort": {"topologyTime": -1},
+        "projection": {"topologyTime": 1},
+        "limit": 1,
+        "singleBatch": True,
+        "readConcern": {"level": "majority"},
+    }
+    if told is not None:
+        find[_CLUSTER_TIME] = told
+    try:
+        reply = await mongod.command("config", find)
+    except (BackendError, CommandError):
+        return {}  # the command has been executed, and its reply matters more
+    times = {_CLUSTER_TIME: reply[_CLUSTER_TIME], CONFIG_TIME.decode(): reply["operationTime"]}
+    for shard in reply["cursor"]["firstBatch"]:
+        if "topologyTime" in shard:
+            times[TOPOLOGY_TIME.decode()] = shard["topologyTime"]
+    return times

@@ -1,75 +1,11 @@
-"""The commands of the config server, in one module each.
+"""The commands of the config server, a file for each family.
 
-Owns their arguments and replies; importing the package registers all of them.
-May import `balancer`, `catalog`, `primary`, `resharding`, `shards` and `user_writes`.
+Owns their arguments and replies; importing the package registers all of them (`command_registry`).
+May import `balancer`, `catalog`, `term`, `resharding`, `shards` and `user_writes`.
 """
 
-from shardwright.configd.commands import (
-    add_shard,
-    add_shard_to_zone,
-    balancer,
-    balancer_reports,
-    clear_jumbo_flag,
-    cluster_settings,
-    coll_mod,
-    commit_chunk_migration,
-    commit_chunk_split,
-    commit_chunks_merge,
-    commit_create_collection,
-    commit_drop_collection,
-    commit_drop_database,
-    commit_move_primary,
-    configure_collection_balancing,
-    create_database,
-    end_resharding,
-    ensure_chunk_version_is_greater_than,
-    get_user_cache_generation,
-    move_chunk,
-    move_range,
-    refine_collection_shard_key,
-    refresh_logical_session_cache_now,
-    remove_shard,
-    remove_shard_from_zone,
-    remove_tags,
-    rename_collection_metadata,
-    repair_sharded_collection_chunks_history,
-    reshard_collection,
-    set_allow_migrations,
-    set_user_write_block_mode,
-    update_zone_key_range,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "add_shard",
-    "add_shard_to_zone",
-    "balancer",
-    "balancer_reports",
-    "clear_jumbo_flag",
-    "cluster_settings",
-    "coll_mod",
-    "commit_chunk_migration",
-    "commit_chunk_split",
-    "commit_chunks_merge",
-    "commit_create_collection",
-    "commit_drop_collection",
-    "commit_drop_database",
-    "commit_move_primary",
-    "configure_collection_balancing",
-    "create_database",
-    "end_resharding",
-    "ensure_chunk_version_is_greater_than",
-    "get_user_cache_generation",
-    "move_chunk",
-    "move_range",
-    "refine_collection_shard_key",
-    "refresh_logical_session_cache_now",
-    "remove_shard",
-    "remove_shard_from_zone",
-    "remove_tags",
-    "rename_collection_metadata",
-    "repair_sharded_collection_chunks_history",
-    "reshard_collection",
-    "set_allow_migrations",
-    "set_user_write_block_mode",
-    "update_zone_key_range",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,20 +1,34 @@
-"""Settings that all servers of a cluster have: its feature compatibility version, and its cluster parameters.
+"""Settings that all servers of a cluster have: feature compatibility version, cluster parameters, user write block
+mode.
 
-The config servers check and store a change first, then each shard. One change is made at a time, and no shard is added
-meanwhile: whatever several clients ask for at once, all servers have the same in the end. A change that fails halfway
-has to be repeated. A new shard gets the settings before it is added.
+The config servers check and store a change first, then each shard. One change is made at a time, and no shard is
+added in the meantime: all servers end up with the same settings, whatever several clients request at once. A change
+that fails halfway has to be repeated. A new shard gets the settings before it is added.
+
+``_getUserCacheGeneration`` answers a genuine mongos, which asks whether users or roles have changed. Our routers do
+not ask: they read each user again in time. A mongod answers only if it is a config server itself, and by a number of
+its own that changes with each write. Here it is a digest of what is stored, which members agree on, so an election
+does not make routers read all users again.
+
+``refreshLogicalSessionCacheNow`` on a config server shards the collection of the sessions of all servers.
 """
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Final
 
+import bson
 import trio
+from bson.objectid import ObjectId
 
-from shardwright.configd.commands.command_registry import WriteConcernRule, config_command
-from shardwright.configd.commands.operation import Operation
-from shardwright.configd.primary.locks import CLUSTER_SETTINGS
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.commands.command_registry import Operation, WriteConcernRule, config_command
+from shardwright.configd.term.donor_requests import set_up_sessions_collection
+from shardwright.configd.term.term import CLUSTER_SETTINGS, Term
+from shardwright.configd.user_writes.coordinator import set_user_write_block_mode as set_everywhere
+from shardwright.wire.arguments import Strictness
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.cursor import DecodedCursor
 
 _VERSION: Final = "setFeatureCompatibilityVersion"
 _PARAMETER: Final = "_configsvrSetClusterParameter"
@@ -28,8 +42,10 @@ async def set_feature_compatibility_version(operation: Operation) -> dict[str, A
     Raises:
         CommandError: a mongod's error; HostUnreachable or FailedToSatisfyReadPreference, a shard cannot be reached.
     """
-    operation.arguments.refuse_unknown((_VERSION.encode(),))
-    await _set_everywhere(operation.primary, {_VERSION: operation.subject, "writeConcern": _MAJORITY})
+    operation.arguments.refuse_unknown((_VERSION.encode(), b"confirm"))
+    confirmation = operation.arguments.present(b"confirm")
+    setting = {_VERSION: operation.subject, **confirmation, "writeConcern": _MAJORITY}
+    await _set_everywhere(operation.term, setting)
     return {}
 
 
@@ -40,11 +56,11 @@ async def set_cluster_parameter(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: as `set_feature_compatibility_version`.
     """
-    await _set_everywhere(operation.primary, {"setClusterParameter": operation.request.get(_PARAMETER.encode())})
+    await _set_everywhere(operation.term, {"setClusterParameter": operation.request.get(_PARAMETER.encode())})
     return {}
 
 
-async def settings(primary: Primary) -> list[dict[str, Any]]:
+async def settings(term: Term) -> list[dict[str, Any]]:
     """The commands that give a new shard the settings of the cluster.
 
     Raises:
@@ -52,12 +68,17 @@ async def settings(primary: Primary) -> list[dict[str, Any]]:
         BackendError: the mongod does not answer.
     """
     asked = {"getParameter": 1, "featureCompatibilityVersion": 1}
-    version = (await primary.catalog.mongod.command("admin", asked))["featureCompatibilityVersion"]["version"]
-    parameters = await primary.catalog.find("clusterParameters", {})
+    version = (await term.catalog.mongod.command("admin", asked))["featureCompatibilityVersion"]["version"]
+    parameters = await term.catalog.find("clusterParameters", {})
     return [
-        {_VERSION: version, "writeConcern": _MAJORITY},
+        {_VERSION: version, **_confirmation(version), "writeConcern": _MAJORITY},
         *({"setClusterParameter": {each["_id"]: _without_names(each)}} for each in parameters),
     ]
+
+
+def _confirmation(version: str) -> dict[str, Any]:
+    """The field that mongods of MongoDB 7.0 and newer need, and mongods of 6.0 refuse."""
+    return {} if version.startswith(("5.", "6.")) else {"confirm": True}
 
 
 def _without_names(parameter: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,15 +86,15 @@ def _without_names(parameter: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameter.items() if name not in ("_id", "clusterParameterTime")}
 
 
-async def _set_everywhere(primary: Primary, setting: Mapping[str, Any]) -> None:
+async def _set_everywhere(term: Term, setting: Mapping[str, Any]) -> None:
     errors: list[CommandError] = []
-    async with primary.locks.hold(CLUSTER_SETTINGS):
-        await primary.catalog.mongod.command("admin", setting)
-        shards = await primary.catalog.shards()
+    async with term.locks.hold(CLUSTER_SETTINGS):
+        await term.catalog.mongod.command("admin", setting)
+        shards = await term.catalog.shards()
 
         async def set_on(index: int) -> None:
             try:
-                await primary.shards.command(shards[index], "admin", setting)
+                await term.shards.command(shards[index], "admin", setting)
             except CommandError as error:
                 errors.append(error)
 
@@ -82,3 +103,53 @@ async def _set_everywhere(primary: Primary, setting: Mapping[str, Any]) -> None:
                 nursery.start_soon(set_on, index)
     if errors:
         raise errors[0]
+
+
+@config_command("_configsvrSetUserWriteBlockMode")
+async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str, Any]:
+    """Set the mode on all servers, and return when it is in force.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, the other mode is being set.
+    """
+    block = operation.arguments.required_boolean(b"global", Strictness.BOOL)
+    await set_everywhere(operation.term, block=block)
+    return {}
+
+
+@config_command("setUserWriteBlockMode", write_concern=WriteConcernRule.UNSUPPORTED)
+async def set_user_write_block_mode(_operation: Operation) -> dict[str, Any]:
+    """Refuse: the servers of a cluster change together.
+
+    Raises:
+        CommandError: IllegalOperation.
+    """
+    raise CommandError(ErrorCode.IllegalOperation, "setUserWriteBlockMode cannot be run on shardsvrs nor configsvrs")
+
+
+_COLLECTIONS: Final = ("system.users", "system.roles")
+_OBJECT_ID_BYTES: Final = 12
+
+
+@config_command("_getUserCacheGeneration", write_concern=WriteConcernRule.UNSUPPORTED)
+async def get_user_cache_generation(operation: Operation) -> dict[str, Any]:
+    """An id that is another one after each change to a user or a role."""
+    digest = sha256()
+    for collection in _COLLECTIONS:
+        question = {"find": collection, "sort": {"_id": 1}, "readConcern": {"level": "majority"}}
+        cursor = DecodedCursor(operation.term.catalog.mongod.command, "admin", question)
+        for document in await cursor.all_documents():
+            digest.update(bson.encode(document))
+        digest.update(b"\0")  # a document would begin with its length
+    return {"cacheGeneration": ObjectId(digest.digest()[:_OBJECT_ID_BYTES])}
+
+
+@config_command("refreshLogicalSessionCacheNow", write_concern=WriteConcernRule.UNSUPPORTED)
+async def refresh_logical_session_cache_now(operation: Operation) -> dict[str, Any]:
+    """Shard ``config.system.sessions`` unless it is sharded; routers ask for it when they find that it is not.
+
+    Raises:
+        CommandError: ShardNotFound, there are no shards yet; or a shard's error.
+    """
+    await set_up_sessions_collection(operation.term)
+    return {}

@@ -1,15 +1,62 @@
-"""The table of commands that only a config server has.
+"""The table of commands that only a config server has, and a command in progress on the primary (`Operation`).
 
-A decorator on its handler registers a command; `configd.commands` imports all of them. `configd.dispatcher` does what
-they have in common (primary, write concern, deadline, errors).
+A decorator on its handler registers a command; `configd.commands` imports all of them. `configd.dispatcher` does
+what they have in common (primary, write concern, deadline, errors).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-from shardwright.configd.commands.operation import Operation
+from shardwright.configd.term.term import Term
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.request import Request
+
+
+class Operation:
+    """A request with the term in which it is processed.
+
+    Attributes:
+        term: the term's resources.
+        arguments: the fields of the command.
+        client_address: ``ip:port`` of the sender.
+    """
+
+    def __init__(self, term: Term, request: Request, client_address: str) -> None:
+        self.term = term
+        self.request = request
+        self.arguments = Arguments.of(request)
+        self.client_address = client_address
+
+    @property
+    def name(self) -> str:
+        """The command's name."""
+        return self.request.name
+
+    @property
+    def subject(self) -> str:
+        """The string in the command's own field, such as a namespace or the name of a shard.
+
+        Raises:
+            CommandError: TypeMismatch.
+        """
+        return self.arguments.namespace(self.request.name.encode())
+
+    @property
+    def namespace(self) -> Namespace:
+        """The collection named by the command's own field.
+
+        Raises:
+            CommandError: TypeMismatch, InvalidNamespace.
+        """
+        return Namespace.parse_collection(self.subject)
+
+    async def log_changes(self, what: str, namespace: str, *details: Mapping[str, Any]) -> None:
+        """Record changes in ``config.changelog``."""
+        await self.term.changelog.log_changes(what, namespace, details, client_address=self.client_address)
+
 
 CommandHandler: TypeAlias = Callable[[Operation], Awaitable[dict[str, Any]]]
 

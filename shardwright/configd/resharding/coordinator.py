@@ -13,16 +13,14 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.configd.primary.coordinator_places import END
-from shardwright.configd.primary.primary import Primary
-from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
 from shardwright.configd.resharding.participants import Participants
 from shardwright.configd.resharding.planned_chunks import plan
 from shardwright.configd.resharding.store import Ending, ReshardingStore
+from shardwright.configd.term.running_reshardings import ABORTED, ReshardingControl
+from shardwright.configd.term.term import END, Term
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
-from shardwright.sharding.resharding.operation_document import ReshardingOperation
-from shardwright.sharding.resharding.shown_operation import shown_operation
+from shardwright.sharding.resharding.operation_document import ReshardingOperation, shown_operation
 from shardwright.sharding.resharding.states import DECIDED, CoordinatorState, RecipientState
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
@@ -45,17 +43,17 @@ class ReshardingCoordinator:
     """One operation in one term.
 
     Args:
-        primary: the term's resources.
+        term: the term's resources.
         operation: the persisted operation.
         control: how users influence it.
     """
 
-    def __init__(self, primary: Primary, operation: ReshardingOperation, control: ReshardingControl) -> None:
+    def __init__(self, term: Term, operation: ReshardingOperation, control: ReshardingControl) -> None:
         self.operation = operation
-        self._primary = primary
+        self._term = term
         self._control = control
-        self._statistics = primary.reshardings.statistics
-        self._store = ReshardingStore(primary.catalog)
+        self._statistics = term.reshardings.statistics
+        self._store = ReshardingStore(term.catalog)
 
     async def run(self) -> None:
         """Run the operation to its end.
@@ -146,11 +144,11 @@ class ReshardingCoordinator:
 
     async def _plan_chunks(self) -> ReshardingOperation:
         await self._participants.refresh(self.operation.participation.donors)
-        planned = await plan(self._primary, self.operation)
+        planned = await plan(self._term, self.operation)
         await self._store.write_chunks(self.operation, planned)
         counts = Counter(each.shard for each in planned).values()
         self._statistics.chunk_imbalance = max(counts) - min(counts)
-        document = await self._primary.catalog.find_by_id("databases", self.operation.namespace.db)
+        document = await self._term.catalog.find_by_id("databases", self.operation.namespace.db)
         if document is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"Database {self.operation.namespace.db} does not exist")
         # The primary shard always has the collection, even if it owns no chunks of it.
@@ -229,7 +227,7 @@ class ReshardingCoordinator:
         await self._log_transition("done", str(self.operation.state))
 
     async def _hang_at(self, place: str) -> None:
-        await self._primary.hang_at(TYPE, place)
+        await self._term.hang_at(TYPE, place)
 
     def _shown(self) -> dict[str, Any]:
         operation = self.operation
@@ -239,10 +237,10 @@ class ReshardingCoordinator:
 
     @property
     def _participants(self) -> Participants:
-        return Participants(self._primary, self.operation.participation)
+        return Participants(self._term, self.operation.participation)
 
     async def _parameter(self, name: str) -> int:
-        reply = await self._primary.catalog.mongod.command("admin", {"getParameter": 1, name: 1})
+        reply = await self._term.catalog.mongod.command("admin", {"getParameter": 1, name: 1})
         return int(reply[name])
 
     async def _enter(self, operation: ReshardingOperation) -> None:
@@ -259,7 +257,7 @@ class ReshardingCoordinator:
             "reshardingUUID": Binary.from_uuid(told.id),
         }
         logger.info("Resharding has entered a state", **self._described)
-        await self._primary.changelog.log_changes("resharding.coordinator.transition", str(told.namespace), [details])
+        await self._term.changelog.log_changes("resharding.coordinator.transition", str(told.namespace), [details])
 
     @property
     def _described(self) -> dict[str, str]:

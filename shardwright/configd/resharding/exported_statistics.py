@@ -20,6 +20,6 @@ def export_metrics(metrics: Metrics, statistics: ReshardingStatistics) -> None:
     )
     metrics.gauge(
         "resharding_remaining_seconds",
-        "Time that the slowest recipient of the resharding operation under way still needs",
+        "Time that the slowest recipient of the present resharding operation still needs",
         lambda: statistics.remaining_millis[1] / 1000,
     )

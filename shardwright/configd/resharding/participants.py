@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import trio
 from bson.binary import Binary
 
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.term.term import Term
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.resharding.participation import Participation
 from shardwright.sharding.resharding.states import RecipientState
@@ -35,12 +35,12 @@ class Participants:
     """The shards that take part in one operation.
 
     Args:
-        primary: the term's resources.
+        term: the term's resources.
         participation: the operation.
     """
 
-    def __init__(self, primary: Primary, participation: Participation) -> None:
-        self._primary = primary
+    def __init__(self, term: Term, participation: Participation) -> None:
+        self._term = term
         self._participation = participation
 
     async def start_donors(self) -> dict[str, dict[str, Any]]:
@@ -109,13 +109,13 @@ class Participants:
         """Have the other shards drop what they may have of the former collection, on which they own nothing."""
         namespace = self._participation.namespace
         drop = {"_shardsvrDropCollectionIfUUIDNotMatching": namespace.collection, "expectedCollectionUUID": self._id}
-        shards = await self._primary.catalog.shards()
+        shards = await self._term.catalog.shards()
         others = [each.id for each in shards if each.id not in self._participation.shards]
         await self._ask(others, {**drop, "writeConcern": _MAJORITY}, db=namespace.db)
 
     async def abort(self, *, user_canceled: bool) -> None:
         """Have all participants remove what they have of the operation; one that has been removed has nothing."""
-        known = {each.id for each in await self._primary.catalog.shards()}
+        known = {each.id for each in await self._term.catalog.shards()}
         abort = {"_shardsvrAbortReshardCollection": self._id, "userCanceled": user_canceled, **self._operation}
         await self._ask([each for each in self._participation.shards if each in known], abort)
 
@@ -171,9 +171,9 @@ class Participants:
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
         while True:
-            shard = await self._primary.catalog.shard(shard_id)
+            shard = await self._term.catalog.shard(shard_id)
             try:
-                return await self._primary.shards.command(shard, db, command)
+                return await self._term.shards.command(shard, db, command)
             except CommandError as error:
                 if not _is_transient(error):
                     if role is None:

@@ -7,12 +7,11 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.configd.primary.primary import Primary
 from shardwright.configd.resharding.participants import together
+from shardwright.configd.term.term import Term
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunks import ChunkPlacement
-from shardwright.sharding.initial_chunks import PlannedChunk
-from shardwright.sharding.presplit_zones import ZoneRange
+from shardwright.sharding.initial_chunks import PlannedChunk, ZoneRange
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
 from shardwright.sharding.resharding.split import SAMPLES_PER_CHUNK, plan_chunks
 from shardwright.sharding.routing_table import RoutingTable
@@ -30,7 +29,7 @@ _FIRST: Final = 1 << 32
 """The packed version 1|0."""
 
 
-async def plan(primary: Primary, operation: ReshardingOperation) -> list[PlannedChunk]:
+async def plan(term: Term, operation: ReshardingOperation) -> list[PlannedChunk]:
     """The chunks of the new key.
 
     Raises:
@@ -40,11 +39,11 @@ async def plan(primary: Primary, operation: ReshardingOperation) -> list[Planned
     if operation.preset_chunks is not None:
         return _preset(operation, operation.preset_chunks)
     pattern = operation.participation.key
-    shards = [each for each in await primary.catalog.shards() if not each.is_draining]
+    shards = [each for each in await term.catalog.shards() if not each.is_draining]
     count = operation.chunk_count or int(
-        await primary.catalog.count("chunks", {"uuid": Binary.from_uuid(operation.participation.source_uuid)})
+        await term.catalog.count("chunks", {"uuid": Binary.from_uuid(operation.participation.source_uuid)})
     )
-    samples = await _sample(primary, operation, count * SAMPLES_PER_CHUNK) if count > 1 else []
+    samples = await _sample(term, operation, count * SAMPLES_PER_CHUNK) if count > 1 else []
     zones = [zone_range(pattern, zone) for zone in operation.zones or ()]
     return plan_chunks(pattern, count, samples, [each.id for each in shards], zones, _shards_of_zone(shards))
 
@@ -83,7 +82,7 @@ def _preset(operation: ReshardingOperation, chunks: Sequence[Mapping[str, Any]])
     return planned
 
 
-async def _sample(primary: Primary, operation: ReshardingOperation, count: int) -> list[bytes]:
+async def _sample(term: Term, operation: ReshardingOperation, count: int) -> list[bytes]:
     """Shard keys of random documents, from each donor in proportion to the documents that it has."""
     namespace, pattern = operation.namespace, operation.participation.key
     sizes: dict[str, int] = {}
@@ -110,7 +109,7 @@ async def _sample(primary: Primary, operation: ReshardingOperation, count: int) 
         keys.extend(pattern.extract_from_document(encode_document(each)) for each in cursor["firstBatch"])
 
     async def ask(donor: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        return await primary.shards.command(await primary.catalog.shard(donor), namespace.db, command)
+        return await term.shards.command(await term.catalog.shard(donor), namespace.db, command)
 
     await together(donors, measure)
     total = max(sum(sizes.values()), 1)

@@ -1,9 +1,9 @@
-"""Running resharding operations: those of new requests, and the one that a former primary left unfinished."""
+"""Running resharding operations, for new requests and after a step-up."""
 
-from shardwright.configd.primary.primary import Primary
-from shardwright.configd.primary.running_reshardings import ABORTED, ReshardingControl
 from shardwright.configd.resharding.coordinator import OperationOverError, ReshardingCoordinator
 from shardwright.configd.resharding.store import Ending, ReshardingStore
+from shardwright.configd.term.running_reshardings import ABORTED, ReshardingControl
+from shardwright.configd.term.term import Term
 from shardwright.daemon.backoff import Backoff
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
 from shardwright.wire.error_codes import ErrorCode
@@ -13,16 +13,16 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("configd.resharding")
 
 
-async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
-    """Run an operation, or wait for the end of the same one; it goes on even if this is cancelled.
+async def reshard(term: Term, wanted: ReshardingOperation) -> None:
+    """Run an operation, or wait for the end of the same one; it continues even if this is cancelled.
 
     Raises:
-        CommandError: 5808201, another one is under way; or the reason for which it was aborted, also if that was before
-            its request was repeated.
-        OperationOverError: the same one was under way, and has ended meanwhile.
+        CommandError: 5808201, another one is in progress; or the reason for the abort, also after an abort before the
+            request was repeated.
+        OperationOverError: the same one was in progress, and has ended by now.
     """
-    async with primary.locks.hold("resharding"):
-        store = ReshardingStore(primary.catalog)
+    async with term.locks.hold("resharding"):
+        store = ReshardingStore(term.catalog)
         active = await store.active()
         if active is None or not active.is_same_request(wanted):
             ending = await store.ending_of(wanted.id)
@@ -30,14 +30,14 @@ async def reshard(primary: Primary, wanted: ReshardingOperation) -> None:
                 raise CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
             if ending is Ending.MADE:
                 return  # and the collection may have got another key since
-            async with primary.locks.hold(f"ns:{wanted.namespace}"):
+            async with term.locks.hold(f"ns:{wanted.namespace}"):
                 active = await store.begin(wanted)
-                primary.reshardings.statistics.started += 1
-    await run_operation(primary, active)
+                term.reshardings.statistics.started += 1
+    await run_operation(term, active)
 
 
-async def run_operation(primary: Primary, operation: ReshardingOperation) -> None:
-    """Run a persisted operation to its end, or wait for the end of the run under way.
+async def run_operation(term: Term, operation: ReshardingOperation) -> None:
+    """Run a persisted operation to its end, or wait for the end of the present run.
 
     Raises:
         CommandError: the reason for which it was aborted; InterruptedDueToReplStateChange, the term is over.
@@ -45,17 +45,17 @@ async def run_operation(primary: Primary, operation: ReshardingOperation) -> Non
     """
 
     async def work(control: ReshardingControl) -> None:
-        await ReshardingCoordinator(primary, operation, control).run()
+        await ReshardingCoordinator(term, operation, control).run()
 
-    await primary.reshardings.run(operation.id, work)
+    await term.reshardings.run(operation.id, work)
 
 
-async def resume_resharding(primary: Primary) -> None:
+async def resume_resharding(term: Term) -> None:
     """Continue the operation that a former primary left unfinished, if there is one."""
     backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
     while True:
         try:
-            operation = await ReshardingStore(primary.catalog).active()
+            operation = await ReshardingStore(term.catalog).active()
             break
         except (CommandError, BackendError) as error:
             logger.warning("Could not read the resharding operations", error=str(error))
@@ -64,6 +64,6 @@ async def resume_resharding(primary: Primary) -> None:
         return
     logger.info("Resuming a resharding operation", namespace=str(operation.namespace), state=str(operation.state))
     try:
-        await run_operation(primary, operation)
+        await run_operation(term, operation)
     except (CommandError, OperationOverError) as error:
         logger.info("A resharding operation was not completed", resharding=str(operation.id), error=str(error))

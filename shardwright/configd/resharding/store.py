@@ -14,12 +14,11 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.catalog import Catalog
-from shardwright.configd.catalog.collection_chunks import CollectionChunks
+from shardwright.configd.catalog.chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.daemon.sidecar.command_sessions import CommandSession, last_executed
-from shardwright.sharding.bound_sizes import check_bounds_fit
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.chunk_version_bumps import bump_minor
+from shardwright.sharding.chunk_changes import bump_minor, check_bounds_fit
 from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
 from shardwright.sharding.resharding.operation_document import ReshardingOperation
 from shardwright.sharding.resharding.states import CoordinatorState, may_follow
@@ -90,7 +89,7 @@ class ReshardingStore:
         return await self._catalog.transaction(work)
 
     async def write_chunks(self, operation: ReshardingOperation, plan: Sequence[PlannedChunk]) -> None:
-        """Write the chunks of the new key, to which nothing refers yet, in place of those of an earlier attempt.
+        """Write the chunks of the new key, in place of an earlier attempt's. Nothing refers to them yet.
 
         Raises:
             CommandError: BSONObjectTooLarge, the bounds of a chunk are too large.
@@ -103,7 +102,7 @@ class ReshardingStore:
         await self._catalog.insert("chunks", [each.to_document() for each in chunks])
 
     async def delete_chunks(self, operation: ReshardingOperation, *, of_source: bool = False) -> None:
-        """Delete the chunks of the new key, or those of the former one."""
+        """Delete the chunks of the new key, or of the former one."""
         uuid = operation.participation.source_uuid if of_source else operation.id
         await self._catalog.delete("chunks", {"uuid": Binary.from_uuid(uuid)})
 
@@ -151,7 +150,7 @@ class ReshardingStore:
     async def commit(self, operation: ReshardingOperation) -> ReshardingOperation:
         """Decide: the collection has its new UUID and key from now on; returns the changed operation.
 
-        Its zones are replaced by those of the request.
+        The request's zones replace the collection's.
         """
         committed = replace(operation, state=CoordinatorState.COMMITTING)
         namespace = str(operation.namespace)
@@ -242,7 +241,7 @@ def _fields(operation: ReshardingOperation) -> dict[str, Any]:
 
 
 def _resharded(source: Mapping[str, Any], operation: ReshardingOperation, now: object) -> dict[str, Any]:
-    """The entry of the collection after the commit. If its chunks are defragmented, that begins anew."""
+    """The entry of the collection after the commit. If its chunks are defragmented, that restarts."""
     return {
         **{name: value for name, value in source.items() if name != "defragmentationPhase"},
         "lastmodEpoch": ObjectId(),

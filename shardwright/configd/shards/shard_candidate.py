@@ -5,9 +5,10 @@ from typing import Any, Final
 
 from shardwright.daemon.sidecar.member_addresses import SET_UP_ERROR
 from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.wire.connection_string import ConnectionString
+from shardwright.sharding.feature_version import knows
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.host_and_port import ConnectionString
 
 DATABASES_OF_EVERY_SHARD: Final = frozenset({"admin", "config", "local"})
 
@@ -54,16 +55,17 @@ def find_existing(
     return None
 
 
-def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any]) -> None:
+def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any], feature_version: int) -> None:
     """Refuse a server that is not a shard daemon, or one that cannot serve its replica set.
 
     Args:
         target: the candidate.
         address: the server, one of its hosts.
         hello: the server's.
+        feature_version: of the cluster.
 
     Raises:
-        CommandError: OperationFailed.
+        CommandError: OperationFailed; IncompatibleServerVersion.
     """
     if hello.get("msg") == "isdbgrid" or "configsvr" in hello:
         return  # `check_hello` refuses them in MongoDB's words
@@ -74,6 +76,12 @@ def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any
         )
     if SET_UP_ERROR in hello:
         raise _failed(f"cannot add {target} as a shard: {hello[SET_UP_ERROR]}")
+    if not knows(hello["extensions"], feature_version):
+        raise CommandError(
+            ErrorCode.IncompatibleServerVersion,
+            f"cannot add {target} as a shard: the daemon {address} does not know the cluster's feature version "
+            f"{feature_version}; install the release of the other daemons there",
+        )
 
 
 def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> ConnectionString:
@@ -106,7 +114,7 @@ def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> Connectio
 
 
 def shard_name(target: ConnectionString, name: str | None) -> str:
-    """The name of the new shard: the requested one, or that of its replica set.
+    """The name of the new shard: the requested one, or its replica set's.
 
     Raises:
         CommandError: BadValue.

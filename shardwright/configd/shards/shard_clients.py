@@ -7,9 +7,9 @@ from typing import Any, Final
 import trio
 
 from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools

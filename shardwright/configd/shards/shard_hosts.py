@@ -67,8 +67,9 @@ class ShardHosts:
     ) -> None:
         with scope:
             while True:
-                # Only a primary's list of members is the truth.
-                if monitor.primary is not None and monitor.members.keys() != entered:
+                # Only a primary's list of members is the truth. It is empty if the set has been initiated with the
+                # addresses of daemons, and an entry without hosts would make the shard unreachable for good.
+                if monitor.primary is not None and monitor.members and monitor.members.keys() != entered:
                     entered = set(monitor.members)
                     await self._update(shard_id, monitor.connection_string)
                 else:

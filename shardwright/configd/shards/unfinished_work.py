@@ -1,10 +1,10 @@
 """What a shard has begun and others wait for: it must not be removed, and then stopped, before that is over.
 
-A shard without chunks and databases may still have to tell the participants of a transaction that it is committed, the
-recipient of its last chunk that the chunk has moved, or the other shards that a change of a collection is over. Or it
-waits to hear that itself: of a rename, or of the migration of a chunk that it receives. Nobody tells a removed shard,
-so it would wait for ever if it was added again. Of a database that it receives it does not know itself; the part that
-was copied would be a database of the cluster once it was added again.
+A shard without chunks and databases may still have to inform the participants of a transaction about the commit, the
+recipient of its last chunk about the move, or the other shards about the end of a change of a collection. Or it waits
+for such a decision itself: about a rename, or the migration of a chunk that it receives. A removed shard is not
+informed, so it would wait for ever if it was added again. It does not know that it receives a database; the copied part
+would be a database of the cluster once the shard was added again.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """The coordinator that blocks the writes of users in the whole cluster, or allows them again.
 
 Its document (``config.sharding_configsvr_coordinators``) is written before the first phase and removed after the last,
-so that the next primary goes on in the phase in which the last one was. In each phase all shards come first, then the
+so that the next primary continues in the last one's phase. In each phase all shards come first, then the
 config servers. There is one at a time; a request for the same mode joins it.
 """
 
@@ -13,12 +13,9 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.configd.primary.coordinator_places import END
-from shardwright.configd.primary.locks import ADDING_SHARDS
-from shardwright.configd.primary.primary import Primary
-from shardwright.daemon.backoff import Backoff
+from shardwright.configd.term.term import ADDING_SHARDS, END, Term
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
-from shardwright.daemon.until_done import until_done
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
@@ -32,72 +29,72 @@ _LOCK: Final = "user writes"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
-async def set_user_write_block_mode(primary: Primary, *, block: bool) -> None:
-    """Block the writes of users, or allow them again; goes on even if this is cancelled.
+async def set_user_write_block_mode(term: Term, *, block: bool) -> None:
+    """Block the writes of users, or allow them again; continues even if this is cancelled.
 
     Raises:
         CommandError: ConflictingOperationInProgress, the other mode is being set; InterruptedDueToReplStateChange.
     """
-    async with primary.locks.hold(_LOCK):
-        document = await _find(primary)
+    async with term.locks.hold(_LOCK):
+        document = await _find(term)
         if document is None:
             session = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(0)}
             document = {"_id": _ID, "block": block, "phase": str(Phase.PREPARE), "session": session}
-            await _save(primary, document)
+            await _save(term, document)
         elif document["block"] != block:
             raise CommandError(
                 ErrorCode.ConflictingOperationInProgress,
                 "Another ConfigsvrCoordinator with different arguments is already running with ID: "
                 '{ coordinatorType: "setUserWriteBlockMode" }',
             )
-    await _run(primary, document)
+    await _run(term, document)
 
 
-async def resume_user_write_block(primary: Primary) -> None:
+async def resume_user_write_block(term: Term) -> None:
     """Continue what a former primary left unfinished."""
-    find = partial(_find, primary)
+    find = partial(_find, term)
     document = await until_done(find, Backoff(first_seconds=0.5, seconds_max=5.0), _log_failure)
     if document is not None:
         logger.info("Resuming to set the user write block mode", block=document["block"], phase=document["phase"])
-        await _run(primary, document)
+        await _run(term, document)
 
 
-async def _run(primary: Primary, document: dict[str, Any]) -> None:
-    """Run the coordinator of a document to its end, or wait for the end of the run under way."""
-    await primary.user_write_blocks.run(bytes(document["session"]["lsid"]["id"]), partial(_work, primary, document))
+async def _run(term: Term, document: dict[str, Any]) -> None:
+    """Run the coordinator of a document to its end, or wait for the end of the present run."""
+    await term.user_write_blocks.run(bytes(document["session"]["lsid"]["id"]), partial(_work, term, document))
 
 
-async def _work(primary: Primary, document: dict[str, Any]) -> None:
-    if await _is_over(primary, document):
+async def _work(term: Term, document: dict[str, Any]) -> None:
+    if await _is_over(term, document):
         return  # another run ended between the reading of the document and the beginning of this one
     for phase in list(Phase)[list(Phase).index(Phase(document["phase"])) :]:
-        step = partial(_enter, primary, document, phase)
+        step = partial(_enter, term, document, phase)
         await until_done(step, Backoff(first_seconds=0.2, seconds_max=5.0), _log_failure)
-    await primary.hang_at(_TYPE, END)
-    remove = partial(primary.catalog.delete, COORDINATORS, {"_id": _ID})
+    await term.hang_at(_TYPE, END)
+    remove = partial(term.catalog.delete, COORDINATORS, {"_id": _ID})
     await until_done(remove, Backoff(first_seconds=0.2, seconds_max=5.0), _log_failure)
     logger.info("Set the user write block mode", block=document["block"])
 
 
-async def _is_over(primary: Primary, document: dict[str, Any]) -> bool:
-    find = partial(_find, primary)
+async def _is_over(term: Term, document: dict[str, Any]) -> bool:
+    find = partial(_find, term)
     present = await until_done(find, Backoff(first_seconds=0.2, seconds_max=5.0), _log_failure)
     return present is None or present["session"]["lsid"] != document["session"]["lsid"]
 
 
-async def _enter(primary: Primary, document: dict[str, Any], phase: Phase) -> None:
+async def _enter(term: Term, document: dict[str, Any], phase: Phase) -> None:
     """Carry out a phase everywhere; no shard is added meanwhile."""
     session = document["session"]
     document |= {"phase": str(phase), "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
     block: bool = document["block"]
-    async with primary.locks.hold(ADDING_SHARDS):
-        await _save(primary, document)
-        await primary.hang_at(_TYPE, phase)
-        await _send_to_shards(primary, document, phase)
-        await UserWriteBlock(primary.catalog.mongod).enter(phase, block=block)
+    async with term.locks.hold(ADDING_SHARDS):
+        await _save(term, document)
+        await term.hang_at(_TYPE, phase)
+        await _send_to_shards(term, document, phase)
+        await UserWriteBlock(term.catalog.mongod).enter(phase, block=block)
 
 
-async def _send_to_shards(primary: Primary, document: dict[str, Any], phase: Phase) -> None:
+async def _send_to_shards(term: Term, document: dict[str, Any], phase: Phase) -> None:
     """Have all shards carry out a phase, each at the same time.
 
     Raises:
@@ -114,24 +111,24 @@ async def _send_to_shards(primary: Primary, document: dict[str, Any], phase: Pha
 
     async def send(shard_id: str) -> None:
         try:
-            await primary.shards.command(await primary.catalog.shard(shard_id), "admin", command)
+            await term.shards.command(await term.catalog.shard(shard_id), "admin", command)
         except CommandError as error:
             errors.append(error)
 
     async with trio.open_nursery() as nursery:
-        for shard in await primary.catalog.shards():
+        for shard in await term.catalog.shards():
             nursery.start_soon(send, shard.id)
     for error in errors:
         raise error
 
 
-async def _find(primary: Primary) -> dict[str, Any] | None:
-    return await primary.catalog.find_by_id(COORDINATORS, _ID)
+async def _find(term: Term) -> dict[str, Any] | None:
+    return await term.catalog.find_by_id(COORDINATORS, _ID)
 
 
-async def _save(primary: Primary, document: dict[str, Any]) -> None:
+async def _save(term: Term, document: dict[str, Any]) -> None:
     update = {"q": {"_id": _ID}, "u": document, "upsert": True}
-    reply = await primary.catalog.mongod.command(
+    reply = await term.catalog.mongod.command(
         "config", {"update": COORDINATORS, "updates": [update], "writeConcern": {"w": "majority"}}
     )
     check_writes(reply)

@@ -1,6 +1,6 @@
-"""Which commands are events of the audit log, and what is recorded of them. Pure.
+"""The commands that are events of the audit log, and the recorded parameters. Pure.
 
-Names and parameters of events are those of MongoDB Enterprise, which has none for some changes of sharding. An event is
+Names and parameters of events are MongoDB Enterprise's, which has none for some changes of sharding. An event is
 written when its command has ended, with the code of its error. Log-ins and log-outs are not here: what there is to tell
 of them is known to those who lead them.
 """

@@ -1,10 +1,9 @@
-"""The file of the audit log, one JSON document a line, and its options.
+"""The file of the audit log, one JSON document a line.
 
-Options and format are those of MongoDB Enterprise.
+Options and format are MongoDB Enterprise's.
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any, Final, Self
 from bson import json_util
 
 from shardwright.daemon.document_filter import Predicate, parse_filter
-from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.log_file import LogFile, LogRotation
-from shardwright.daemon.option_values import argument
 from shardwright.daemon.run import explain_start_error
+from shardwright.daemon.signal_mask import log_signals_masked
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("daemon.audit")
@@ -29,8 +27,8 @@ class AuditOptions:
     """Where events are written.
 
     Attributes:
-        path: the file, to which they are appended.
-        is_wanted: decides which of them.
+        path: the file that events are appended to.
+        is_wanted: decides whether an event is recorded.
         rotation: what a rotation does with the file, as with the daemon's own log.
     """
 
@@ -52,18 +50,6 @@ class AuditOptions:
         if parsed.audit_path is None:
             raise ValueError("--audit-destination file needs --audit-path")
         return cls(parsed.audit_path, parsed.audit_filter or parse_filter({}), parsed.log_rotate)
-
-
-def add_audit_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `AuditOptions`."""
-    parser.add_argument("--audit-destination", choices=("file",), help="turn the audit log on (default: off)")
-    parser.add_argument("--audit-path", type=Path, metavar="PATH", help="the file of the audit log")
-    parser.add_argument(
-        "--audit-filter",
-        type=argument(_parse_filter_option),
-        metavar="JSON",
-        help='which events to write, a query on them, for example {"atype": "authCheck"} (default: all)',
-    )
 
 
 class AuditLog:
@@ -100,32 +86,33 @@ class AuditLog:
             return
         line = json_util.dumps(event, separators=(",", ":")) + "\n"
         try:
-            with log_signals_held_back():
+            with log_signals_masked():
                 self.file.write(line)
         except OSError as error:
             logger.error("Could not write to the audit log", error=str(error))
 
 
-def opened_audit_log(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> AuditLog | None:
-    """The audit log of a command line; None if nothing is to be audited.
+def check_audit(parsed: argparse.Namespace) -> None:
+    """Refuse options of the audit log that do not fit together.
 
     Raises:
-        SystemExit: as `AuditOptions.of` and `AuditLog`; the operator has been told why.
+        ValueError: as `AuditOptions.of`.
     """
+    AuditOptions.of(parsed)
+
+
+def opened_audit_log(program: str, parsed: argparse.Namespace) -> AuditLog | None:
+    """The audit log of a process; None if nothing is to be audited.
+
+    Args:
+        program: its name, for errors.
+        parsed: its options, which `check_audit` has accepted.
+
+    Raises:
+        SystemExit: as `AuditLog`; the operator has read why.
+    """
+    options = AuditOptions.of(parsed)
     try:
-        options = AuditOptions.of(parsed)
         return None if options is None else AuditLog(options)
-    except ValueError as error:
-        parser.error(str(error))
     except OSError as error:
-        parser.exit(explain_start_error(parser.prog, error))
-
-
-def _parse_filter_option(text: str) -> Predicate:
-    try:
-        query = json_util.loads(text)
-    except (json.JSONDecodeError, TypeError, ValueError) as error:
-        raise ValueError(f"the audit filter is not JSON: {error}") from error
-    if not isinstance(query, dict):
-        raise ValueError("the audit filter is not a document")
-    return parse_filter(query)
+        raise SystemExit(explain_start_error(program, error)) from error

@@ -1,8 +1,8 @@
 """Who may send what to a sidecar whose mongod has access control.
 
-Clients log in at the mongod, through the sidecar, and the mongod decides what they may do. Two things it cannot decide:
-requests that only the cluster itself may send, and commands that the daemon answers itself. The mongod is asked who a
-client is after each exchange of a log-in; no address, socket or field of a request says so.
+Clients log in at the mongod, through the sidecar, and the mongod decides what they may do. Two things it cannot
+decide: requests that only the cluster itself may send, and commands that the daemon answers itself. The mongod is
+asked who a client is after each exchange of a log-in; no address, socket or field of a request says so.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from shardwright.daemon.sidecar.internal_requests import (
 from shardwright.daemon.sidecar.member_login import AUTHENTICATE, SPECULATIVE, without_certificate
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import UserName, with_owner_of_session
+from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import OBJECT, decode_document
 from shardwright.wire.repeated_fields import refuse_repeated_fields
-from shardwright.wire.reply_times import TIMES
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
@@ -107,7 +107,7 @@ class SidecarAccess:
         return request if user is None else with_owner_of_session(request, user)
 
     async def learn_user(self, upstream: Upstream, *, has_certificate: bool = False) -> None:
-        """Ask the mongod who is logged in on a client's connection. Nobody acts on one of which that is not known.
+        """Ask the mongod who is authenticated on a client's connection. Until then the connection serves no commands.
 
         A mongod that came to mode ``x509`` while it ran takes the key until it restarts; this daemon does not.
 
@@ -137,8 +137,8 @@ class SidecarAccess:
     async def with_signed_times(self, upstream: Upstream, request: Request, reply: bytes) -> bytes:
         """A reply to a user whom the daemon itself has answered, with the times that the mongod tells the user.
 
-        The daemon's own are for parts of the cluster: nobody has signed them, so that no server would take them from
-        the user, and the times of the catalog are among them.
+        The daemon's own times are for members of the cluster: they are unsigned, so no server would accept them from
+        the user, and they include the times of the catalog.
 
         Args:
             upstream: the connection.

@@ -1,7 +1,7 @@
 """The audit log of a sidecar: what users do who connect to it, and who tries to log in.
 
-What members of the cluster do is not recorded here: they act for users of routers, whose audit logs tell. Only a log-in
-as a member that fails is an event.
+What members of the cluster do is not recorded here: they act for users of routers, whose audit logs tell. Only a
+log-in as a member that fails is an event.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -22,9 +22,9 @@ from shardwright.daemon.audit.events import (
 )
 from shardwright.daemon.audit.log import AuditLog
 from shardwright.daemon.sidecar.access import may_log_in
-from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.daemon.sidecar.log_in_attempts import SASL_CONTINUE, SASL_START, Attempt
 from shardwright.daemon.sidecar.member_login import AUTHENTICATE
+from shardwright.daemon.sidecar.reply_term import has_failed
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.error_codes import ErrorCode
@@ -45,8 +45,8 @@ class _Exchange:
     Attributes:
         client: who has sent it.
         upstream: the client's connection to the mongod.
-        request: see above.
-        before: who was logged in.
+        request: the command.
+        before: the user before the command.
         reply: its reply, if there is one.
         code: of its error, 0 if it has succeeded.
     """

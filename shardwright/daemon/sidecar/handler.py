@@ -8,16 +8,17 @@ from typing import Final
 from shardwright.daemon.audit.log import AuditLog
 from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
+from shardwright.daemon.operation_metrics import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.retryable_errors import label_retryable_write
 from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
 from shardwright.daemon.sidecar.audit import SidecarAudit
-from shardwright.daemon.sidecar.failed_replies import BODY_ELEMENTS_AT, FAILED
 from shardwright.daemon.sidecar.guesses import Guesses
 from shardwright.daemon.sidecar.member_login import AUTHENTICATE, log_in_member, without_any_certificate
+from shardwright.daemon.sidecar.reply_term import BODY_ELEMENTS_AT, FAILED
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.slow_line import slow_fields
 from shardwright.daemon.user_names import SYSTEM, with_owner_of_session
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.hello import HELLO_NAMES
@@ -50,7 +51,8 @@ class SidecarHandler(ABC):
         audit: where to write what users do; None if nothing is audited.
 
     Attributes:
-        logs: see above.
+        logs: the daemon's logs.
+        slow_seconds: operations that take longer are logged.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class SidecarHandler(ABC):
     ) -> None:
         self._sidecar = sidecar
         self._observe = metrics.operations.observe
-        self._slow_seconds = slow_ms / 1000
+        self.slow_seconds = slow_ms / 1000
         self._logger = logger
         self._access = access if CLUSTER_AUTH.is_on else None
         self._guesses = Guesses()
@@ -75,6 +77,8 @@ class SidecarHandler(ABC):
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
         client.state = self._sidecar.open_upstream(client)
+        if self._access is not None:
+            client.permit = None
         if self._audit is not None:
             self._audit.note_opened(client)
 
@@ -93,7 +97,7 @@ class SidecarHandler(ABC):
         """
         begun, client.begun = client.begun, None
         started = perf_counter()
-        outcome = OK
+        outcome, reply = OK, None
         try:
             if begun is not None:
                 started = begun.started
@@ -131,8 +135,8 @@ class SidecarHandler(ABC):
         finally:
             seconds = perf_counter() - started
             self._observe(request.name, outcome, seconds)
-            if seconds >= self._slow_seconds and request.name not in _WAITING:
-                self._log_slow(client, request, outcome, seconds)
+            if seconds >= self.slow_seconds and request.name not in _WAITING:
+                self._log_slow(client, request, outcome, seconds, reply)
 
     @may_run_in_reactor
     async def _controlled(
@@ -215,13 +219,14 @@ class SidecarHandler(ABC):
     def namespace_of(self, request: Request) -> str:
         """The namespace of a request, for the log."""
 
-    def _log_slow(self, client: ClientConnection, request: Request, outcome: str, seconds: float) -> None:
+    def _log_slow(
+        self, client: ClientConnection, request: Request, outcome: str, seconds: float, reply: bytes | None
+    ) -> None:
+        user = client.state.user
         self._logger.info(
             "Slow operation",
-            connection_id=client.id,
-            command=request.name,
+            **slow_fields(client, request, reply, seconds, "" if user is None else user.full_name),
             namespace=self.namespace_of(request),
-            duration_ms=round(seconds * 1000, 1),
             outcome=outcome,
         )
 

@@ -1,7 +1,8 @@
 """Which requests only the cluster itself may send to a sidecar. Pure.
 
-The mongod behind a sidecar has no sharding: it ignores the fields, so that it cannot refuse them to users, and does not
-know some of the commands. Test commands are enabled on it for `prepareTransaction`, and some of them need no log-in.
+The mongod behind a sidecar has no sharding: it ignores the fields, so that it cannot refuse them to users, and does
+not know some of the commands. Test commands are enabled on it for `prepareTransaction`, and some of them need no
+log-in.
 """
 
 from collections.abc import Iterator

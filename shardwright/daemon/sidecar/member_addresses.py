@@ -1,8 +1,8 @@
 """Translating the addresses of members in commands and replies. Pure functions.
 
 Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself. A
-tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back what
-it has read, such as a configuration, so commands are translated too.
+tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back
+what it has read, such as a configuration, so commands are translated too.
 
 Only the named parts of a reply are decoded, because others may have values that Python does not have.
 """
@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.host_and_port import HostAndPort
+from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import (
     ARRAY,
     OBJECT,
@@ -25,9 +27,7 @@ from shardwright.wire.rawbson import (
     string_value,
     with_value,
 )
-from shardwright.wire.reply_times import TIMES
 from shardwright.wire.request import Request
-from shardwright.wire.stages import with_stages
 
 _ADDRESS_FIELDS: Final = ("primary", "me")
 _ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")

@@ -1,9 +1,4 @@
-"""Log-ins with a certificate at a sidecar: of members of the cluster, and of nobody else.
-
-The mongod sees the certificate of this daemon on every connection, so that no ``authenticate`` of a client may reach
-it. The daemon checks itself whose certificate the client has, and then logs the client's connection to the mongod in as
-itself.
-"""
+"""Members of the cluster that log in by certificate, and changes of the mode by which members authenticate."""
 
 from typing import Any, Final
 
@@ -13,10 +8,11 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
-from shardwright.wire.message import reply_document
+from shardwright.wire.message import OpMsg, reply_document
+from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, WITH_CERTIFICATE
 
 AUTHENTICATE: Final = "authenticate"
 SPECULATIVE: Final = b"speculativeAuthenticate"
@@ -26,8 +22,8 @@ async def log_in_member(client: ClientConnection, upstream: Upstream, request: R
     """Answer ``authenticate``; afterwards the client acts as a part of the cluster at the mongod too.
 
     Raises:
-        CommandError: see `check_mechanism` and `name_in_certificate`; AuthenticationFailed, the certificate is not that
-            of a member, or the mongod does not take this daemon's; 5626701, somebody else is logged in.
+        CommandError: see `check_mechanism` and `name_in_certificate`; AuthenticationFailed, the certificate is not a
+            member's, or the mongod refuses this daemon's; 5626701, another user is authenticated.
         BackendError: the mongod is gone.
     """
     arguments = Arguments.of(request)
@@ -66,7 +62,7 @@ def without_certificate(request: Request) -> Request:
 
 
 def without_any_certificate(request: Request) -> Request:
-    """As `without_certificate`, for a daemon without access control, where nobody at all logs in with one.
+    """As `without_certificate`, for a daemon without access control, where no client authenticates with one.
 
     Raises:
         CommandError: AuthenticationFailed or MechanismUnavailable.
@@ -80,3 +76,22 @@ def _not_here() -> CommandError:
     return CommandError(
         ErrorCode.AuthenticationFailed, "TLS ends at this daemon: log in with a certificate at a router"
     )
+
+
+MODE: Final = "clusterAuthMode"
+
+
+async def change_mode_of_both(upstream: Upstream, request: Request) -> bytes | None:
+    """Pass a ``setParameter`` on, and have the daemon take the mode that its mongod has taken; returns the reply.
+
+    Raises:
+        CommandError: BadValue, the daemon cannot take the mode, and the mongod is not asked.
+        BackendError: the mongod is gone.
+    """
+    mode = request.get(MODE.encode())
+    if mode is not None:
+        CLUSTER_AUTH.check_ability(mode)
+    reply = await upstream.forward(request.message.frame, request.message.flags)
+    if mode is not None and reply is not None and decode_document(OpMsg(reply).body)["ok"]:
+        CLUSTER_AUTH.adopt_mode(mode)
+    return reply

@@ -6,11 +6,8 @@ from typing import Any, Final
 
 from bson import encode
 
-from shardwright.daemon.sidecar.global_lock import GlobalLock
-from shardwright.daemon.sidecar.term_fence import TermFence
-from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
-from shardwright.daemon.sidecar.unanswered_commands import UnansweredCommands
-from shardwright.daemon.sidecar.user_write_block import BYPASS
+from shardwright.daemon.sidecar.term_fence import TermFence, UnansweredCommands, check_term, term_of_task
+from shardwright.daemon.sidecar.user_write_block import BYPASS, GlobalLock
 from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
@@ -75,7 +72,7 @@ class LocalMongod:
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply. It may write even if the writes of users are blocked.
 
-        For a task that works for a term (`daemon.sidecar.term_scope`), the command runs in that term only: it is not
+        For a task that works for a term (`daemon.sidecar.term_fence`), the command runs in that term only: it is not
         sent if the term is over, and fails if its reply shows that it ran in another term.
 
         Raises:

@@ -4,8 +4,8 @@ A mongod answers such an operation once its oplog has reached that time. The tim
 idle set the oplog only grows by a periodic no-op every ten seconds. A genuine shard or config server therefore first
 writes a no-op itself. A plain replica set member does not, so its sidecar does.
 
-The times of the writes that the sidecar passes on need no no-op: a session that reads after its own write, or begins a
-transaction after the previous one, waits for just these.
+The times of the writes that the sidecar passes on need no no-op: a session that reads after its own write, or begins
+a transaction after the previous one, waits for just these.
 """
 
 from struct import Struct
@@ -15,7 +15,7 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.oplog_note import append_oplog_note
-from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -65,6 +65,11 @@ class NoopWriter:
         """Whether a request waits for a time that the oplog is not known to have reached."""
         awaited = awaited_time(request)
         return awaited is not None and _seconds_and_increment(awaited) > self._reached
+
+    def has_reached(self, frame: bytes, at: int) -> bool:
+        """Whether the oplog is known to have reached the time in the 8 bytes at a place."""
+        increment, seconds = _unpack_time(frame, at)
+        return (seconds, increment) <= self._reached
 
     async def begin_term(self, term: int) -> None:
         """Record the oplog time at the beginning of a term as primary.

@@ -1,8 +1,8 @@
-"""Showing the daemon's own operations among those of its mongod.
+"""Showing the daemon's own operations among its mongod's.
 
 A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operations are added after that stage by a
-``$unionWith``, so that the rest of the pipeline filters and projects them like all others. All of them have to fit into
-that command, so what is large in them is replaced, as a mongod does it with ``truncateOps``.
+``$unionWith``, so that the rest of the pipeline filters and projects them like all others. All of them have to fit
+into that command, so what is large in them is replaced, as a mongod does it with ``truncateOps``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ from bson.json_util import dumps
 
 from shardwright.daemon.user_names import UserName
 from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
+from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import decode_document, encode_document, index, is_string
 from shardwright.wire.request import Request
-from shardwright.wire.stages import with_stages
 
 _ADMIN = "admin"
 
@@ -37,7 +37,7 @@ def _shown(operation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _beginning(value: object) -> object:
-    """A value, of which no more is kept than is shown in any case, as making a text of megabytes takes long."""
+    """The shown part of a value, because formatting megabytes takes long."""
     return value[:_COMMAND_BYTES_MAX] if is_string(value) or isinstance(value, bytes | list) else value
 
 

@@ -1,14 +1,20 @@
 """Taking over from a primary whose daemon is away while its mongod runs on.
 
-The replica set knows nothing of daemons: it would keep that primary, and clients could not reach it. So the daemon of
-each secondary requests a hello from the primary's daemon now and then. If that does not answer for as long as the set
-would wait for a silent member, and a majority of the set's daemons says so, the secondary's mongod stands for election.
-Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
+The replica set knows nothing of daemons: it would keep that primary, and clients could not reach it. So the daemon
+of each secondary requests a hello from the primary's daemon now and then. If that does not answer for as long as the
+set would wait for a silent member, and a majority of the set's daemons says so, the secondary's mongod stands for
+election. Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
 
-The mongod that was replaced would be elected again at once if its priority is higher. So the daemon of the new primary
-has it not stand for election (`replSetFreeze`) until its daemon answers.
+The mongod that was replaced would be elected again at once if its priority is higher. So the daemon of the new
+primary has it not stand for election (`replSetFreeze`) until its daemon answers.
 
-A set of two members has no such majority, as a set of two mongods has none without its primary.
+A daemon that is slow is not away: the first hello may take nearly as long as the set waits for a silent member. Only
+if it is not answered, shorter ones follow.
+
+A set of two members with data has no such majority, because an arbiter has no daemon.
+
+A daemon that shuts down while its mongod is primary makes the mongod step down first, so that another member takes
+over: the mongod would stay primary, out of the reach of all clients.
 """
 
 from functools import partial
@@ -16,7 +22,7 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from shardwright.daemon.sidecar.hello_mirror import SILENT_PRIMARY, HelloMirror
+from shardwright.daemon.sidecar.hello import SILENT_PRIMARY, HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -74,8 +80,11 @@ class PrimaryWatch:
         silent_since: float | None = None
         while True:
             began = trio.current_time()
+            seconds = TIMEOUTS.recheck_seconds
+            if silent_since is None:
+                seconds = TIMEOUTS.hello_seconds - TIMEOUTS.recheck_seconds
             try:
-                await self._hello_of(primary)
+                await self._hello_of(primary, seconds)
                 silent_since = None
                 self._missed.discard(primary)
             except (BackendError, CommandError) as error:
@@ -103,7 +112,7 @@ class PrimaryWatch:
                     logged.add(member)
                     logger.warning("Keeping a mongod from being elected until its daemon answers", mongod=member)
                 try:
-                    await self._hello_of(member)
+                    await self._hello_of(member, TIMEOUTS.recheck_seconds)
                     self._missed.discard(member)
                 except (BackendError, CommandError) as error:
                     logger.debug("The daemon of a former primary is away", mongod=member, error=str(error))
@@ -119,17 +128,17 @@ class PrimaryWatch:
             return False
         return True
 
-    async def _hello_of(self, member: str) -> dict[str, Any]:
-        """The answer of the daemon of a member.
+    async def _hello_of(self, member: str, seconds: float) -> dict[str, Any]:
+        """Request a hello from the daemon of a member.
 
         Raises:
             CommandError: it refuses, for example because it shuts down.
-            BackendError: it does not answer soon, or is not known.
+            BackendError: it does not answer within that many seconds, or is not known.
         """
         address = self._mirror.sidecars.get(member)
         if address is None:
             raise BackendError(member, "the daemon of this mongod is not known", sent=False)
-        with hello_within(address, TIMEOUTS.recheck_seconds):
+        with hello_within(address, seconds):
             return await self._pools[address].command("admin", {"hello": 1})
 
     async def _stand_for_election(self, primary: str) -> None:
@@ -139,7 +148,7 @@ class PrimaryWatch:
         agreeing = [self._mongod.address]
         for member in others:
             try:
-                if (await self._hello_of(member)).get(SILENT_PRIMARY) == primary:
+                if (await self._hello_of(member, TIMEOUTS.recheck_seconds)).get(SILENT_PRIMARY) == primary:
                     agreeing.append(member)
             except (BackendError, CommandError) as error:
                 logger.debug("Could not ask another daemon about the primary", member=member, error=str(error))
@@ -152,3 +161,33 @@ class PrimaryWatch:
             await self._mongod.command("admin", {"replSetStepUp": 1})
         except (BackendError, CommandError) as error:
             logger.warning("The mongod was not elected", error=str(error))
+
+
+CATCH_UP_SECONDS_MAX: Final = 30
+
+ELECTION_SECONDS: Final = 10
+"""How long the mongod does not stand for election after others have caught up.
+
+Enough for one of them to be elected, and short enough that a member can be elected when the daemons of a set are
+restarted one after the other.
+"""
+
+
+async def hand_over(mirror: HelloMirror, mongod: LocalMongod, seconds: float) -> None:
+    """Have the mongod step down if it is primary and has somebody to whom to leave that.
+
+    Args:
+        mirror: has the newest hello.
+        mongod: the mongod.
+        seconds: how long to wait for another member to catch up; if none does, the mongod stays primary.
+    """
+    if mirror.term is None or mirror.hello is None or len(mirror.hello.get("hosts", ())) < 2:
+        return
+    catch_up = min(max(1, int(seconds)), CATCH_UP_SECONDS_MAX)
+    command = {"replSetStepDown": catch_up + ELECTION_SECONDS, "secondaryCatchUpPeriodSecs": catch_up}
+    try:
+        await mongod.command("admin", command)
+    except (CommandError, BackendError) as error:
+        logger.warning("The mongod stays primary, although its daemon ends", error=str(error))
+    else:
+        logger.info("The mongod has stepped down, because its daemon ends", term=mirror.term)

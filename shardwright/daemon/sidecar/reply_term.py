@@ -1,17 +1,23 @@
-"""The term in which a mongod has answered: requested with each command, and stripped from its reply.
-
-``$replData: 1`` in a request makes mongod append the state of its replica set to the reply, even to an error; its term
-at the end of the command comes first. Members of a replica set use it among themselves. It costs mongod nothing
-measurable, and adds about 250 bytes at the end of the reply, which are found without reading what precedes them.
-"""
+"""Replies that report the term in which a mongod executed a command, and replies that report a failure."""
 
 from struct import Struct
 from typing import Final
 
-from shardwright.daemon.sidecar.failed_replies import has_failed
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, with_body
 from shardwright.wire.rawbson import INT32, INT64, element, find, without
+
+FAILED: Final = b"\x01ok\0" + bytes(8)
+"""A failed command's reply begins with ``ok: 0``, a mongod's as well as a daemon's."""
+
+BODY_ELEMENTS_AT: Final = 25
+"""Where the elements of its body begin in the frame."""
+
+
+def has_failed(reply: bytes | None) -> bool:
+    """Whether a reply's frame says that its command has failed."""
+    return reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT)
+
 
 ASK_FOR_TERM: Final = element(b"$replData", INT32, (1).to_bytes(4, "little"))
 """The element to append to the body of a request."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.certificate_rotation import ROTATE_CERTIFICATES, rotate_certificates
+from shardwright.daemon.certificates import ROTATE_CERTIFICATES, rotate_certificates
 from shardwright.daemon.log_rotation import AUDIT, DaemonLogs
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.upstream import Upstream

@@ -1,7 +1,7 @@
 """A sidecar: combines everything that makes a daemon look like the mongod behind it.
 
-A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and for
-requests that it passes on.
+A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and
+for requests that it passes on.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,16 +11,14 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.sidecar.hand_over import hand_over
-from shardwright.daemon.sidecar.hello_mirror import HelloMirror
-from shardwright.daemon.sidecar.hello_service import answer_hello
+from shardwright.daemon.sidecar.hello import HelloMirror, answer_hello
 from shardwright.daemon.sidecar.member_addresses import ShownMembers, names_members, with_daemons, with_mongods
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.mongod_release import release_warning
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
-from shardwright.daemon.sidecar.primary_watch import PrimaryWatch
+from shardwright.daemon.sidecar.primary_watch import PrimaryWatch, hand_over
 from shardwright.daemon.sidecar.registration import Registration
-from shardwright.daemon.sidecar.role_certainty import RoleCertainty
-from shardwright.daemon.sidecar.terms import RoleHooks, follow_role
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty, RoleHooks, follow_role
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
@@ -80,6 +78,7 @@ class Sidecar:
         self._cluster_role = cluster_role
         self._absence = _Absence()
         self._set_up_error: str | None = None
+        self._release_warning: str | None = None
         self._was_refused = False
 
     @property
@@ -109,7 +108,7 @@ class Sidecar:
         return Upstream(self.mongod, client, self._check_mongod)
 
     async def answer_hello(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """Answer a hello, see `daemon.sidecar.hello_service`.
+        """Answer a hello, see `daemon.sidecar.hello`.
 
         Raises:
             CommandError: the request is malformed.
@@ -140,6 +139,10 @@ class Sidecar:
     def has_to_prepare(self, request: Request) -> bool:
         """Whether `prepare` has anything to do; once it has not, it never has."""
         return READ_CONCERN in request.fields and self._noop_writer.has_to_reach(request)
+
+    def has_reached(self, frame: bytes, at: int) -> bool:
+        """Whether a request that waits for the time in the 8 bytes at a place of its frame needs no `prepare`."""
+        return self._noop_writer.has_reached(frame, at)
 
     @may_run_in_reactor
     async def prepare(self, request: Request) -> None:
@@ -256,12 +259,16 @@ class Sidecar:
             connection.close()
 
     def _report_set_up(self) -> None:
-        """Log a set-up that cannot work, once."""
+        """Log a set-up that cannot work, and a mongod of a release that was not tried, once."""
+        warning = None if self.mirror.hello is None else release_warning(self.mirror.hello)
+        if warning is not None and warning != self._release_warning:
+            logger.warning("This mongod was not tried", error=warning)
+        self._release_warning = warning or self._release_warning
         error = self.mirror.set_up_error
         if error != self._set_up_error:
             self._set_up_error = error
             if error is not None:
-                logger.error("The replica set does not fit this daemon", error=error)
+                logger.error("The mongod or its set does not fit this daemon", error=error)
 
 
 class _Absence:

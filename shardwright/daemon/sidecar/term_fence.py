@@ -6,11 +6,18 @@ writes of one session, and their transaction number includes the term. Each term
 replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
 
 The number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused too.
+
+A task may continue for a moment in a later term than it was started in, until it is cancelled. It declares its term,
+child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in another term. A
+command that was already sent when its task was cancelled may still be executed: mongod reads what has arrived on a
+connection before it notices that it was closed. So a term waits until mongod has closed every connection on which a
+command of an earlier term was left unanswered.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 import trio
@@ -18,10 +25,42 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
-from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.client import Connection
+
+if TYPE_CHECKING:
+    from shardwright.wire.transport.pool import Pool
+
+
+_TERM: Final[ContextVar[int | None]] = ContextVar("term", default=None)
+
+
+@contextmanager
+def working_for(term: int | None) -> Iterator[None]:
+    """In the block, this task works for a term; None means for no particular term."""
+    token = _TERM.set(term)
+    try:
+        yield
+    finally:
+        _TERM.reset(token)
+
+
+def term_of_task() -> int | None:
+    """The term for which this task works; None for no particular term."""
+    return _TERM.get()
+
+
+def check_term(expected: int | None, found: int | None) -> None:
+    """Check that the expected term is still the current one.
+
+    Raises:
+        CommandError: InterruptedDueToReplStateChange.
+    """
+    if expected != found:
+        raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
+
 
 logger = get_logger("daemon.sidecar.term_fence")
 
@@ -171,3 +210,63 @@ def _statement_count(command: Mapping[str, Any]) -> int:
 
 def _has_many(statement: Mapping[str, Any]) -> bool:
     return bool(statement.get("multi")) or statement.get("limit") == 0
+
+
+_POLL_SECONDS: Final = 0.02
+"""The polling interval; mongod does not report when it has closed a connection."""
+
+
+class UnansweredCommands:
+    """The connections on which a command of a term waits for its reply, or was left unanswered.
+
+    Args:
+        pool: connections to the mongod.
+    """
+
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+        self._terms: dict[tuple[str, int], int] = {}
+
+    @contextmanager
+    def noted(self, connection: Connection, term: int) -> Iterator[None]:
+        """Record a command that is sent and answered in the block; if the block fails, it counts as unanswered."""
+        key = _process_of(connection), connection.hello["connectionId"]
+        self._terms[key] = term
+        yield
+        del self._terms[key]
+
+    async def wait_earlier_over(self, term: int) -> None:
+        """Kill commands of earlier terms, and wait until mongod cannot execute any more of them.
+
+        Raises:
+            CommandError: mongod refuses to list its operations.
+            BackendError: it does not answer.
+        """
+        while earlier := {key for key, sent_in in self._terms.items() if sent_in < term}:
+            connection = await self._pool.borrow()
+            try:
+                process = _process_of(connection)
+                open_now = await _connections(connection, [number for _, number in earlier])
+                for key in earlier:
+                    if key[0] != process or key[1] not in open_now:
+                        del self._terms[key]
+                for operation_id in filter(None, open_now.values()):
+                    await connection.command("admin", {"killOp": 1, "op": operation_id})
+            finally:
+                self._pool.give_back(connection)
+            if open_now:
+                logger.info("Waiting for commands of an earlier term", connections=sorted(open_now))
+                await trio.sleep(_POLL_SECONDS)
+
+
+def _process_of(connection: Connection) -> str:
+    """Identifies the mongod process of a connection, since connection numbers start again with each process."""
+    return str(connection.hello["topologyVersion"]["processId"])
+
+
+async def _connections(connection: Connection, numbers: list[int]) -> dict[int, Any]:
+    """The connections that mongod still has, each with the id of its operation or None."""
+    everything = {"$currentOp": {"allUsers": True, "idleConnections": True, "localOps": True}}
+    pipeline = [everything, {"$match": {"connectionId": {"$in": numbers}}}]
+    reply = await connection.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 10_000}})
+    return {each["connectionId"]: each.get("opid") for each in reply["cursor"]["firstBatch"]}

@@ -1,7 +1,7 @@
 """A separate connection to the mongod for each client, over which the client's bytes are passed on.
 
 Sessions, cursors, transactions, exhaust replies and, if enabled, authentication belong to a connection, so they keep
-their meaning if every client has its own. Nothing is rewritten: a request keeps its id, to which the reply refers.
+their meaning if every client has its own. A request keeps its id, which the reply names.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Upstream:
 
     Attributes:
         connection_id: mongod's number of the connection, once known from a ``hello``.
-        user: who is logged in on it, according to the mongod; None for nobody, and without access control.
+        user: the authenticated user, according to the mongod; None without one, and without access control.
         roles: of the user at the log-in, inherited ones too, each as ``{role, db}``.
         attempt: who has begun to log in.
     """
@@ -181,6 +181,7 @@ class Upstream:
     def note_user(self, user: "UserName | None", roles: Sequence[Mapping[str, str]]) -> None:
         """Note who is logged in, and with which roles, as the mongod says."""
         self.roles = roles
+        self._client.permit = b"" if user is not None and user.is_internal else None
         if user != self.user:
             self.user = user
             self._client.log_in_changed(is_logged_in=user is not None)

@@ -24,7 +24,7 @@ class Launcher:
     """Starts and stops clusters.
 
     Attributes:
-        command: the launcher's command, to which arguments are added.
+        command: the launcher's command without arguments.
         groups: the processes of the run.
     """
 

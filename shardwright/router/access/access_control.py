@@ -13,20 +13,20 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.privileges import CLUSTER, Privileges
 from shardwright.daemon.user_names import UserName, with_owner_of_session
-from shardwright.router.access.anybody_seen import AnybodySeen
-from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
+from shardwright.router.access.authorized_user import (
+    SYSTEM_USER,
+    AuthorizedUser,
+    has_internal_fields,
+    refusal_of_internal_fields,
+)
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
-from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
 from shardwright.router.access.localhost_exception import LocalhostException, is_granted
-from shardwright.router.access.log_in_counts import LogInCounts
-from shardwright.router.access.login import Login
-from shardwright.router.access.needs import Need
+from shardwright.router.access.login import Login, LogInCounts
+from shardwright.router.access.needs import Need, with_own_operations, with_own_sessions
 from shardwright.router.access.own_account import is_about_oneself
-from shardwright.router.access.own_operations import with_own_operations
-from shardwright.router.access.own_sessions import with_own_sessions
 from shardwright.router.access.scram_login import ScramLogin
-from shardwright.router.access.user_cache import UserCache
-from shardwright.sharding.command_text import command_text
+from shardwright.router.access.user_cache import AnybodySeen, UserCache
+from shardwright.sharding.bson_text import command_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -62,7 +62,6 @@ class AccessControl:
 
     Attributes:
         users: the users.
-        seen: see above.
         scram: log-ins.
         counts: of log-ins.
     """
@@ -117,6 +116,7 @@ class AccessControl:
                     raise not_authorized(request)
                 return request
         login.admitted = user
+        client.permit = None if user is SYSTEM_USER else user.permit
         if user is SYSTEM_USER:
             return with_owner_of_session(request, user.name)
         if not user.may(name, request) and not _may_run(user, name, request):

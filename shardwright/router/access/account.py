@@ -1,4 +1,4 @@
-"""How somebody may log in, as the config servers have it: a user, a part of the cluster, or nobody. Pure."""
+"""How a user or a member of the cluster may authenticate, as the config servers store it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

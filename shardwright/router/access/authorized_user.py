@@ -1,17 +1,119 @@
-"""A user as the config servers describe it: roles and privileges, inherited ones included. Pure."""
+"""A user as the config servers describe it: roles and privileges, inherited ones included. Pure.
+
+It may connect from the places in its ``authenticationRestrictions`` only. Fields that the servers of a cluster send
+each other are refused from users. A frame that is equal, but for values that do not matter, to one that was admitted
+before is admitted as that one was.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from ipaddress import ip_address, ip_network
+from itertools import count
+from typing import Any, Final, Self, TypeAlias
 
-from shardwright.daemon.privileges import ANY_ACTION, Privileges
-from shardwright.daemon.user_names import SYSTEM, UserName
-from shardwright.router.access.internal_fields import write_block_element
-from shardwright.router.access.restrictions import Restrictions
+from shardwright.daemon.privileges import ANY_ACTION, CLUSTER, Privileges
+from shardwright.daemon.user_names import SYSTEM, UserName, with_owner_of_session
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import BODY_AT
+from shardwright.wire.rawbson import encode_elements
 from shardwright.wire.request import Request
 
+_AUDIT: Final = b"$audit"
+_BYPASS: Final = b"mayBypassWriteBlocking"
+_UNAUTHORIZED_BYPASS: Final = 6317500
+
+_INTERNAL: Final = frozenset(
+    {
+        *(
+            _AUDIT,
+            _BYPASS,
+            b"$configTime",
+            b"$topologyTime",
+            b"$replData",
+            b"$oplogQueryData",
+            b"$fromSibling",
+            b"term",
+        ),
+        *(b"shardVersion", b"databaseVersion", b"involvedNamespaces", b"coordinator", b"mayChangeOwner"),
+        b"clientSession",
+        *(b"fromMigrate", b"runtimeConstants"),
+    }
+)
+"""Of further ones, such as ``fromMongos``, mongos tells users that it does not know them."""
+
+_BYPASSING: Final = encode_elements({_BYPASS.decode(): True})
+_BLOCKED: Final = encode_elements({_BYPASS.decode(): False})
+
+
+def has_internal_fields(request: Request) -> bool:
+    """Whether a request has a field that only the cluster itself may send."""
+    return not _INTERNAL.isdisjoint(request.fields)
+
+
+def refusal_of_internal_fields(request: Request) -> CommandError | None:
+    """The error that MongoDB has for an internal field of a request; None if it has none of its own."""
+    if _AUDIT in request.fields:
+        return CommandError(ErrorCode.Unauthorized, "Unauthorized use of impersonation metadata.")
+    if _BYPASS in request.fields:
+        return CommandError(
+            _UNAUTHORIZED_BYPASS, "Client is not properly authorized to propagate mayBypassWriteBlocking"
+        )
+    return None
+
+
+def write_block_element(privileges: Privileges) -> bytes:
+    """What tells shards whether a user may write while the writes of users are blocked."""
+    return _BYPASSING if privileges.allow("bypassWriteBlockingMode", CLUSTER) else _BLOCKED
+
+
+Addresses: TypeAlias = tuple[str | None, str | None]
+"""Of a client, and of the server that it has connected to; None on a UNIX socket."""
+
+NO_ADDRESSES: Final[Addresses] = (None, None)
+
+_Alternatives = Sequence[Mapping[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """Of each list, one restriction has to be met in full.
+
+    Attributes:
+        lists: the user's list, and each role's; empty ones restrict nothing.
+    """
+
+    lists: Sequence[_Alternatives]
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """The restrictions in a reply to ``usersInfo``."""
+        inherited = document.get("inheritedAuthenticationRestrictions", [])
+        return cls([each for each in (document.get("authenticationRestrictions", []), *inherited) if each])
+
+    def are_met(self, addresses: Addresses) -> bool:
+        """Whether a connection meets them; one without addresses meets none."""
+        client, server = addresses
+        return all(any(_is_met(each, client, server) for each in alternatives) for alternatives in self.lists)
+
+
+def _is_met(restriction: Mapping[str, Sequence[str]], client: str | None, server: str | None) -> bool:
+    sides = {"clientSource": client, "serverAddress": server}
+    return all(name in sides and _is_in(sides[name], networks) for name, networks in restriction.items())
+
+
+def _is_in(address: str | None, networks: Sequence[str]) -> bool:
+    return address is not None and any(ip_address(address) in ip_network(network, strict=False) for network in networks)
+
+
 _REMEMBERED_MAX: Final = 1000
+
+_permits = count(1)
+
+
+def _new_permit() -> bytes:
+    return next(_permits).to_bytes(8, "little")
 
 
 @dataclass(eq=False, slots=True)
@@ -25,10 +127,11 @@ class AuthorizedUser:
         privilege_documents: likewise the privileges.
         privileges: the same, to be asked.
         restrictions: from where the user may connect.
-        write_block_element: see `internal_fields.write_block_element`.
+        write_block_element: see `write_block_element`.
         user_id: tells the user from a later one of the same name.
         good_until: when the cache of users has to be asked again whether this is what is known of the user, by
             `time.monotonic`. The cache alone sets it.
+        permit: stands for the user and these privileges; passages of the user belong to it.
     """
 
     name: UserName
@@ -40,6 +143,7 @@ class AuthorizedUser:
     write_block_element: bytes
     user_id: bytes = b""
     good_until: float = 0.0
+    permit: bytes = field(default_factory=_new_permit)
     _admitted: set[tuple[str, str, bytes]] = field(default_factory=set)
 
     def may(self, name: str, request: Request) -> bool:
@@ -50,6 +154,11 @@ class AuthorizedUser:
         """Remember that the user may run a command on the request's collection: users read the same few again."""
         if len(self._admitted) < _REMEMBERED_MAX:
             self._admitted.add((name, request.db, _collection(request)))
+
+    def keep_permit(self, earlier: "AuthorizedUser") -> None:
+        """Keep the permit of an earlier description if it has the same privileges."""
+        if earlier.user_id == self.user_id and earlier.privilege_documents == self.privilege_documents:
+            self.permit = earlier.permit
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -91,3 +200,57 @@ SYSTEM_USER = AuthorizedUser(
     good_until=math.inf,
 )
 """A part of the cluster."""
+
+
+class FrameAdmission:
+    """The admission of frames of one layout.
+
+    Attributes:
+        added_bytes: the number of bytes added to a frame.
+    """
+
+    __slots__ = ("_elements", "_end", "_owner", "_session", "_session_end", "_session_length", "_user", "added_bytes")
+
+    def __init__(self, user: AuthorizedUser, request: Request, *, may_write: bool) -> None:
+        """Create it.
+
+        Args:
+            user: the sender of a frame of the layout.
+            request: the request in that frame, as it was received.
+            may_write: as `AccessControl.admit`.
+
+        Raises:
+            CommandError: as `with_owner_of_session`.
+        """
+        self._user = user.name
+        self._elements = user.write_block_element if may_write else b""
+        self._end = BODY_AT + len(request.body) - 1
+        self._session, self._session_end, self._session_length, self._owner = 0, 0, b"", b""
+        sent, owned = request.raw_object(b"lsid"), self.of_request(request).raw_object(b"lsid")
+        if sent is not None and owned is not None and len(owned) > len(sent):
+            span = request.fields[b"lsid"]
+            self._session, self._session_end = BODY_AT + span[2], BODY_AT + span[3] - 1
+            self._session_length, self._owner = owned[:4], owned[len(sent) - 1 : -1]
+        self.added_bytes = len(self._owner) + len(self._elements)
+
+    def of_frame(self, frame: bytes) -> bytes:
+        """A frame of the layout after admission, with the lengths of the frame and of its body as they were."""
+        end = self._end
+        if not self._session:
+            return b"".join((frame[:end], self._elements, frame[end:])) if self._elements else frame
+        at, session_end = self._session, self._session_end
+        return b"".join(
+            (
+                frame[:at],
+                self._session_length,
+                frame[at + 4 : session_end],
+                self._owner,
+                frame[session_end:end],
+                self._elements,
+                frame[end:],
+            )
+        )
+
+    def of_request(self, request: Request) -> Request:
+        """The request of a frame of the layout after admission."""
+        return with_owner_of_session(request, self._user, self._elements)

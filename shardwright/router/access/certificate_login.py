@@ -2,9 +2,8 @@
 
 from shardwright.daemon.certificate_names import name_in_certificate
 from shardwright.daemon.user_names import UserName
-from shardwright.router.access.log_in_counts import LogInAttempt
-from shardwright.router.access.login import authentication_failed
-from shardwright.router.access.restrictions import Addresses
+from shardwright.router.access.authorized_user import Addresses
+from shardwright.router.access.login import LogInAttempt, authentication_failed
 from shardwright.router.access.scram_login import log_failure
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode

@@ -15,6 +15,7 @@ from shardwright.router.access.needs import (
     Needs,
     OfThoseWho,
     Row,
+    kill_op_needs,
     nothing,
     on_cluster,
     on_collection,
@@ -22,7 +23,6 @@ from shardwright.router.access.needs import (
     on_full_name,
     on_named_database,
 )
-from shardwright.router.access.own_operations import kill_op_needs
 from shardwright.router.access.pipeline_needs import (
     aggregate_needs,
     bypasses_validation,
@@ -33,9 +33,9 @@ from shardwright.router.access.pipeline_needs import (
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.pipelines import update_pipelines
 from shardwright.wire.rawbson import append, decode_value, decode_whole, encode_elements, find, is_string
 from shardwright.wire.request import Request
-from shardwright.wire.update_pipelines import update_pipelines
 
 _SETTINGS: Final = Resource("config", "settings")
 _SHARDS: Final = Resource("config", "shards")
@@ -195,7 +195,7 @@ def _validate_metadata_needs(request: Request) -> Needs:
 
 
 def _granting(action: str | None) -> Row:
-    """Commands that give roles to a user or role: the action on its database, and grantRole on that of each role."""
+    """Commands that give roles to a user or role: the action on its database, and grantRole on each role's database."""
 
     def needs(request: Request) -> Needs:
         if action is not None:
@@ -399,6 +399,7 @@ TABLE: Final[dict[str, Row]] = {
     "balancerStart": lambda _: [Need("update", _SETTINGS)],
     "balancerStop": lambda _: [Need("update", _SETTINGS)],
     "balancerStatus": lambda _: [Need("find", _SETTINGS)],
+    "finishUpgrade": on_cluster("setFeatureCompatibilityVersion"),
     "balancerExplain": lambda _: [Need("find", _SETTINGS), Need("listShards", CLUSTER)],
     "addShardToZone": _on_zones(Need("update", _SHARDS)),
     "removeShardFromZone": _on_zones(Need("update", _SHARDS), Need("find", _ZONES)),

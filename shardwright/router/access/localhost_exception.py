@@ -1,7 +1,7 @@
 """The first user of a cluster: until there is one, a client on the same machine may create it without a log-in.
 
-Only a connection through the loopback interface counts. UNIX sockets do not: whoever reaches one may speak for others.
-While one client creates the first user, no other may, so that of those who ask at once only one becomes it.
+Only a connection through the loopback interface counts. UNIX sockets do not, because they may carry other machines'
+clients. Only one client at a time may create the first user.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class LocalhostException:
     async def is_in_force(self, client: ClientConnection, request: Request) -> bool:
         """Whether a client who has not logged in may create the first user, and so has any privilege.
 
-        If that is what it is about to do, the exception is in force for nobody else until it has ended.
+        While it creates the first user, the exception applies to no other client.
 
         Raises:
             CommandError: the config servers cannot be read.

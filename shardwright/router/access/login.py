@@ -1,18 +1,106 @@
 """The log-in of one connection: a conversation that is going on, and who has logged in. Pure.
 
-As in MongoDB a connection has one user. A new conversation ends an old one, and a failed one leaves the user logged in.
+As in MongoDB a connection has one user. A new conversation ends an old one, and a failed one leaves the user logged
+in.
+
+`LogInCounts` are for the section ``security`` of serverStatus. As in MongoDB (``AuthCounter``) an attempt counts as
+``authenticate`` in any case; one that a client has begun within its hello also counts as
+``speculativeAuthenticate``, and one of a part of the cluster as ``clusterAuthenticate``.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
+
+from bson.int64 import Int64
 
 from shardwright.daemon.user_names import UserName
-from shardwright.router.access.authorized_user import AuthorizedUser
-from shardwright.router.access.log_in_counts import LogInAttempt
-from shardwright.router.access.restrictions import NO_ADDRESSES, Addresses
+from shardwright.router.access.authorized_user import NO_ADDRESSES, Addresses, AuthorizedUser
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.scram.server import ServerConversation
+
+_ANY: Final = "authenticate"
+_SPECULATIVE: Final = "speculativeAuthenticate"
+_OF_CLUSTER: Final = "clusterAuthenticate"
+
+
+@dataclass(slots=True)
+class _Count:
+    received: int = 0
+    successful: int = 0
+
+
+_Counts = dict[str, _Count]
+"""Of one mechanism, by kind."""
+
+
+class LogInAttempt:
+    """A log-in that has begun, and has been counted.
+
+    Args:
+        counts: the counts of its mechanism.
+        is_speculative: it was begun within a hello.
+    """
+
+    __slots__ = ("_counts", "_kinds")
+
+    def __init__(self, counts: _Counts, *, is_speculative: bool) -> None:
+        self._counts = counts
+        self._kinds: list[str] = []
+        self._count_as(_ANY)
+        if is_speculative:
+            self._count_as(_SPECULATIVE)
+
+    def is_of_cluster(self) -> None:
+        """It has turned out to be one of a part of the cluster."""
+        self._count_as(_OF_CLUSTER)
+
+    def succeed(self) -> None:
+        """It has succeeded."""
+        for kind in self._kinds:
+            self._counts[kind].successful += 1
+
+    def _count_as(self, kind: str) -> None:
+        self._kinds.append(kind)
+        self._counts[kind].received += 1
+
+
+class LogInCounts:
+    """The counts of this process.
+
+    Args:
+        mechanisms: by which clients can log in.
+
+    Attributes:
+        mechanisms_asked: how many hellos have asked for the mechanisms of a user.
+    """
+
+    def __init__(self, mechanisms: Iterable[str]) -> None:
+        self.mechanisms_asked = 0
+        self._by_mechanism = {name: _no_counts() for name in sorted(mechanisms)}
+
+    def begin(self, mechanism: str, *, is_speculative: bool) -> LogInAttempt:
+        """Count an attempt; one by a mechanism that there is not counts nowhere."""
+        return LogInAttempt(self._by_mechanism.get(mechanism, _no_counts()), is_speculative=is_speculative)
+
+    def document(self) -> dict[str, Any]:
+        """The subsection ``authentication``."""
+        return {
+            "saslSupportedMechsReceived": Int64(self.mechanisms_asked),
+            "mechanisms": {
+                name: {
+                    kind: {"received": Int64(count.received), "successful": Int64(count.successful)}
+                    for kind, count in counts.items()
+                }
+                for name, counts in self._by_mechanism.items()
+            },
+        }
+
+
+def _no_counts() -> _Counts:
+    return {kind: _Count() for kind in (_SPECULATIVE, _OF_CLUSTER, _ANY)}
+
 
 CONVERSATION_ID = 1
 
@@ -48,11 +136,10 @@ class Login:
     """The state of a connection.
 
     Attributes:
-        changed: called at each log-in and log-out; None if nobody listens.
+        changed: called at each authentication and logout; None without a listener.
         user: who has logged in.
         user_id: as in `Conversation`.
-        addresses: from where and to which the user has connected.
-        conversation: see above.
+        addresses: the client's and the server's address of the connection.
         admitted: as whom the last request since the log-in was admitted, with the privileges of that moment.
         attempt: who has begun to log in, and by which mechanism, for the audit log.
         previous: who has logged out, for the audit log.
@@ -73,7 +160,7 @@ class Login:
         Args:
             user: the name.
             user_id: as in `Conversation`.
-            addresses: see above.
+            addresses: the client's and the server's address.
 
         Raises:
             CommandError: 5626701 or 5626702, somebody else is logged in.

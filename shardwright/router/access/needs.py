@@ -1,12 +1,63 @@
-"""What a command needs: actions on resources. The vocabulary of the table in `command_needs`. Pure."""
+"""What a command needs: actions on resources. The vocabulary of the table in `command_needs`. Pure.
 
-from collections.abc import Callable, Iterable
+Users see and end their own operations and sessions without a privilege. Lists of databases and collections show to a
+user what it may do anything on.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
-from shardwright.router.access.visible import may_see_database
+from bson import Binary, Decimal128
+from bson.regex import Regex
+
+from shardwright.daemon.privileges import CLUSTER, KEPT_APART, Privileges, Resource
+from shardwright.daemon.user_names import UserName
+from shardwright.wire.pipelines import with_stages
+from shardwright.wire.rawbson import ARRAY, WholeDocument, decode_document, encode_document
 from shardwright.wire.request import Request
+
+_SYSTEM: Final = "system."
+_BUCKETS: Final = "system.buckets."
+
+
+def may_see_database(privileges: Privileges, db: str) -> bool:
+    """Whether a user may do anything in a database."""
+    return any(_touches(resource, db) for resource in privileges.resources())
+
+
+def visible_collections(privileges: Privileges, db: str) -> dict[str, Any]:
+    """The query on ``listCollections`` that finds the collections of a database on which a user may do anything."""
+    names: set[str] = set()
+    found: list[dict[str, Any]] = []
+    for resource in privileges.resources():
+        if resource.get("anyResource"):
+            return {}
+        if not _touches(resource, db):
+            continue
+        collection, buckets = resource.get("collection"), resource.get("system_buckets")
+        if collection:
+            names.add(collection)
+        elif collection is not None:
+            found.append({"name": {"$not": Regex(f"^{re.escape(_SYSTEM)}")}})
+        elif buckets:
+            names.add(_BUCKETS + buckets)
+        else:
+            found.append({"name": Regex(f"^{re.escape(_BUCKETS)}")})
+    return {"$or": [{"name": {"$in": sorted(names)}}, *found]}
+
+
+def _touches(resource: Mapping[str, Any], db: str) -> bool:
+    """Whether a resource of a privilege has something in a database."""
+    if resource.get("anyResource"):
+        return True
+    if "collection" not in resource and "system_buckets" not in resource:
+        return False  # the cluster
+    named = resource.get("db", "")
+    if named:
+        return bool(named == db)
+    return db not in KEPT_APART or bool(resource.get("collection"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +162,81 @@ def on_full_name(*actions: str) -> Row:
 def on_named_database(*actions: str) -> Row:
     """Actions on the database that the first field names."""
     return lambda request: [Need(action, Resource(request.collection)) for action in actions]
+
+
+TO_END_OTHERS: Final = Need("killop", CLUSTER)
+"""What it takes to end operations of others."""
+
+_CURRENT_OP: Final = "$currentOp"
+_PIPELINE: Final = b"pipeline"
+
+
+def shows_own_alone(argument: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    """Whether a ``$currentOp`` shows nothing but the user's own operations on the router.
+
+    Args:
+        argument: its specification, with all its fields.
+    """
+    if not isinstance(argument, Mapping) or (isinstance(argument, WholeDocument) and argument.repeated):
+        return False
+    return argument.get("localOps") is True and not argument.get("allUsers")
+
+
+def kill_op_needs(request: Request) -> Needs:
+    """The row of ``killOp``: the command itself finds out whose operation of this router has a number."""
+    opid = request.get(b"op")
+    is_local = isinstance(opid, int | float | Decimal128) and not isinstance(opid, bool)
+    return () if is_local else [TO_END_OTHERS]
+
+
+def of_user(user: UserName) -> dict[str, Any]:
+    """The stage that passes on a user's operations of those that run on a shard."""
+    return {"$match": {"lsid.uid": Binary(user.digest)}}
+
+
+def with_own_operations(request: Request, user: UserName) -> Request:
+    """The request with a stage that lets pass the user's operations alone, if it does not ask shards for all.
+
+    Args:
+        request: an ``aggregate``.
+        user: who sends it.
+    """
+    span = request.fields.get(_PIPELINE)
+    if span is None or span[0] != ARRAY or _CURRENT_OP.encode() not in request.body:
+        return request
+    stages = request.documents(_PIPELINE)
+    first = decode_document(stages[0]) if stages else {}
+    argument = first.get(_CURRENT_OP)
+    if not isinstance(argument, Mapping) or argument.get("allUsers") is True or argument.get("localOps") is True:
+        return request
+    return request.with_body(with_stages(request.body, [stages[0], encode_document(of_user(user)), *stages[1:]]))
+
+
+LISTS_OF_SESSIONS: Final = ("$listLocalSessions", "$listSessions")
+"""The stages."""
+
+_MARK: Final = b"Sessions"
+
+
+def names_others(argument: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    """Whether one of the stages may list sessions of others than who sends it: no names mean one's own."""
+    return not isinstance(argument, Mapping) or bool(argument.get("users") or argument.get("allUsers"))
+
+
+def with_own_sessions(request: Request, user: UserName) -> Request:
+    """The request with the user's name in the stage that it begins with, if that lists only the user's sessions.
+
+    Args:
+        request: an ``aggregate``.
+        user: who sends it.
+    """
+    span = request.fields.get(_PIPELINE)
+    if span is None or span[0] != ARRAY or _MARK not in request.body:
+        return request
+    stages = request.documents(_PIPELINE)
+    first = decode_document(stages[0]) if stages else {}
+    name = next(iter(first), "")
+    if name not in LISTS_OF_SESSIONS or names_others(first[name]):
+        return request
+    own = encode_document({name: {"users": [user.to_document()]}})
+    return request.with_body(with_stages(request.body, [own, *stages[1:]]))

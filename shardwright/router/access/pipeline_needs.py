@@ -1,31 +1,58 @@
 """What pipelines need: the first stage decides about the collection itself, and each stage may name others. Pure.
 
 Stages that are not in the tables are refused, so that a stage that reads more than its user may cannot be forgotten:
-as mongos refuses what it does not know, before it asks who sends it.
-A pipeline is judged with all the fields of its documents, also those whose names come again: MongoDB runs each pipeline
-of a ``$facet``, and a ``$lookup`` that names two collections ends a mongod.
+as mongos refuses what it does not know, before it asks who sends it. A pipeline is judged with all the fields of its
+documents, also those whose names come again: MongoDB runs each pipeline of a ``$facet``, and a ``$lookup`` that
+names two collections ends a mongod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.daemon.privileges import ANY, CLUSTER, Resource
-from shardwright.router.access.needs import Need, Needs
-from shardwright.router.access.own_operations import shows_own_alone
-from shardwright.router.access.own_sessions import LISTS_OF_SESSIONS, names_others
-from shardwright.router.access.stage_tables import (
-    FOR_CLUSTER_ALONE,
-    OF_COLLECTION,
-    SOURCES,
-    WITHOUT_NAMES,
-    WITHOUT_USER,
-)
+from shardwright.router.access.needs import LISTS_OF_SESSIONS, Need, Needs, names_others, shows_own_alone
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import duplicate_field
+from shardwright.wire.errors import CommandError, duplicate_field
 from shardwright.wire.rawbson import WholeDocument, decode_whole, is_string
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name_of
+
+OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
+    "$collStats": ("collStats",),
+    "$indexStats": ("indexStats",),
+    "$planCacheStats": ("planCacheRead",),
+    "$listCatalog": ("listCollections", "listIndexes"),
+}
+"""First stages that read no documents, and what they need on the collection instead."""
+
+WITHOUT_NAMES: Final = frozenset(
+    {
+        *("$addFields", "$bucket", "$bucketAuto", "$count", "$densify", "$fill", "$geoNear", "$group", "$limit"),
+        *("$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set"),
+        *("$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind"),
+    }
+)
+"""Stages that name no other collection."""
+
+WITHOUT_USER: Final = {
+    **dict.fromkeys(LISTS_OF_SESSIONS, Need("listSessions", CLUSTER)),
+    "$currentOp": Need("inprog", CLUSTER),
+}
+"""What stages need as the first of a joined pipeline, where the user is not named to shards."""
+
+SOURCES: Final = frozenset(
+    {*OF_COLLECTION, *LISTS_OF_SESSIONS, "$changeStream", "$currentOp", "$documents", "$shardedDataDistribution"}
+)
+"""Stages that can only be the first. Elsewhere the command fails, for those who may do what they need."""
+
+FOR_CLUSTER_ALONE: Final = frozenset(
+    {
+        *("$_addReshardingResumeId", "$_unpackBucket", "$listCachedAndActiveUsers", "$mergeCursors"),
+        *("$operationMetrics", "$queue", "$setVariableFromSubPipeline"),
+    }
+)
+"""Stages that MongoDB knows and no user may send, beside those that are called internal."""
+
 
 _UNKNOWN_STAGE: Final = 40324
 _INTERNAL: Final = "$_internal"
@@ -46,7 +73,7 @@ def aggregate_needs(request: Request) -> Needs:
 
 
 def bypasses_validation(request: Request) -> bool:
-    """Whether documents may be written that a validator refuses; what is no boolean or number counts as true."""
+    """Whether a validator is bypassed; a value of another type than boolean and number counts as true."""
     value = request.get(b"bypassDocumentValidation")
     return value is not None and value != 0
 
@@ -59,7 +86,7 @@ def named_database(given: object, default: str) -> str:
         default: the database of the command.
 
     Raises:
-        CommandError: Unauthorized, it is no name, so that it is not certain which database would be used.
+        CommandError: Unauthorized, it is not a name, so the database is uncertain.
     """
     if given is None:
         return default
@@ -190,7 +217,7 @@ def _refuse_unless_named(out: Mapping[str, Any]) -> None:
     """Refuse what a mongod takes for no collection, before it asks who sends it.
 
     Raises:
-        CommandError: 16994, it has other fields; 13111, one of them is no string.
+        CommandError: 16994, it has other fields; 13111, one of them is not a string.
     """
     if len(out) != 2 or not {"db", "coll"} <= out.keys() or (isinstance(out, WholeDocument) and out.repeated):
         raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")

@@ -2,8 +2,8 @@
 
 Nothing tells apart a wrong password, an unknown user and a mechanism for which a user has no credentials: each gets a
 salt and fails at the proof, after the same work. So only credentials are read at first, one small reply of the config
-servers, and what a user may do when the password is proven. The salt of somebody unknown is made from the name and the
-cluster's key, so that it is the same each time and on each router, as that of a user is. Without a key, the router's
+servers, and what a user may do when the password is proven. The salt of an unknown user is made from the name and the
+cluster's key, so that it is the same each time and on each router, as a user's salt is. Without a key, the router's
 own private key has to do, and the salt is the same on routers with the same certificate.
 """
 
@@ -16,9 +16,8 @@ import trio
 from shardwright.daemon.failed_log_ins import FailedLogIns
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.account import Account
-from shardwright.router.access.log_in_counts import LogInCounts
-from shardwright.router.access.login import CONVERSATION_ID, Conversation, Login, authentication_failed
-from shardwright.router.access.restrictions import Addresses
+from shardwright.router.access.authorized_user import Addresses
+from shardwright.router.access.login import CONVERSATION_ID, Conversation, Login, LogInCounts, authentication_failed
 from shardwright.router.access.user_cache import UserCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -154,7 +153,7 @@ class ScramLogin:
         return await self._users.account_of(name)
 
     async def _credentials_of_system(self) -> list[Credentials]:
-        """Those of each key, with the salt of this process, so that peers derive their keys once."""
+        """The credentials of each key, with the salt of this process, so that peers derive their keys once."""
         if not self._system_credentials:
             mechanism = Mechanism.SHA_256
             self._system_credentials = [
@@ -166,7 +165,7 @@ class ScramLogin:
         return self._system_credentials
 
     def _credentials_of_nobody(self, name: UserName, mechanism: Mechanism) -> Credentials:
-        """Credentials for which nobody can make a proof, so that verifying one takes as long as with others."""
+        """Credentials without a valid proof, so that verifying one takes as long as with others."""
         text = f"{mechanism.value}\0{name.db}\0{name.user}".encode()
         salt = hmac.digest(self._auth.secret, text, "sha256")[: mechanism.salt_bytes]
         unknown = (secrets.token_bytes(mechanism.key_bytes) for _ in range(2))

@@ -2,14 +2,18 @@
 
 A description is valid for `seconds_max`, so changes through other routers take effect within that time. A task
 refreshes the descriptions in use before they expire. The next operation of a user refreshes all others, and each one
-after a change through this router. If no config server can be read, the old description stays valid: an outage of the
-config servers must not lock users out or delay their operations. A mongos does the
-same for users who are logged in, but lets none log in.
+after a change through this router. If no config server can be read, the old description stays valid: an outage of
+the config servers must not lock users out or delay their operations. A mongos does the same for users who are logged
+in, but lets none log in.
+
+Once a router has seen a user or a role, strangers may not create the first one (`AnybodySeen`). All processes of a
+router know what one of them has seen, also those that are started later.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -20,10 +24,36 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.router.access.account import Account
-from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+
+
+class AnybodySeen:
+    """Remembers it until the router ends.
+
+    Args:
+        directory: a directory that the router's processes share; None for a router of one process.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._mark = None if directory is None else directory / "anybody-seen"
+        self._is_true = False
+
+    def note(self) -> None:
+        """There is a user or a role."""
+        if not self._is_true:
+            self._is_true = True
+            if self._mark is not None:
+                self._mark.touch()
+
+    @property
+    def is_true(self) -> bool:
+        """Whether any process of the router has noted it."""
+        if not self._is_true and self._mark is not None:
+            self._is_true = self._mark.exists()
+        return self._is_true
+
 
 logger = get_logger("router.access")
 
@@ -190,10 +220,13 @@ class UserCache:
     async def _read(self, name: UserName) -> AuthorizedUser | None:
         generation, began = self._generation, trio.current_time()
         documents = await self._documents(name, showPrivileges=True, showAuthenticationRestrictions=True)
+        earlier = self._kept.get(name)
         self._drop(name)
         if not documents:
             return None
         user = AuthorizedUser.from_document(documents[0])
+        if earlier is not None:
+            user.keep_permit(earlier.user)
         self._kept[name] = _KeptUser(user, Account.from_documents(name, documents), generation, began)
         if len(self._kept) > USERS_MAX:
             self._drop(next(iter(self._kept)))

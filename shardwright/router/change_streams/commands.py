@@ -8,7 +8,7 @@ import trio
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
-from shardwright.router.change_streams.client_stages import applied_to
+from shardwright.router.change_streams.specification import applied_to
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.remote import RemoteCursor
@@ -21,10 +21,10 @@ from shardwright.router.reads.targeting import shards_for_read
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.clock import signed_cluster_time
-from shardwright.wire.document_size import check_size
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.limits import check_size
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import ARRAY, append, element, raw_document
 from shardwright.wire.request import Request
@@ -86,8 +86,10 @@ class Commands:
         self._client = client
         self._variables = variables
 
-    async def find(self, namespace: str, key: bytes, token: ResumeToken) -> bytes | None:
-        """A document as a majority has it at the time of an event or later; None if it, or its collection, is gone.
+    async def find(self, namespace: str, key: bytes, token: ResumeToken) -> dict[str, bytes]:
+        """The documents with a key as a majority has them at the time of an event or later, by their shards.
+
+        Empty if they, or their collection, are gone. A shard has at most one, as the key has the ``_id``.
 
         Args:
             namespace: of the collection.
@@ -123,9 +125,8 @@ class Commands:
         except CommandError as error:
             if error.code not in _COLLECTION_IS_GONE:
                 raise
-            return None
-        found = [document for reply in replies for document in CursorReply.of(reply).documents()]
-        return found[0] if found else None
+            return {}
+        return {reply.shard_id: document for reply in replies for document in CursorReply.of(reply).documents()}
 
     async def was_on_shard(
         self, shard_id: str, namespace: str, key: bytes, token: ResumeToken, time: Timestamp

@@ -1,18 +1,84 @@
-"""Completing ``documentKey`` by the shard key, without I/O.
+"""Completing the ``documentKey`` of events by the shard keys of their collections.
 
 The mongods know no shard key, so their events identify a document by ``_id`` alone. The fields of the shard key are
 taken from a version of the document: the one that the event carries, or else the one from before the change with what
 the event says was changed. Without any, ``documentKey`` stays as it is.
+
+Where neither the shard nor the stream's own images tell the shard key, the pre-image does if the collection records
+them (``changeStreamPreAndPostImages``). Clients that have not asked for it do not see it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
-from shardwright.router.change_streams.update_description import UpdateDescription, Value
-from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.shard_key_field import ShardKeyField
+from shardwright.router.change_streams.catalog_events import namespace_of
+from shardwright.router.change_streams.changelog import UnshardedTimes
+from shardwright.router.change_streams.images import PreImages
+from shardwright.router.change_streams.merger import Event
+from shardwright.router.routing.routing_cache import RoutingCache
+from shardwright.sharding.shard_key import ShardKeyField, ShardKeyPattern, descend
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, Span, element, from_elements, index, with_value
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    Span,
+    decode_value,
+    element,
+    from_elements,
+    index,
+    with_value,
+)
+
+_DESCRIPTION: Final = b"updateDescription"
+_UPDATED: Final = b"updatedFields"
+_REMOVED: Final = b"removedFields"
+
+Value = tuple[int, bytes]
+"""The type of a value, and its raw bytes."""
+
+
+class UpdateDescription:
+    """The ``updateDescription`` of an event; without one, nothing was updated.
+
+    Args:
+        event: the raw event.
+        fields: its top-level fields.
+    """
+
+    def __init__(self, event: bytes, fields: Mapping[bytes, Span]) -> None:
+        described = _embedded_or_empty(event, fields.get(_DESCRIPTION))
+        parts = index(described)
+        removed = parts.get(_REMOVED)
+        names = decode_value(described, removed) if removed is not None and removed[0] == ARRAY else ()
+        self._removed = frozenset(str(name).encode() for name in names)
+        self._new = _embedded_or_empty(described, parts.get(_UPDATED))
+        self._updated = index(self._new)
+
+    def changes_part_of(self, field: ShardKeyField) -> bool:
+        """Whether something inside the field's value was changed, so that the event does not have the whole value."""
+        below = field.name + b"."
+        return any(name.startswith(below) for name in (*self._updated, *self._removed))
+
+    def changes(self, field: ShardKeyField) -> bool:
+        """Whether the field, or one that it is in, was set or removed."""
+        return any(path in self._updated or path in self._removed for path in field.ancestors)
+
+    def new_value(self, field: ShardKeyField) -> Value | None:
+        """The value of a field that was changed, None if it was removed."""
+        for levels, path in enumerate(field.ancestors, 1):
+            span = self._updated.get(path)
+            if span is not None:
+                found = descend(self._new, span, field.path[levels:])
+                return None if found is None else (found[0], self._new[found[2] : found[3]])
+        return None
+
+
+def _embedded_or_empty(document: bytes, span: Span | None) -> bytes:
+    return document[span[2] : span[3]] if span is not None and span[0] == OBJECT else EMPTY_DOCUMENT
+
 
 _DOCUMENT_KEY: Final = b"documentKey"
 _ID: Final = b"_id"
@@ -106,3 +172,70 @@ def _elements(values: Values, event: bytes, identifier: Span) -> Iterator[bytes]
             yield element(name, *value)
     if _ID not in values:
         yield event[identifier[1] : identifier[3]]
+
+
+_DOCUMENT_KEY_FIELD = b"documentKey\0"
+
+
+class KeyCompletion:
+    """Completes the events of one stream.
+
+    Args:
+        routing: knows the shard keys.
+        pre_images: reads them from the shards.
+        unsharded: tells which events are identified by ``_id`` alone.
+    """
+
+    def __init__(self, routing: RoutingCache, pre_images: PreImages, unsharded: UnshardedTimes) -> None:
+        self._routing = routing
+        self._pre_images = pre_images
+        self._unsharded = unsharded
+
+    async def completed(self, events: Sequence[Event], documents: Sequence[bytes]) -> list[bytes]:
+        """The raw documents of events, each with as much of its ``documentKey`` as can be known.
+
+        Args:
+            events: as the shards have them.
+            documents: the same events as the client is to see them, but for the shard key.
+
+        Raises:
+            CommandError: a shard or the config servers did not answer.
+        """
+        patterns = await self._patterns(events, documents)
+        lacking: dict[tuple[str, ShardKeyPattern], list[Event]] = defaultdict(list)
+        for event, document, pattern in zip(events, documents, patterns, strict=True):
+            if pattern is not None and lacks_shard_key(document, pattern):
+                lacking[event.source, pattern].append(event)
+        images: dict[str, bytes] = {}
+        for (_, pattern), found in lacking.items():
+            images |= await self._pre_images.of_each(found, {field.path[0] for field in pattern.fields})
+        return [
+            document if pattern is None else with_shard_key(document, pattern, images.get(event.token.data))
+            for event, document, pattern in zip(events, documents, patterns, strict=True)
+        ]
+
+    async def _patterns(self, events: Sequence[Event], documents: Sequence[bytes]) -> list[ShardKeyPattern | None]:
+        """The shard key of each event's collection; None if the event needs none."""
+        namespaces = [namespace_of(document) if _DOCUMENT_KEY_FIELD in document else "" for document in documents]
+        collections = await self._sharded(set(namespaces))
+        return [
+            await self._pattern(event, collections.get(namespace))
+            for event, namespace in zip(events, namespaces, strict=True)
+        ]
+
+    async def _pattern(self, event: Event, collection: ShardedCollection | None) -> ShardKeyPattern | None:
+        # A collection of that name which was dropped may have had another shard key.
+        if collection is None or event.token.collection_uuid != collection.uuid:
+            return None
+        if await self._unsharded.of_collection_have(collection, event.token):
+            return None
+        return collection.key_pattern
+
+    async def _sharded(self, namespaces: Set[str]) -> dict[str, ShardedCollection]:
+        """The sharded collections of these names."""
+        found = {}
+        for namespace in namespaces:
+            routing = await self._routing.find(namespace) if namespace else None
+            if routing is not None and routing.table is not None:
+                found[namespace] = routing.table.collection
+        return found

@@ -1,6 +1,6 @@
 """Errors of change streams: the label by which drivers know that they may resume, and mongos's own errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -48,6 +48,21 @@ def token_not_found(token: ResumeToken) -> CommandError:
     return CommandError(
         ErrorCode.ChangeStreamFatalError,
         f'cannot resume stream; the resume token was not found. {{_data: "{token.data}"}}',
+        labels=(NON_RESUMABLE,),
+    )
+
+
+def several_documents(key: bytes, documents: Iterable[bytes]) -> CommandError:
+    """The error when the look-up of an event's document finds several, and the event does not tell which is meant.
+
+    Args:
+        key: the raw ``documentKey``.
+        documents: the documents that were found.
+    """
+    found = ", ".join(document_text(document) for document in documents)
+    return CommandError(
+        ErrorCode.ChangeStreamFatalError,
+        f"found more than one document matching {document_text(key)} [{found}]",
         labels=(NON_RESUMABLE,),
     )
 

@@ -1,21 +1,78 @@
-"""The versions of documents that a stream's events are to carry, looked up by the router.
+"""The versions of documents from before and after a change that a stream's events are to carry.
 
 ``updateLookup`` reads the current document. A version from before a change is stored by the shard that made it; the
 version right after an update results from that one and the update, which a mongod applies.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import bson
 
 from shardwright.router.change_streams.catalog_events import namespace_of, operation_type
+from shardwright.router.change_streams.changelog import UnshardedTimes
 from shardwright.router.change_streams.commands import Commands
+from shardwright.router.change_streams.errors import several_documents
 from shardwright.router.change_streams.merger import Event
-from shardwright.router.change_streams.pre_images import PRE_IMAGE_ID, PreImages
 from shardwright.router.change_streams.specification import Image, Specification
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, append, decode_document, encode_elements, find, raw_document, without
+
+PRE_IMAGE_ID: Final = b"preImageId"
+"""The field by which a shard's event names its pre-image, whether there is one or not."""
+
+_COLLECTION: Final = "config.system.preimages"
+
+
+class PreImages:
+    """Reads them.
+
+    Args:
+        commands: of the stream.
+    """
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    async def of(self, event: Event) -> bytes | None:
+        """The whole document from before an event; None if it was not recorded, or is no longer kept.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        return (await self.of_each([event])).get(event.token.data)
+
+    async def of_each(self, events: Sequence[Event], top_level: Collection[bytes] = ()) -> Mapping[str, bytes]:
+        """The documents from before events of one shard, by the events' tokens. Those that are not kept are missing.
+
+        Args:
+            events: the events.
+            top_level: the only fields that are wanted; all if there are none.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        identified = {identifier: event for event in events if (identifier := _identifier(event)) is not None}
+        if not identified:
+            return {}
+        query = {"_id": {"$in": [raw_document(identifier) for identifier in identified]}}
+        projection: dict[str, Any] = {f"preImage.{name.decode()}": 1 for name in sorted(top_level)}
+        newest = max(event.token for event in identified.values())
+        found = await self._commands.find_on_shard(events[0].source, _COLLECTION, query, projection, newest)
+        images = {}
+        for document in found:
+            own_id, image = find(document, b"_id"), find(document, b"preImage")
+            if own_id is not None and image is not None:
+                event = identified[document[own_id[2] : own_id[3]]]
+                images[event.token.data] = document[image[2] : image[3]]
+        return images
+
+
+def _identifier(event: Event) -> bytes | None:
+    span = find(event.document, PRE_IMAGE_ID)
+    return event.document[span[2] : span[3]] if span is not None and span[0] == OBJECT else None
+
 
 _UPDATE: Final = b"rawOplogUpdateSpec"
 _INTERNAL: Final = frozenset({PRE_IMAGE_ID, _UPDATE})
@@ -28,19 +85,24 @@ class Images:
         specification: of the stream.
         commands: reads documents as they are now.
         pre_images: reads documents from before a change.
+        unsharded: tells which events are identified by ``_id`` alone.
     """
 
-    def __init__(self, specification: Specification, commands: Commands, pre_images: PreImages) -> None:
+    def __init__(
+        self, specification: Specification, commands: Commands, pre_images: PreImages, unsharded: UnshardedTimes
+    ) -> None:
         self._before_change = specification.before_change
         self._full_document = specification.full_document
         self._commands = commands
         self._pre_images = pre_images
+        self._unsharded = unsharded
 
     async def added_to(self, event: Event) -> bytes:
         """The raw event with the documents that it is to carry.
 
         Raises:
-            CommandError: NoMatchingDocument, a required one is missing; or a shard failed.
+            CommandError: NoMatchingDocument, a required one is missing; ChangeStreamFatalError, several documents have
+                the ``_id`` of an event from before the collection was sharded; or a shard failed.
         """
         document = event.document
         kind = operation_type(document)
@@ -78,7 +140,12 @@ class Images:
         namespace = namespace_of(event.document)
         if key is None or key[0] != OBJECT or not namespace:
             return None
-        return await self._commands.find(namespace, event.document[key[2] : key[3]], event.token)
+        document_key = event.document[key[2] : key[3]]
+        found = await self._commands.find(namespace, document_key, event.token)
+        if len(found) > 1 and await self._unsharded.has(namespace, event.token):
+            raise several_documents(document_key, found.values())
+        # A mongod gives no shard key, so documents of other shards may have the same `_id`.
+        return found.get(event.source, next(iter(found.values()), None))
 
 
 def without_internal_fields(event: bytes) -> bytes:

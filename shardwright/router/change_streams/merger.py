@@ -5,7 +5,7 @@ all sources have promised its token or a later one; until then it is *held back*
 promise is the *horizon*.
 
 Events of two sources may have the same token. All but the first of them get one of their own (`ResumeToken.repeated`):
-a stream that is resumed after one of them goes on with the next.
+a stream that is resumed after one of them continues with the next.
 """
 
 from collections import deque

@@ -2,30 +2,24 @@
 
 from collections.abc import Collection
 
-from shardwright.router.change_streams.catalog_owner import CatalogOwner
-from shardwright.router.change_streams.client_stages import ClientStages
+from shardwright.router.change_streams.changelog import CatalogOwner, ShardingEvents, UnshardedTimes
 from shardwright.router.change_streams.commands import Commands
+from shardwright.router.change_streams.document_keys import KeyCompletion
 from shardwright.router.change_streams.errors import labelled, token_not_found
-from shardwright.router.change_streams.event_view import EventView
-from shardwright.router.change_streams.images import Images
-from shardwright.router.change_streams.key_completion import KeyCompletion
+from shardwright.router.change_streams.images import Images, PreImages
 from shardwright.router.change_streams.orphan_deletions import OrphanDeletions
-from shardwright.router.change_streams.pre_images import PreImages
-from shardwright.router.change_streams.shard_command import LSID, ShardCommand
-from shardwright.router.change_streams.shard_streams import ShardStreams
-from shardwright.router.change_streams.sharding_events import ShardingEvents
-from shardwright.router.change_streams.specification import Specification
-from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
+from shardwright.router.change_streams.shard_streams import LSID, ShardCommand, ShardStreams
+from shardwright.router.change_streams.specification import ClientStages, Specification
+from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor, EventView
 from shardwright.router.change_streams.tokens import ResumeToken, after
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards, opener_of
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.aggregate import batch_size
-from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.replies.worst_error import raise_worst
-from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME, ACKNOWLEDGED_TIME_ELEMENT
+from shardwright.router.replies.shard_reply import ShardReply, raise_worst
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.sharding.received_time import ACKNOWLEDGED_TIME, ACKNOWLEDGED_TIME_ELEMENT
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -121,9 +115,11 @@ async def _open(
         raise
     commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
     pre_images = PreImages(commands)
-    images = Images(specification, commands, pre_images) if specification.needs_images else None
+    unsharded = UnshardedTimes(context.catalog, context.routing)
+    images = Images(specification, commands, pre_images, unsharded) if specification.needs_images else None
     sharding = ShardingEvents(context.catalog, context.routing) if specification.shows_expanded_events else None
-    keys, orphans = KeyCompletion(context.routing, pre_images), OrphanDeletions(context.routing, commands)
+    keys = KeyCompletion(context.routing, pre_images, unsharded)
+    orphans = OrphanDeletions(context.routing, commands)
     view = EventView(images, stages, commands, keys, sharding, orphans)
     owner = CatalogOwner(context.catalog, context.routing)
     first, last = min(starts.values()), max(starts.values())
@@ -202,7 +198,7 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
 
 
 async def _check(operation: Operation) -> None:
-    """Have a mongod check the whole pipeline and the token in it, of which the shards' streams get only a part.
+    """Check the whole pipeline and its token on a mongod, because the shards' streams get only a part.
 
     Raises:
         CommandError: it refused it; or the shard failed.

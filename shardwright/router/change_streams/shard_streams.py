@@ -6,16 +6,17 @@ where the router's stream is.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.merger import Event, EventMerger
-from shardwright.router.change_streams.shard_command import LSID, ShardCommand
+from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.tokens import ResumeToken, after, token_in_sort_key
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.reads.sort_order import sort_key_span
@@ -25,8 +26,58 @@ from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import encode_elements, without_spans
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import ARRAY, append, array_of_documents, element, encode_elements, without, without_spans
+from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.request import Request
+
+PIPELINE: Final = b"pipeline"
+CURSOR: Final = b"cursor"
+LSID: Final = b"lsid"
+
+_FOR_CLIENTS_ONLY: Final = frozenset(
+    {PIPELINE, CURSOR, LSID, b"apiVersion", b"apiStrict", b"apiDeprecationErrors", b"maxTimeMS"}
+)
+"""What the shards get in another form, or must not apply to what routers alone may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCommand:
+    """What all shards are sent, except for where the stream starts.
+
+    Attributes:
+        body: the client's command without what is only for the router.
+        specification: of the stream.
+        stages: raw stages that the shards run after ``$changeStream``.
+        preference: which member of a shard may answer.
+    """
+
+    body: bytes
+    specification: Specification
+    stages: tuple[bytes, ...]
+    preference: ReadPreference
+
+    @classmethod
+    def of(
+        cls, request: Request, specification: Specification, stages: Sequence[bytes], preference: ReadPreference
+    ) -> "ShardCommand":
+        """The command for shards that a client's command becomes."""
+        merging = encode_elements({"fromMongos": True, "needsMerge": True, "cursor": {"batchSize": 0}})
+        body = append(without(request.body, _FOR_CLIENTS_ONLY), merging)
+        return cls(body, specification, tuple(stages), preference)
+
+    def frame(self, first: bytes, session: bytes) -> bytes:
+        """The request.
+
+        Args:
+            first: the raw ``$changeStream`` stage.
+            session: the raw element ``lsid`` of the client's current command, if it has one.
+        """
+        pipeline = element(PIPELINE, ARRAY, array_of_documents([first, *self.stages]))
+        return op_msg(append(self.body, session + pipeline), request_id=next_request_id())
+
 
 logger = get_logger("router.change_streams")
 
@@ -140,8 +191,8 @@ class ShardStreams:
         return [shard_id for shard_id, remote in self._remotes.items() if not remote.is_exhausted]
 
     async def read_topology(self, get_more: GetMore, position: ResumeToken) -> None:
-        """Read the list of shards as of the newest time up to which any shard's events are known, and open the stream
-        on those that are new.
+        """Read the list of shards as of the newest time of any known event, and open the stream
+        on new shards.
 
         While the config servers do not answer, the stream waits.
 

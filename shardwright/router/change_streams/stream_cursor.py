@@ -1,25 +1,112 @@
-"""The cursor of a change stream: merged from all shards, and waiting for events as long as the client allows."""
+"""The cursor of a change stream: merged from all shards, waiting for events, and showing them as the client asked."""
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import trio
 
-from shardwright.router.change_streams.catalog_events import INVALIDATE, operation_type
-from shardwright.router.change_streams.catalog_owner import CatalogOwner
-from shardwright.router.change_streams.errors import token_not_found
-from shardwright.router.change_streams.event_view import EventView, Shown
+from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS, INVALIDATE, operation_type
+from shardwright.router.change_streams.changelog import CatalogOwner, ShardingEvents
+from shardwright.router.change_streams.commands import Commands, look_up_each
+from shardwright.router.change_streams.document_keys import KeyCompletion
+from shardwright.router.change_streams.errors import id_modified, token_not_found
+from shardwright.router.change_streams.images import Images, without_internal_fields
 from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.orphan_deletions import OrphanDeletions
 from shardwright.router.change_streams.shard_streams import ShardStreams
+from shardwright.router.change_streams.specification import ClientStages, token_of
 from shardwright.router.change_streams.tokens import ResumeToken
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.batch import Batch
+from shardwright.router.reads.merge import Batch
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, cursor_element
-from shardwright.router.replies.own_reply import raw_reply
+from shardwright.router.replies.reply_builder import raw_reply
 from shardwright.sharding.clock import VectorClock
+from shardwright.wire.limits import check_size
+from shardwright.wire.rawbson import find
+
+Shown = tuple[ResumeToken, bytes]
+"""The token of an event, and the raw document that the client gets."""
+
+
+class EventView:
+    """Makes of merged events what one stream's client gets.
+
+    Args:
+        images: adds versions of documents, None if the stream asks for none.
+        stages: the client's stages.
+        commands: evaluates them.
+        keys: completes ``documentKey``.
+        sharding: recognizes when collections were sharded, None if the stream does not show it.
+        orphans: leaves out deletions of orphans.
+    """
+
+    def __init__(
+        self,
+        images: Images | None,
+        stages: ClientStages,
+        commands: Commands,
+        keys: KeyCompletion,
+        sharding: ShardingEvents | None,
+        orphans: OrphanDeletions,
+    ) -> None:
+        self._images = images
+        self._stages = stages
+        self._commands = commands
+        self._keys = keys
+        self._sharding = sharding
+        self._orphans = orphans
+
+    async def of(self, events: Sequence[Event]) -> list[Shown]:
+        """What the client gets of events; fewer if its stages reject some.
+
+        Raises:
+            CommandError: BSONObjectTooLarge, an event is too large; ChangeStreamFatalError, its stages changed an
+                ``_id``; a look-up or an expression failed; the config servers did not answer.
+        """
+        events = await self._orphans.left_out(events)
+        if not events:
+            return []
+        if self._sharding is not None:
+            events = [await self._sharding.shown(event) for event in events]
+        completed = await self._completed(events)
+        if not self._must_be_evaluated(events):
+            for document in completed:
+                check_size(len(document))
+            return [(event.token, document) for event, document in zip(events, completed, strict=True)]
+        tokens = iter(event.token for event in events)
+        results = await self._commands.evaluate(completed, self._stages.raw)
+        return [(_token(tokens, events[0].token, result), result) for result in results]
+
+    def _must_be_evaluated(self, events: Sequence[Event]) -> bool:
+        if not self._stages.run_on_shards:
+            return bool(self._stages.raw)
+        # These come from the shards whatever the client's stages make of them.
+        return bool(self._stages.raw) and any(operation_type(event.document) in CATALOG_EVENTS for event in events)
+
+    async def _completed(self, events: Sequence[Event]) -> list[bytes]:
+        if self._images is None:
+            documents = [without_internal_fields(event.document) for event in events]
+        else:
+            documents = await look_up_each(events, self._images.added_to)
+        return await self._keys.completed(events, documents)
+
+
+def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:
+    """The token of the event that a result was made of.
+
+    Raises:
+        CommandError: ChangeStreamFatalError, its ``_id`` is not the token of any event that is left.
+    """
+    raw = token_of(result)
+    for token in tokens:
+        if token.raw == raw:
+            return token
+    left = find(result, b"_id")
+    raise id_modified(first, b"" if left is None else result[left[1] : left[3]])
+
 
 _AWAIT_MS: Final = 1000
 """How long a ``getMore`` waits for events without ``maxTimeMS``, as in mongod."""
@@ -162,7 +249,7 @@ class ChangeStreamCursor:
             self._position = max(self._position, horizon)
 
     async def _take(self, get_more: GetMore, count_max: int | None) -> list[Event]:
-        """The next events that may be returned, but for those that only repeat those of other shards."""
+        """The next events that may be returned, without repetitions of other shards' events."""
         merger = self._streams.merger
         events: list[Event] = []
         size = 0

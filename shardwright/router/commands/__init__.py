@@ -1,7 +1,7 @@
-"""The commands of the router, a file for each or for a small family.
+"""The commands of the router, a file for each family.
 
 Owns their arguments and replies, and how they are run; importing the package registers all of them.
-May import `access`, `change_streams`, `context`, `cursors`, `ddl`, `joins`, `operations`, `pipelines`, `placement`,
+May import `access`, `change_streams`, `context`, `cursors`, `ddl`, `lookup`, `operations`, `pipelines`, `placement`,
 `processes`, `reads`, `replies`, `sessions`, `transactions` and `writes`.
 """
 

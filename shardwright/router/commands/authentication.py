@@ -10,23 +10,22 @@ from bson import Binary
 
 from shardwright.daemon.certificate_names import check_mechanism
 from shardwright.router.access.account import Account
+from shardwright.router.access.authorized_user import NO_ADDRESSES, Addresses
 from shardwright.router.access.certificate_login import log_in_with_certificate
 from shardwright.router.access.login import CONVERSATION_ID
-from shardwright.router.access.restrictions import NO_ADDRESSES, Addresses
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field
+from shardwright.wire.errors import CommandError, missing_field
 from shardwright.wire.rawbson import find, is_string
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
 from shardwright.wire.type_names import type_name
 
 _FAILURES: Final = frozenset({ErrorCode.AuthenticationFailed, ErrorCode.MechanismUnavailable, ErrorCode.UserNotFound})
-"""The errors of log-ins that count; not those of config servers that cannot be read."""
+"""The errors that count as failed authentications, unlike unreachable config servers."""
 
 
 @command("saslStart", api_versions=("1",), arguments=("mechanism", "payload", "autoAuthorize", "options"))
@@ -139,7 +138,7 @@ def addresses_of(client: ClientConnection) -> Addresses:
 def _counting_failures(client: ClientConnection) -> Iterator[None]:
     """Count a step of a log-in that fails for what the client has sent.
 
-    Guesses within a hello are no failures: a driver that has guessed the wrong mechanism has to go on.
+    Guesses within a hello are not failures: a driver that has guessed the wrong mechanism must be able to continue.
     """
     try:
         yield

@@ -9,10 +9,10 @@ from bson.int64 import Int64
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.routed_sending import send_to_primary_shard
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.operations.scatter import send_to_primary_shard
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.sharding.catalog.reads import aggregate_in_catalog
-from shardwright.sharding.inconsistencies import Inconsistency, namespace_of
+from shardwright.sharding.consistency import Inconsistency, namespace_of
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from shardwright.router.operations.operation import Operation
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.arguments import Arguments
 
 CommandHandler: TypeAlias = Callable[[Operation], Awaitable[Reply]]
@@ -29,7 +29,7 @@ class Command:
         help: one sentence for ``listCommands``, the first line of the handler's docstring.
         deadline_from_max_time: whether ``maxTimeMS`` bounds it (in ``getMore`` and ``hello`` it means something else).
         api_versions: the versions of the Stable API that include it.
-        deprecated_api_versions: those of them in which it is deprecated.
+        deprecated_api_versions: the versions among them in which it is deprecated.
         begins_in_reactor: the handler usually waits for shards alone, and calls `in_own_task` where it does not.
         supports_write_concern: it may have a ``writeConcern``.
         test_only: it exists only if test commands are enabled.

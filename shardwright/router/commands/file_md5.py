@@ -10,7 +10,7 @@ from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, send_to_one
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.targeting import shards_for_read
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,32 +1,42 @@
-"""``hello`` and its older names: how clients learn what server this is, and that it is shutting down."""
+"""Commands that clients send when they connect: ``hello`` and its older names, ``ping``, ``buildInfo``, ``hostInfo`` …
 
+``hello`` also tells waiting clients that the router is shutting down.
+"""
+
+import os
+import platform
+import ssl
+import struct
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import bson
 import trio
+from bson.int64 import Int64
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
 from shardwright.router.commands.command_registry import command
+from shardwright.router.context.options import MONGODB_VERSION, MONGODB_VERSION_ARRAY
 from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.usual_reply import signed
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.reply_tail import signed
 from shardwright.wire import compression
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import wrong_type
+from shardwright.wire.errors import CommandError, wrong_type
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.hello import (
     MAX_WIRE_VERSION,
     MIN_WIRE_VERSION,
     MONGOS,
+    MONGOS_BYTES_MAX,
     HelloRequest,
     await_budget_ms,
+    parse_client_metadata,
     parse_hello,
 )
 from shardwright.wire.limits import (
@@ -213,3 +223,87 @@ def _describe(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
     if client.compressors:
         document["compression"] = list(client.compressors)
     return document
+
+
+_POINTER_BITS: Final = struct.calcsize("P") * 8
+
+
+@command("ping", api_versions=("1",), arguments=())
+async def ping(operation: Operation) -> Reply:
+    """Answers."""
+    return {}
+
+
+@command("buildInfo", aliases=("buildinfo",))
+async def build_info(operation: Operation) -> Reply:
+    """The version of MongoDB that this router is compatible with."""
+    return {
+        "version": MONGODB_VERSION,
+        "gitVersion": "",
+        "modules": ["shardwright"],
+        "allocator": "system",
+        "javascriptEngine": "none",
+        "sysInfo": "deprecated",
+        "versionArray": list(MONGODB_VERSION_ARRAY),
+        "openssl": {"running": ssl.OPENSSL_VERSION, "compiled": ssl.OPENSSL_VERSION},
+        "buildEnvironment": {
+            "distmod": "python",
+            "distarch": platform.machine(),
+            "cc": platform.python_compiler(),
+            "target_arch": platform.machine(),
+            "target_os": platform.system().lower(),
+        },
+        "bits": _POINTER_BITS,
+        "debug": False,
+        "maxBsonObjectSize": BSON_OBJECT_BYTES_MAX,
+    }
+
+
+@command("whatsmyuri")
+async def whats_my_uri(operation: Operation) -> Reply:
+    """The client's address as the router sees it."""
+    return {"you": operation.client.peer}
+
+
+@command("echo", test_only=True)
+async def echo(operation: Operation) -> Reply:
+    """Returns the command."""
+    return {"echo": operation.request.document}
+
+
+@command("hostInfo", arguments=())
+async def host_info(operation: Operation) -> Reply:
+    """The machine and the operating system that this router runs on."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    memory_mb = pages * page_bytes >> 20
+    cores = os.cpu_count() or 1
+    return {
+        "system": {
+            "currentTime": datetime.now(UTC),
+            "hostname": operation.context.options.address,
+            "cpuAddrSize": _POINTER_BITS,
+            "memSizeMB": Int64(memory_mb),
+            "memLimitMB": Int64(memory_mb),
+            "numCores": cores,
+            "cpuArch": platform.machine(),
+            "numaEnabled": False,
+        },
+        "os": {
+            "type": platform.system(),
+            "name": _distribution(),
+            "version": f"Kernel {platform.release()}",
+        },
+        "extra": {
+            "versionString": platform.version(),
+            "libcVersion": platform.libc_ver()[1],
+            "kernelVersion": platform.release(),
+            "pageSize": Int64(page_bytes),
+            "numPages": pages,
+        },
+    }
+
+
+def _distribution() -> str:
+    release = Path("/etc/os-release")
+    lines = release.read_text(encoding="utf-8").splitlines() if release.exists() else []
+    return next((line for line in lines if line.startswith("PRETTY_NAME=")), platform.system())

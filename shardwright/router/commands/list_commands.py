@@ -1,13 +1,13 @@
-"""``listCommands``, and commands that routers refuse."""
+"""``listCommands``, the commands that routers refuse, and ``help: true`` in any command, which describes it."""
 
 from typing import Final
 
-from shardwright.router.commands.command_registry import command, enabled_commands
+from shardwright.router.commands.command_registry import Command, CommandHandler, command, enabled_commands
 from shardwright.router.operations.operation import Operation
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.plain_error import PlainError
+from shardwright.router.replies.reply_builder import PlainError, Reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
 
 _WITHOUT_AUTHENTICATION: Final = frozenset(
     {
@@ -71,3 +71,18 @@ class _ForMongodError(PlainError):
     def reply(self) -> dict[str, object]:
         """The body of the reply."""
         return {"info": "mongos", **super().reply()}
+
+
+def asks_for_help(request: Request) -> bool:
+    """Whether ``help``, which the request has, is true, as MongoDB sees values of any type."""
+    value = request.get(b"help")
+    return value is not None and value is not False and value != 0
+
+
+def help_for(command: Command) -> CommandHandler:
+    """A handler that describes a command."""
+
+    async def describe(operation: Operation) -> Reply:
+        return {"help": f"help for: {command.name} {command.help}"}
+
+    return describe

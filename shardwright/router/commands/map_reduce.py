@@ -9,7 +9,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.map_reduce import MapReduce, Output, internal_error
 from shardwright.router.replies.cursor_reply import first_batch
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
@@ -104,8 +104,8 @@ async def _check_target(operation: Operation, output: Output) -> None:
     source = await cache.find(operation.namespace)
     if routing is None and source is not None and not output.must_be_sharded:
         routing = await cache.collection(str(output.namespace), create_database=True, primary=source.primary)
-    if routing is not None and not (routing.is_sharded and _is_by_id(routing)):  # which another router may have changed
-        routing = await cache.latest_if_readable(routing)
+    if routing is not None:
+        routing = await cache.latest_if_readable(routing)  # another router may have sharded it by another key
     is_sharded = routing is not None and routing.is_sharded
     if output.must_be_sharded and not is_sharded:
         raise internal_error(

@@ -1,17 +1,31 @@
-"""The router's configuration and log: parameters, command line options, recent log lines."""
+"""Settings of the router and of the cluster.
 
+The router's parameters, options and recent log lines; which operations are logged as slow (``profile``); and what
+the config servers keep for all servers: cluster parameters, the feature compatibility version, blocked writes,
+default read and write concerns.
+"""
+
+from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.daemon.logs import recent
-from shardwright.daemon.recent_log import LOG_NAMES
+import bson
+from bson.objectid import ObjectId
+
+from shardwright.daemon.logs import LOG_NAMES, recent
 from shardwright.router.commands.command_registry import command
 from shardwright.router.context.parameters import PARAMETERS
+from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import tell_siblings
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.plain_error import PlainError
-from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments
+from shardwright.router.processes.siblings import is_from_sibling, tell_siblings
+from shardwright.router.replies.reply_builder import PlainError, Reply
+from shardwright.router.replies.shard_reply import answer_in
+from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments, Strictness
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.host_and_port import HostAndPort
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import raw_document
 
 _NOT_PARAMETERS: Final = GENERIC_ARGUMENTS | {b"getParameter", b"setParameter"}
 
@@ -51,16 +65,14 @@ async def set_parameter(operation: Operation) -> Reply:
 
 @command("getCmdLineOpts", admin_only=True, arguments=())
 async def get_command_line_options(operation: Operation) -> Reply:
-    """The command line of this router."""
+    """The command line of this router, and the options that any source sets, by their keys in a file."""
     options = operation.context.options
-    return {
-        "argv": list(options.arguments),
-        "parsed": {
-            "net": {"port": HostAndPort.parse(options.address).port},
-            **({"setParameter": dict(sorted(options.parameters.items()))} if options.parameters else {}),
-            "sharding": {"configDB": str(options.config_servers)},
-        },
-    }
+    given = dict(options.given)
+    given["net"] = {"port": HostAndPort.parse(options.address).port, **given.get("net", {})}
+    given["sharding"] = {"configDB": str(options.config_servers)}
+    if options.parameters:
+        given["setParameter"] = {**given.get("setParameter", {}), **dict(sorted(options.parameters.items()))}
+    return {"argv": list(options.arguments), "parsed": dict(sorted(given.items()))}
 
 
 @command("getLog", admin_only=True, arguments=())
@@ -90,3 +102,191 @@ def _shown(name: str, value: object, *, details: bool) -> object:
         "settableAtRuntime": parameter.check is not None,
         "settableAtStartup": parameter.parse is not None,
     }
+
+
+_TOO_OLD: Final = frozenset({"5.0", "5.3"})
+"""The versions that mongods 6.0 can be set back to. With these they refuse ``collectionUUID``."""
+
+
+@command("getClusterParameter", admin_only=True, reads=True)
+async def get_cluster_parameter(operation: Operation) -> Reply:
+    """The values of cluster parameters."""
+    asked = {"getClusterParameter": operation.argument(b"getClusterParameter")}
+    return answer_in(await operation.context.catalog.command(asked))
+
+
+@command("setClusterParameter", admin_only=True)
+async def set_cluster_parameter(operation: Operation) -> Reply:
+    """Changes a cluster parameter on all servers."""
+    change = {"_configsvrSetClusterParameter": operation.argument(b"setClusterParameter"), "writeConcern": MAJORITY}
+    await operation.context.catalog.command(change)
+    return {}
+
+
+@command("setUserWriteBlockMode")
+async def set_user_write_block_mode(operation: Operation) -> Reply:
+    """Blocks the writes of users in the whole cluster, or allows them again."""
+    arguments = Arguments.of(operation.request)
+    arguments.refuse_unknown((b"setUserWriteBlockMode", b"global"))
+    is_blocked = arguments.required_boolean(b"global", Strictness.BOOL)
+    setting = {"_configsvrSetUserWriteBlockMode": 1, "global": is_blocked, "writeConcern": MAJORITY}
+    await operation.context.catalog.command(setting)
+    return {}
+
+
+@command("setFeatureCompatibilityVersion", admin_only=True, supports_write_concern=True)
+async def set_feature_compatibility_version(operation: Operation) -> Reply:
+    """Enables or disables the features that an older version of MongoDB does not understand, on all servers."""
+    name = b"setFeatureCompatibilityVersion"
+    arguments = Arguments.of(operation.request)
+    arguments.refuse_unknown((name, b"confirm"))  # of MongoDB 7.0; mongods 6.0 refuse it
+    version = arguments.string(name)
+    if version in _TOO_OLD:
+        # Migrations and changes of collections would fail, or be tried again for ever.
+        raise CommandError(
+            ErrorCode.CannotDowngrade,
+            f"Cannot set featureCompatibilityVersion to {version}: shards name collections by UUID, which needs 6.0",
+        )
+    confirmation = arguments.present(b"confirm")
+    await operation.context.catalog.command({name.decode(): version, **confirmation, "writeConcern": MAJORITY})
+    return {}
+
+
+@command("finishUpgrade", admin_only=True, supports_write_concern=True)
+async def finish_upgrade(operation: Operation) -> Reply:
+    """Raises the feature version of the cluster once all daemons are of one release, or (dryRun) shows it."""
+    arguments = Arguments.of(operation.request)
+    arguments.refuse_unknown((b"finishUpgrade", b"dryRun"))
+    question = {"_configsvrFinishUpgrade": 1, "dryRun": arguments.boolean(b"dryRun"), "writeConcern": MAJORITY}
+    reply = await operation.context.catalog.command(question)
+    return {name: reply[name] for name in ("featureVersion", "newest", "obstacles") if name in reply}
+
+
+_MAJORITY: Final = {"w": "majority"}
+_GETTING: Final = "getDefaultRWConcern"
+
+
+@command(_GETTING, admin_only=True, reads=True)
+async def get_default_rw_concern(operation: Operation) -> Reply:
+    """The read and write concern of requests that have none."""
+    arguments = Arguments.of(operation.request)
+    arguments.refuse_unknown((b"getDefaultRWConcern", b"inMemory"))
+    if arguments.boolean(b"inMemory"):
+        return {**operation.context.default_concerns.report, "inMemory": True}
+    return await _take(operation, {_GETTING: 1})
+
+
+@command("setDefaultRWConcern", admin_only=True, supports_write_concern=True)
+async def set_default_rw_concern(operation: Operation) -> Reply:
+    """Sets the read or write concern of requests that have none, for the whole cluster."""
+    request = operation.request
+    arguments = Arguments.of(request)
+    arguments.refuse_unknown((b"setDefaultRWConcern", b"defaultReadConcern", b"defaultWriteConcern"))
+    defaults = arguments.present(b"defaultReadConcern", b"defaultWriteConcern")
+    reply = await _take(operation, {"setDefaultRWConcern": 1, **defaults, "writeConcern": _MAJORITY})
+    await tell_siblings(operation.context, request, {_GETTING: 1})
+    return reply
+
+
+async def _take(operation: Operation, command_body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of the config servers, whose defaults apply from now on.
+
+    Raises:
+        CommandError: HostUnreachable, or the config server's error.
+    """
+    answer = answer_in(await operation.context.catalog.command(command_body))
+    operation.context.default_concerns.take(answer)
+    return dict(answer)
+
+
+_UNCHANGED: Final = -1
+_FILTER: Final = b"filter"
+_UNSET: Final = "unset"
+_KNOB_IS_OFF: Final = 7283301
+_NOTE: Final = (
+    "When a filter expression is set, slowms and sampleRate are not used for profiling and slow-query log lines."
+)
+
+
+@command("profile")
+async def profile(operation: Operation) -> Reply:
+    """Shows or changes which operations are logged as slow, in all processes of this router."""
+    context, request = operation.context, operation.request
+    arguments = Arguments.of(request)
+    arguments.required_value(b"profile")
+    level = arguments.maybe_integer(b"profile", minimum=None)
+    if level not in (_UNCHANGED, 0):
+        raise CommandError(
+            ErrorCode.BadValue,
+            "Profiling is not permitted on mongoS: the 'profile' field should be 0 to change 'slowms', 'sampleRate', "
+            "or 'filter' settings for logging, or -1 to view current values",
+        )
+    slow_ms, sample_rate = arguments.maybe_integer(b"slowms", minimum=None), _sample_rate(arguments)
+    given = _filter(operation, arguments)
+    query = await _parsed(operation, given) if isinstance(given, bytes) else None
+    rule = context.slow_operations
+    reply = _settings(operation) | ({} if query is None else {"note": _NOTE})
+    rule.change(slow_ms, sample_rate)
+    changes: dict[str, Any] = {"profile": level, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
+    if given is not None:
+        rule.set_filter(request.db, query)
+        changes["filter"] = _UNSET if query is None else raw_document(query)
+    if slow_ms is not None or sample_rate is not None or given is not None:
+        await tell_siblings(context, request, changes)
+    return reply
+
+
+def _settings(operation: Operation) -> dict[str, Any]:
+    rule = operation.context.slow_operations
+    query = rule.filter_of(operation.request.db)
+    shown = {"was": 0, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
+    return shown if query is None else {**shown, "filter": raw_document(query), "note": _NOTE}
+
+
+def _sample_rate(arguments: Arguments) -> float | None:
+    rate = arguments.maybe_number(b"sampleRate")
+    if rate is not None and not 0 <= rate <= 1:
+        raise CommandError(ErrorCode.BadValue, "'sampleRate' must be between 0.0 and 1.0 inclusive")
+    return rate
+
+
+def _filter(operation: Operation, arguments: Arguments) -> bytes | str | None:
+    """The raw filter on the operations to log, ``unset`` to remove it, None to leave it.
+
+    Raises:
+        CommandError: BadValue.
+    """
+    if not arguments.has(_FILTER):
+        return None
+    chosen = arguments.value(_FILTER)
+    if chosen == _UNSET:
+        return _UNSET
+    if not isinstance(chosen, dict):
+        raise CommandError(ErrorCode.BadValue, "Expected an object, or the string 'unset'.")
+    return operation.request.raw_object(_FILTER)
+
+
+async def _parsed(operation: Operation, query: bytes) -> bytes:
+    """A filter as a mongod shows it once it has parsed it.
+
+    Raises:
+        CommandError: the mongod refused it; or no mongod answered.
+    """
+    context = operation.context
+    if is_from_sibling(operation.request):
+        return query
+    shard_id = (await context.shards.ids_as_told())[0]
+    # Each database of a mongod has its own filter, whether it exists or not.
+    db = f"parsed_{ObjectId()}"
+    for value in (raw_document(query), _UNSET):
+        body = bson.encode({"profile": _UNCHANGED, "filter": value, "$db": db})
+        reply = await context.sender.send(shard_id, op_msg(body, request_id=next_request_id()), may_repeat=True)
+        reply.raise_for_error()
+    span = reply.fields[_FILTER]
+    return reply.body[span[2] : span[3]]
+
+
+@command("setProfilingFilterGlobally")
+async def set_profiling_filter_globally(operation: Operation) -> Reply:
+    """Not available, as on every server that was not started with a parameter for it."""
+    raise CommandError(_KNOB_IS_OFF, "setProfilingFilterGlobally command requires query knob to be enabled")

@@ -23,14 +23,13 @@ from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.processes.siblings import tell_siblings
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.shard_reply import ShardReply, raise_worst
 from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
 from shardwright.router.sessions.session_work import end_work
-from shardwright.sharding import session_arguments
-from shardwright.sharding.meant_sessions import ALL_SESSIONS, MeantSessions
+from shardwright.sharding import session_patterns
 from shardwright.sharding.session_cache import NO_USER, SessionId
+from shardwright.sharding.session_patterns import ALL_SESSIONS, MeantSessions
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 
@@ -98,14 +97,14 @@ async def kill_sessions(operation: Operation) -> Reply:
 @command("killAllSessions")
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
-    await _kill(operation, session_arguments.users(operation.request))
+    await _kill(operation, session_patterns.users(operation.request))
     return {}
 
 
 @command("killAllSessionsByPattern")
 async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     """Ends the sessions that match a pattern, or all."""
-    await _kill(operation, session_arguments.patterns(operation.request))
+    await _kill(operation, session_patterns.patterns(operation.request))
     return {}
 
 
@@ -118,7 +117,7 @@ def _named_sessions(operation: Operation) -> frozenset[SessionId]:
     access = operation.context.access
     enough = (_TO_NAME_OTHERS, _TO_KILL_OTHERS) if operation.request.name == "killSessions" else (_TO_NAME_OTHERS,)
     may_name_others = access is None or any(access.allows(operation.client, need) for need in enough)
-    return session_arguments.sessions(operation.request, operation.user or NO_USER, may_name_others=may_name_others)
+    return session_patterns.sessions(operation.request, operation.user or NO_USER, may_name_others=may_name_others)
 
 
 async def _kill(operation: Operation, sessions: MeantSessions) -> None:

@@ -1,22 +1,30 @@
-"""Commands that shard databases and collections: ``enableSharding``, ``shardCollection``."""
+"""Sharding a collection and changing its shard key.
 
+``enableSharding``, ``shardCollection``, ``refineCollectionShardKey``, ``reshardCollection`` and the commands that
+end a resharding early; ``repairShardedCollectionChunksHistory``.
+"""
+
+from collections.abc import Mapping
 from typing import Any, Final
+from uuid import uuid4
 
 import bson
+from bson.binary import Binary
 
 from shardwright.router.commands.command_registry import command
-from shardwright.router.ddl.time_series_options import check_time_series
+from shardwright.router.ddl.collections import check_time_series
+from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
-from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.operations.scatter import send_to_one, send_to_primary_shard
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.own_reply import Reply
-from shardwright.sharding.arguments import full_namespace
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.arguments import full_namespace, named_in_full
 from shardwright.sharding.shard_key import refuse_repeated_fields
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import UNKNOWN_FIELD, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, raw_document
@@ -88,3 +96,113 @@ async def shard_collection(operation: Operation) -> Reply:
         operation.context.routing.forget_collection(str(namespace))
         operation.context.routing.forget_collection(str(namespace.buckets))
     return {"collectionsharded": str(namespace)}
+
+
+_REFINING_OPTIONS: Final = (b"collectionUUID", b"enforceUniquenessCheck")
+
+
+@command("refineCollectionShardKey", admin_only=True, supports_write_concern=True)
+async def refine_collection_shard_key(operation: Operation) -> Reply:
+    """Adds fields to the end of a collection's shard key; no document moves."""
+    request = operation.request
+    namespace = full_namespace(request)
+    refuse_repeated_fields(key := Arguments.of(request).raw(b"key"))
+    refinement = {
+        "_shardsvrRefineCollectionShardKey": namespace.collection,
+        "newShardKey": raw_document(key),
+        **Arguments.of(request).present(*_REFINING_OPTIONS),
+    }
+    try:
+        await send_to_primary_shard(operation, namespace.db, command_body(namespace.db, refinement))
+    finally:
+        operation.context.routing.forget_collection(str(namespace))
+    return {}
+
+
+_RESHARDING_OPTIONS: Final = (
+    b"unique",
+    b"collation",
+    b"numInitialChunks",
+    b"zones",
+    b"_presetReshardedChunks",
+    b"collectionUUID",
+)
+_ARGUMENTS: Final = ("key", *(name.decode() for name in _RESHARDING_OPTIONS))
+
+
+@command("reshardCollection", admin_only=True, supports_write_concern=True, arguments=_ARGUMENTS)
+async def reshard_collection(operation: Operation) -> Reply:
+    """Gives a sharded collection another shard key while it is in use."""
+    request = operation.request
+    namespace, arguments = full_namespace(request), Arguments.of(request)
+    if namespace.is_internal:
+        raise CommandError(ErrorCode.IllegalOperation, f"can't reshard collections in the {namespace.db} database")
+    refuse_repeated_fields(key := arguments.raw(b"key"))
+    resharding = {
+        "_shardsvrReshardCollection": str(namespace),
+        "key": raw_document(key),
+        **arguments.present(*_RESHARDING_OPTIONS),
+    }
+    try:
+        await _send(operation, namespace.db, resharding)
+    finally:
+        operation.context.routing.forget_collection(str(namespace))
+    return {}
+
+
+async def _send(operation: Operation, db: str, resharding: dict[str, Any]) -> None:
+    """Have the primary shard reshard a collection.
+
+    The id of the operation is the router's, so that a request that is repeated does not begin an operation again that
+    has been aborted in the meantime. Genuine shards do not know that field.
+    """
+    marked = {**resharding, "reshardingUUID": Binary.from_uuid(uuid4())}
+    try:
+        await send_to_primary_shard(operation, db, command_body("admin", marked), may_repeat=True)
+    except CommandError as error:
+        if error.code != UNKNOWN_FIELD:
+            raise
+        await send_to_primary_shard(operation, db, command_body("admin", resharding), may_repeat=True)
+
+
+@command("abortReshardCollection", admin_only=True, supports_write_concern=True, arguments=())
+async def abort_reshard_collection(operation: Operation) -> Reply:
+    """Aborts the resharding of a collection, if that has not been decided yet."""
+    return await _end(operation, {"_configsvrAbortReshardCollection": _namespace(operation), "writeConcern": MAJORITY})
+
+
+@command("commitReshardCollection", admin_only=True, supports_write_concern=True, arguments=())
+async def commit_reshard_collection(operation: Operation) -> Reply:
+    """Has a resharding block writes and end as soon as everything is cloned."""
+    return await _end(operation, {"_configsvrCommitReshardCollection": _namespace(operation), "writeConcern": MAJORITY})
+
+
+@command("cleanupReshardCollection", admin_only=True, supports_write_concern=True, arguments=())
+async def cleanup_reshard_collection(operation: Operation) -> Reply:
+    """Aborts the resharding of a collection, if there is one."""
+    # The config servers of MongoDB refuse a write concern here.
+    return await _end(operation, {"_configsvrCleanupReshardCollection": _namespace(operation)})
+
+
+async def _end(operation: Operation, command: Mapping[str, Any]) -> Reply:
+    try:
+        await operation.context.catalog.command(command)
+    finally:
+        operation.context.routing.forget_collection(_namespace(operation))
+    return {}
+
+
+def _namespace(operation: Operation) -> str:
+    return str(full_namespace(operation.request))
+
+
+@command("repairShardedCollectionChunksHistory", admin_only=True)
+async def repair_sharded_collection_chunks_history(operation: Operation) -> Reply:
+    """Repairs the histories of chunks, without which snapshot reads of a collection fail."""
+    namespace = str(named_in_full(operation.request))
+    repair: dict[str, Any] = {"_configsvrRepairShardedCollectionChunksHistory": namespace, "writeConcern": MAJORITY}
+    if Arguments.of(operation.request).value(b"force") is True:
+        repair["force"] = True
+    await operation.context.catalog.command(repair)
+    operation.context.routing.forget_collection(namespace)
+    return {}

@@ -3,21 +3,19 @@
 from typing import Final
 
 from shardwright.router.commands.command_registry import command
-from shardwright.router.cursors.get_more import API_PARAMETERS
+from shardwright.router.cursors.cursor import API_PARAMETERS
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.recovery_token import token_element, token_of
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.reply_tail import token_element, token_of
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.transactions.abort import abort_explicitly
-from shardwright.router.transactions.commit import commit, recover
-from shardwright.router.transactions.router_transaction import Phase
-from shardwright.router.transactions.session_errors import (
+from shardwright.router.transactions.commit_and_abort import abort_explicitly, commit, recover
+from shardwright.router.transactions.router_transaction import Phase, TransactionFields
+from shardwright.router.transactions.transaction_rules import (
     aborted_transaction,
     committed_transaction,
     unknown_transaction,
 )
-from shardwright.router.transactions.session_fields import TransactionFields
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
@@ -121,7 +119,7 @@ def _active_number(operation: Operation) -> int:
 def _answer(operation: Operation, reply: ShardReply | None, recovery_shard: str | None) -> Reply:
     """The answer to a commit, with the shard's write concern error, if there is one, and what drivers retry it for."""
     if reply is None or not reply.has(b"writeConcernError"):
-        # A session that goes on after a commit on one shard waits only for that: the shard has reached it already.
+        # A session that continues after a commit on one shard waits only for that time, which the shard has reached.
         if reply is not None and len(operation.targeted) == 1:
             operation.operation_time = reply.operation_time
         return operation.raw_reply(token_element(recovery_shard))

@@ -1,6 +1,7 @@
-"""Commands about users and roles, which the config servers keep for the whole cluster; and ``getnonce``, a relic.
+"""Commands about users and roles, which the config servers keep for the whole cluster; and ``getnonce``, a legacy
+command.
 
-Without a key file nobody has to log in, and users are only stored, as on a mongos without access control.
+Without a key file clients need not authenticate, and users are only stored, as on a mongos without access control.
 """
 
 import secrets
@@ -10,8 +11,8 @@ from typing import Any, Final
 from shardwright.router.commands.command_registry import CommandHandler, command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.replies.reply_fields import answer_in
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.shard_reply import answer_in
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

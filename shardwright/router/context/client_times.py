@@ -58,8 +58,8 @@ class ClientTimes:
         Args:
             request: from a client.
             span: where its ``$clusterTime`` is.
-            user_may_advance: whether the user who has logged in may advance the clock without a signature; None if
-                nobody has.
+            user_may_advance: whether the user who has logged in may advance the clock without a signature; None
+                before authentication.
 
         Returns:
             The request for the shards.

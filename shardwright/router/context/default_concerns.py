@@ -9,7 +9,7 @@ from shardwright.wire.rawbson import encode_elements
 _READ: Final = "defaultReadConcern"
 _WRITE: Final = "defaultWriteConcern"
 _GLOBAL: Final = "global"
-"""The source of a default that was set. An implicit one is that of the shards' mongods too, so it need not be sent."""
+"""The source of a default that was set. The shards' mongods have the same implicit defaults, so these are not sent."""
 
 
 class DefaultConcerns:

@@ -1,4 +1,4 @@
-"""What ``getParameter`` shows and ``setParameter`` changes."""
+"""What ``getParameter`` shows and ``setParameter`` changes, the verbosity of log components included."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,11 +6,9 @@ from typing import Any, Final
 
 from bson.code import Code
 
+from shardwright.daemon.log_formats import REDACTION
 from shardwright.daemon.logs import set_component_level, set_level
 from shardwright.daemon.parameter_text import parse_boolean
-from shardwright.daemon.redaction import REDACTION
-from shardwright.router.context.log_components import verbosities
-from shardwright.router.context.log_verbosity import INHERITED, Verbosity, changed_verbosity, default_verbosity
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
@@ -18,9 +16,100 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.passages import EPOCH
 from shardwright.wire.rawbson import encode_document
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.cluster_auth_mode import UNDEFINED
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, UNDEFINED
 from shardwright.wire.type_names import type_name_of
+
+INHERITED: Final = -1
+"""The verbosity of a component that inherits it from the component above."""
+
+_COMPONENT_TREE: Final = (
+    *("accessControl", "assert", "command", "control", "executor", "geo", "index", "network.asio", "network.bridge"),
+    *("network.connectionPool", "processHealth", "query", "replication.election", "replication.heartbeats"),
+    *("replication.initialSync", "replication.rollback", "sharding.rangeDeleter", "sharding.shardingCatalogRefresh"),
+    *("sharding.migration", "sharding.reshard", "sharding.migrationPerf", "storage.recovery", "storage.journal"),
+    *("storage.wt.wtBackup", "storage.wt.wtCheckpoint", "storage.wt.wtCompact", "storage.wt.wtEviction"),
+    *("storage.wt.wtHS", "storage.wt.wtRecovery", "storage.wt.wtRTS", "storage.wt.wtSalvage", "storage.wt.wtTiered"),
+    *("storage.wt.wtTimestamp", "storage.wt.wtTransaction", "storage.wt.wtVerify", "storage.wt.wtWriteLog", "write"),
+    *("ftdc", "tracking", "transaction", "tenantMigration", "test"),
+)
+
+Verbosity = dict[str, Any]
+
+
+def default_verbosity() -> Verbosity:
+    """The tree in which everything has the default."""
+    tree: Verbosity = {"verbosity": 0}
+    for path in _COMPONENT_TREE:
+        node = tree
+        for name in path.split("."):
+            node = node.setdefault(name, {"verbosity": INHERITED})
+    return tree
+
+
+def changed_verbosity(tree: Verbosity, changes: Any) -> Verbosity:  # noqa: ANN401 - whatever a client sent
+    """The tree after ``setParameter``, which names just the components that it changes.
+
+    Raises:
+        CommandError: TypeMismatch; BadValue, there is no such component, or its value is neither number nor document.
+    """
+    if not isinstance(changes, Mapping):
+        raise CommandError(
+            ErrorCode.TypeMismatch,
+            f"log component verbosity is not a BSON object: logComponentVerbosity: {changes}",
+        )
+    return _changed(tree, changes, "default")
+
+
+def _changed(tree: Verbosity, changes: Mapping[str, Any], component: str) -> Verbosity:
+    result = dict(tree)
+    for name, value in changes.items():
+        path = f"{component}.{name}"
+        if name == "verbosity" and _is_number(value):
+            result[name] = max(int(value), INHERITED)
+        elif name not in tree or name == "verbosity":
+            raise CommandError(ErrorCode.BadValue, f"Invalid component name {path}")
+        elif isinstance(value, Mapping):
+            result[name] = _changed(tree[name], value, name)
+        elif _is_number(value):
+            result[name] = {**tree[name], "verbosity": max(int(value), INHERITED)}
+        else:
+            raise CommandError(ErrorCode.BadValue, f"Invalid type {type_name_of(value)}for component {path}")
+    return result
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+LOGGERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "accessControl": ("daemon.audit", "router.access"),
+    "command": ("router.commands", "router.operations"),
+    "control": ("daemon.logs", "daemon.run", "daemon.signals", "router.sessions", "router.workers"),
+    "network": ("daemon.http", "daemon.tls", "wire.disconnects", "wire.monitor", "wire.reactor", "wire.server"),
+    "network.connectionPool": ("wire.abandoned", "wire.newcomers", "wire.pools"),
+    "query": ("router.change_streams", "router.cursors", "wire.cursor"),
+    "sharding": ("config_servers", "router.clock", "router.oplogs", "router.shards"),
+    "sharding.shardingCatalogRefresh": ("router.routing",),
+}
+"""The loggers of each component; all others have the default verbosity."""
+
+
+def verbosities(tree: Verbosity) -> dict[str, int]:
+    """The verbosity of each logger in `LOGGERS`; `INHERITED` for those that have the default.
+
+    Args:
+        tree: the value of ``logComponentVerbosity``.
+    """
+    return {logger: _verbosity(tree, component) for component, loggers in LOGGERS.items() for logger in loggers}
+
+
+def _verbosity(tree: Verbosity, component: str) -> int:
+    """The verbosity of the nearest component on a path that has its own."""
+    found, node = INHERITED, tree
+    for name in component.split("."):
+        node = node[name]
+        found = found if node["verbosity"] == INHERITED else node["verbosity"]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +251,22 @@ class Parameters:
         old = self._values[name]
         self._keep(name, changed_verbosity(old, value) if name == _COMPONENTS else check(value))
         return old
+
+    def change_given(self, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+        """Apply the parameters with another value in a configuration that was read again.
+
+        Args:
+            before: those given until now, as text that `parse_parameter` has checked.
+            after: those given now.
+
+        Returns:
+            The names of those that only a restart applies.
+        """
+        different = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+        waiting = {name for name in different if name not in after or PARAMETERS[name].check is None}
+        for name in different - waiting:
+            self._keep(name, _parsed(name, after[name]))
+        return tuple(sorted(waiting))
 
     def _keep(self, name: str, value: Any) -> None:  # noqa: ANN401 - parameters are of all types
         self._values[name] = value

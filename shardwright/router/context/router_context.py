@@ -11,27 +11,24 @@ from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.access.access_control import AccessControl
-from shardwright.router.access.anybody_seen import AnybodySeen
+from shardwright.router.access.user_cache import AnybodySeen
 from shardwright.router.context.client_times import ClientTimes
 from shardwright.router.context.default_concerns import DefaultConcerns
-from shardwright.router.context.fail_point_names import FAIL_POINT_NAMES
-from shardwright.router.context.options import RouterOptions
+from shardwright.router.context.options import FAIL_POINT_NAMES, RouterOptions
 from shardwright.router.context.parameters import Parameters
-from shardwright.router.context.quiesce import Quiesce
-from shardwright.router.context.served_clients import ServedClients
-from shardwright.router.context.session_jobs import SessionJobs
-from shardwright.router.context.shared_counts import SharedCounts
+from shardwright.router.context.served_clients import Quiesce, ServedClients
 from shardwright.router.context.slow_operations import SlowOperations
-from shardwright.router.context.target_counts import TargetCounts
+from shardwright.router.context.statistics import SessionJobs, SharedCounts, TargetCounts
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.routing.signing_key_cache import SigningKeyCache
 from shardwright.router.sending.oplog_advancer import OplogAdvancer
+from shardwright.router.sending.shard_counts import ShardCounts
 from shardwright.router.sending.shard_sender import ShardSender
-from shardwright.router.transactions.child_session import WriteSessions
+from shardwright.router.transactions.internal_transaction import WriteSessions
 from shardwright.router.transactions.transaction_table import TransactionTable
-from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.catalog.settings import ChunkSizeSettings
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.session_cache import SessionCache
@@ -39,8 +36,8 @@ from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
 from shardwright.wire.read_preference import PRIMARY_PREFERRED
 from shardwright.wire.transport.client import handshake_document
+from shardwright.wire.transport.client_connection import Deadlines
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.deadlines import Deadlines
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -55,8 +52,7 @@ class RouterContext:
         nursery: for tasks that live as long as the router.
 
     Attributes:
-        options: see above.
-        metrics: see above.
+        background: for tasks that outlive the operation that started them.
         started: when the process began, in seconds since 1970.
         clock: the newest times seen in the cluster.
         parameters: the server parameters.
@@ -75,6 +71,7 @@ class RouterContext:
         signer: signs the cluster times in replies to clients.
         signing_keys: gives it the keys.
         client_times: decides about cluster times that clients gossip.
+        shard_counts: counts requests by shard.
         sender: sends requests to shards.
         oplogs: has shards reach cluster times.
         cursors: cursors that clients have open here.
@@ -93,6 +90,7 @@ class RouterContext:
     def __init__(self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery) -> None:
         self.options = options
         self.metrics = metrics
+        self.background = nursery
         self.started = time()
         self.clock = VectorClock()
         self.parameters = Parameters(options.parameters)
@@ -129,7 +127,10 @@ class RouterContext:
             self.signing_keys.refresh,
             self.parameters["maxAcceptableLogicalClockDriftSecs"],
         )
-        self.sender = ShardSender(self.shards, self.pools, self.clock, self.signer, self.pools_as_router)
+        self.shard_counts = ShardCounts()
+        self.sender = ShardSender(
+            self.shards, self.pools, self.clock, self.signer, self.pools_as_router, self.shard_counts
+        )
         self.oplogs = OplogAdvancer(self.sender)
         self.cursors = CursorManager(
             worker_index=options.worker_index,

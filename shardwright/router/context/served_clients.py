@@ -1,13 +1,19 @@
-"""The connections of clients, for reports."""
+"""The connections of clients, for reports, and quiesce mode.
+
+For a while before it ends, the router notifies clients waiting on hello that it is shutting down.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import trio
+from bson.objectid import ObjectId
+
+from shardwright.wire.hello import TopologyVersion
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.server import Server
-from shardwright.wire.transport.traffic import Traffic
+from shardwright.wire.transport.server import Server, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +81,43 @@ class ServedClients:
     def tls_versions(self) -> Mapping[str, int]:
         """Connections since the start by their version of TLS, as ``TLSv1.3``."""
         return {} if self._server is None else self._server.tls_versions
+
+
+class Quiesce:
+    """Whether the router is shutting down.
+
+    Attributes:
+        has_begun: whether it is.
+        topology_version: changes when that begins.
+    """
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.topology_version = TopologyVersion(ObjectId(), 0)
+        self._ends = 0.0
+        self._begun = trio.Event()
+
+    def begin(self, seconds: float) -> None:
+        """Begin the shutdown.
+
+        Args:
+            seconds: how long running operations may continue.
+        """
+        self.has_begun = True
+        self._ends = trio.current_time() + seconds
+        self.topology_version = self.topology_version.bumped()
+        self._begun.set()
+
+    @property
+    def remaining_ms(self) -> int:
+        """How much of that time is left."""
+        return max(0, int((self._ends - trio.current_time()) * 1000))
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks are in `wait_begun`."""
+        return self._begun.statistics().tasks_waiting
+
+    async def wait_begun(self) -> None:
+        """Return when the shutdown has begun, and `topology_version` has changed."""
+        await self._begun.wait()

@@ -11,17 +11,17 @@ send such fields; the reply that opened the cursor shows whether a member is one
 from struct import Struct
 from typing import Final
 
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.replies.cursor_reply import NEXT_BATCH, CursorReply
-from shardwright.router.replies.usual_reply import signed
+from shardwright.router.replies.reply_tail import signed
 from shardwright.router.sending.pending_reply import DigestRelay
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.cursor_batch import CURSOR, CURSOR_AT, FIRST_ELEMENT_AT
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, element
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 _INT32: Final = Struct("<i")
 _INT64: Final = Struct("<q")

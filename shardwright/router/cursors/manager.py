@@ -1,34 +1,63 @@
 """All cursors that clients have open on this router process.
 
-A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and nobody else can read it then. It ends when
-it is exhausted, fails, is killed, or has been idle for too long (one of a session, with the session), or sooner if
-others need its memory (`wire.transport.holdings`). The cursors on shards that remain when a cursor ends are killed in
-the background, since nobody waits for that.
+A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and refuses other readers then. It ends
+when it is exhausted, fails, is killed, or has been idle for too long (one of a session, with the session), or sooner
+if others need its memory (`wire.transport.reply_memory`). Then its remaining cursors on shards are killed in the
+background.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shardwright.router.cursors.cursor import Cursor
-from shardwright.router.cursors.cursor_statistics import CursorStatistics
-from shardwright.router.cursors.get_more import ARGUMENT_ERRORS
+from shardwright.router.cursors.cursor import ARGUMENT_ERRORS, Cursor
 from shardwright.router.cursors.ids import new_cursor_id
-from shardwright.router.cursors.open_cursor import OpenCursor
-from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.cursors.remote_killer import RemoteKiller
-from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.cursors.open_cursor import CursorOwner, OpenCursor
+from shardwright.router.cursors.remote import RemoteCursor, RemoteKiller
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import EMPTY_DOCUMENT
-from shardwright.wire.transport.unread import UNREAD_REPLIES
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.client_connection import ClientConnection
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStatistics:
+    """Cursors open now, and those opened and timed out since the router started."""
+
+    open_total: int
+    open_pinned: int
+    open_no_timeout: int
+    open_single_shard: int
+    open_multiple_shards: int
+    open_of_closed_connections: int
+    opened: int
+    timed_out: int
+
+    @classmethod
+    def of(cls, cursors: Collection[OpenCursor], *, opened: int, timed_out: int) -> "CursorStatistics":
+        """Count open cursors."""
+        multiple = sum(len(each.cursor.remotes) > 1 for each in cursors)
+        return cls(
+            open_total=len(cursors),
+            open_pinned=sum(each.is_checked_out for each in cursors),
+            open_no_timeout=sum(each.is_immortal for each in cursors),
+            open_single_shard=len(cursors) - multiple,
+            open_multiple_shards=multiple,
+            open_of_closed_connections=sum(
+                each.client is not None and each.client.stream.is_closed for each in cursors
+            ),
+            opened=opened,
+            timed_out=timed_out,
+        )
+
 
 logger = get_logger("router.cursors")
 
@@ -207,7 +236,7 @@ class CursorManager:
         return bool(self._in_transactions)
 
     def end_transaction(self, owner: CursorOwner) -> None:
-        """End the cursors of a transaction that has ended: nobody can read them any longer.
+        """End the cursors of a transaction that has ended, because they can no longer be read.
 
         A client that tries outside the transaction gets the error for that, as from a mongos.
         """

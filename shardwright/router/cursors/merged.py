@@ -7,19 +7,18 @@ from typing import Any, Final
 import trio
 
 from shardwright.router.cursors.batch_relay import BatchRelay, relay_for
-from shardwright.router.cursors.get_more import API_PARAMETERS, GetMore
+from shardwright.router.cursors.cursor import API_PARAMETERS, GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
-from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS, Batch, ResultMerger
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
-from shardwright.router.replies.own_reply import raw_reply
+from shardwright.router.replies.reply_builder import raw_reply
 from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment")
 """The fields of the client's ``getMore`` that are copied to a shard's, beside the `API_PARAMETERS`."""

@@ -1,17 +1,21 @@
-"""A cursor on a shard, read by a cursor of the router."""
+"""A cursor on a shard, read by a cursor of the router; and killing those that none needs any longer."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
 import bson
+import trio
 
-from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS
+from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import DigestRelay, PendingReply
 from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.wire.errors import BackendError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, from_elements, string_value
 
@@ -33,6 +37,7 @@ class RemoteCursor:
         namespace: ``db.collection`` by which ``getMore`` names it.
         id: its id there; 0 once it is exhausted, or gone.
         is_plain: its replies have no hidden fields, so they can be relayed while they are received.
+        sources: the hosts whose cursors it reads.
     """
 
     sender: ShardSender = field(repr=False, compare=False)
@@ -41,13 +46,22 @@ class RemoteCursor:
     namespace: str
     id: int
     is_plain: bool = False
+    sources: tuple[str, ...] = ()
     _pending: PendingReply | None = field(default=None, init=False, repr=False, compare=False)
     _merged_batch_documents: int = field(default=FIRST_BATCH_DOCUMENTS, init=False, repr=False, compare=False)
 
     @classmethod
     def opened(cls, sender: ShardSender, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
         """The cursor named in a reply."""
-        return cls(sender, reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id, reply.is_usual)
+        return cls(
+            sender,
+            reply.shard_id,
+            reply.address,
+            cursor.namespace,
+            cursor.cursor_id,
+            is_plain=reply.is_usual,
+            sources=reply.sources,
+        )
 
     @property
     def is_exhausted(self) -> bool:
@@ -117,7 +131,7 @@ class RemoteCursor:
             CommandError: as `exchange`.
         """
         if self._pending is None:
-            self._pending = await self.sender.ask(self.shard_id, self.address, frame)
+            self._pending = await self.sender.ask(self.shard_id, self.address, frame, self.sources)
 
     async def wait_ready(self) -> None:
         """Wait until the reply to the request that was sent in advance begins to arrive.
@@ -142,3 +156,37 @@ class RemoteCursor:
         db, _, collection = self.namespace.partition(".")
         command = encode_elements({"killCursors": collection, "cursors": [bson.Int64(self.id)], "$db": db})
         await self.sender.exchange(self.address, op_msg(from_elements(command), request_id=next_request_id()))
+
+
+logger = get_logger("router.cursors")
+
+_KILL_SECONDS_MAX: Final = 60.0
+
+
+class RemoteKiller:
+    """Kills remote cursors. `run` must be running while it is used."""
+
+    def __init__(self) -> None:
+        self._to_kill, self._killing = trio.open_memory_channel[RemoteCursor](float("inf"))
+
+    async def run(self) -> None:
+        """Kill remote cursors until cancelled."""
+        async with trio.open_nursery() as nursery:
+            async for remote in self._killing:
+                nursery.start_soon(_kill, remote)
+
+    def kill(self, remotes: Iterable[RemoteCursor]) -> None:
+        """Kill those that are not exhausted, and discard the batches that were requested ahead of time."""
+        for remote in remotes:
+            remote.give_up()
+            if not remote.is_exhausted:
+                self._to_kill.send_nowait(remote)
+
+
+async def _kill(remote: RemoteCursor) -> None:
+    """Kill a cursor on a shard; one that cannot be killed now times out there."""
+    try:
+        with trio.fail_after(_KILL_SECONDS_MAX):
+            await remote.kill()
+    except (BackendError, trio.TooSlowError) as error:
+        logger.debug("Could not kill a cursor on a shard", shard=remote.shard_id, error=str(error) or "timeout")

@@ -5,7 +5,7 @@ from struct import Struct
 from typing import Final
 
 from shardwright.router.cursors.batch_relay import relay_for
-from shardwright.router.cursors.get_more import API_PARAMETERS, GetMore
+from shardwright.router.cursors.cursor import API_PARAMETERS, GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.wire.error_codes import ErrorCode

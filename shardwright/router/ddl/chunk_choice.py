@@ -1,6 +1,6 @@
 """Which chunk an administrator means by ``find``, ``bounds`` or ``middle``."""
 
-from shardwright.router.replies.plain_error import PlainError
+from shardwright.router.replies.reply_builder import PlainError
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 from shardwright.sharding.targeting.exact_key import exact_shard_key

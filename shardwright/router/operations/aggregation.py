@@ -1,48 +1,109 @@
-"""A pipeline, run by the one shard that has the data, or by several; then the router or a shard merges the results."""
+"""An aggregation on one collection: where it runs, and what is settled before several shards run it."""
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import bson
 from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
+from shardwright.router.operations.aggregation_plan import (
+    MAY_WRITE_OUT,
+    AggregationPlan,
+    check_out_targets,
+    foreign_collections,
+    plan_aggregation,
+)
 from shardwright.router.operations.checked_pipeline import check_pipeline
-from shardwright.router.operations.collation import effective_collation
-from shardwright.router.operations.common_body import common_body
-from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
-from shardwright.router.operations.foreign_collections import foreign_collections
+from shardwright.router.operations.cursor_opening import (
+    answer_first_batch,
+    open_on_one_shard,
+    open_on_shards,
+    snapshot_of,
+)
+from shardwright.router.operations.listed_collection import effective_collation
 from shardwright.router.operations.merge_writes import merge_into, merge_target, names_fields
-from shardwright.router.operations.missing import unless_missing
+from shardwright.router.operations.nonexistent_namespace import unless_missing
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.pipeline_locations import MAY_WRITE_OUT, check_out_targets
 from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.router_documents import check_distribution
 from shardwright.router.operations.scatter import forwarded
-from shardwright.router.operations.sharded_data_distribution import check_distribution
-from shardwright.router.operations.snapshots import snapshot_of
 from shardwright.router.operations.split_aggregation import run_segments
-from shardwright.router.pipelines.bucket_span import with_present_span
 from shardwright.router.pipelines.commands import API_PARAMETERS, NEEDS_MERGE
-from shardwright.router.pipelines.counting import Counting
-from shardwright.router.pipelines.internal_stages import check_stages
-from shardwright.router.pipelines.moved_forward import moved_forward
-from shardwright.router.pipelines.router_merge import RouterMerge
-from shardwright.router.pipelines.shard_names import with_shard_name
-from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING, Place, place_of
-from shardwright.router.pipelines.targeting import shards_for_pipeline
+from shardwright.router.pipelines.router_merge import Counting, RouterMerge
+from shardwright.router.pipelines.split import with_shard_name
+from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING, Place, check_stages, place_of
+from shardwright.router.pipelines.targeting import shards_for_pipeline, with_present_span
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.reads.merge import ResultMerger
-from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.read_concern import at_time
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import latest_operation_time
+from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.pushdown import moved_forward
+from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.request import Request
-from shardwright.wire.stages import with_stages
+
+_VARYING: Final = re.compile(rb"\$(?:rand|function)\0")
+"""What gives an expression of constants another value each time."""
+
+_CHECKED: Final = frozenset(
+    {"aggregate", "pipeline", "cursor", "collation", "hint", "let", "allowDiskUse", "bypassDocumentValidation"}
+)
+
+
+async def shared_body(operation: Operation, shard: str) -> bytes:
+    """The client's command for several shards.
+
+    Args:
+        operation: the aggregation.
+        shard: one of the shards.
+
+    Raises:
+        CommandError: APIStrictError; a variable of ``let`` cannot be evaluated; or the shard cannot be reached.
+    """
+    request = operation.request
+    if request.get(b"apiStrict"):
+        await _check_strictly(operation, shard)
+    if b"let" not in request.fields:
+        return request.body
+    _, _, start, end = request.fields[b"let"]
+    if _VARYING.search(request.body, start, end) is None:
+        return request.body
+    variables = await _evaluated(operation, shard)
+    return append(without(request.body, (b"let",)), encode_elements({"let": variables}))
+
+
+async def _check_strictly(operation: Operation, shard: str) -> None:
+    """Have a mongod check the command against the Stable API.
+
+    The commands for the shards have fields that belong to no version of it, so they cannot be sent with the client's
+    parameters.
+
+    Raises:
+        CommandError: APIStrictError, or whatever is wrong with the command.
+    """
+    given = decode_document(operation.request.body)
+    command = {name: value for name, value in given.items() if name in _CHECKED}
+    parameters = {name: value for name, value in given.items() if name.encode() in API_PARAMETERS}
+    explaining = {"explain": command, "verbosity": "queryPlanner", **parameters}
+    await operation.context.sender.command(shard, operation.request.db, explaining, may_repeat=True)
+
+
+async def _evaluated(operation: Operation, shard: str) -> Mapping[str, Any]:
+    """The variables of ``let`` as constants, evaluated once by a mongod."""
+    given = operation.request.get(b"let")
+    named = {name: f"$${name}" for name in given}
+    command = {"aggregate": 1, "pipeline": [{"$documents": [named]}], "cursor": {}, "let": given}
+    reply = await operation.context.sender.command(shard, operation.request.db, command, may_repeat=True)
+    [values] = reply["cursor"]["firstBatch"]
+    return {name: {"$literal": values[name]} if name in values else "$$REMOVE" for name in given}
 
 
 async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
@@ -87,7 +148,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         plan = await plan_aggregation(operation, ordered, shards, may_count=may_count)
         if plan is None:
             return await run_on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
-        body = await common_body(operation, shards[0])
+        body = await shared_body(operation, shards[0])
         if plan.segments:
             applied = await effective_collation(operation, routing)
             return await run_segments(
@@ -145,7 +206,7 @@ async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace:
     if plan is None:
         [shard] = versions
         return await run_on_one_shard(operation, pipeline, shard, b"")
-    body = await common_body(operation, next(iter(versions))) if versions else operation.request.body
+    body = await shared_body(operation, next(iter(versions))) if versions else operation.request.body
     if plan.segments:
         collation = await effective_collation(operation, None)
         return await run_segments(
@@ -225,7 +286,7 @@ async def _run_on_shards(
 
     Args:
         operation: the command.
-        body: from `common_body`.
+        body: from `shared_body`.
         merge: the shards' part, and how to merge.
         namespace: of the cursor.
         versions: the version elements for each shard.

@@ -4,6 +4,8 @@ Nearly always the passage also ends it. If not, the ordinary way takes it over: 
 the same routing, except that the first request to a shard is not sent again, and its reply is the one awaited.
 """
 
+from collections.abc import Callable
+
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.operation import Operation
 from shardwright.router.placement.collection_routing import CollectionRouting
@@ -20,13 +22,24 @@ class BegunOperation(Begun):
 
     Attributes:
         passage: what has begun it.
+        admitted: makes of its request the admitted one; None without access control.
         request_frame: the frame of the client.
         routing: by which it was sent.
         shard_id: the shard.
         pool: the pool of the connection.
     """
 
-    __slots__ = ("_client", "_context", "_operation", "passage", "pool", "request_frame", "routing", "shard_id")
+    __slots__ = (
+        "_client",
+        "_context",
+        "_operation",
+        "admitted",
+        "passage",
+        "pool",
+        "request_frame",
+        "routing",
+        "shard_id",
+    )
 
     def __init__(
         self,
@@ -40,9 +53,11 @@ class BegunOperation(Begun):
         connection: Connection,
         frame: bytes,
         passage: Passage,
+        admitted: Callable[[Request], Request] | None,
     ) -> None:
         self.connection, self.frame, self.started = connection, frame, started
         self.passage = passage
+        self.admitted = admitted
         self._context = context
         self._client = client
         self.request_frame = request_frame
@@ -58,6 +73,8 @@ class BegunOperation(Begun):
             self._operation = Operation(self._context, self._client, Request(OpMsg(self.request_frame)))
             self._operation.started = self.started
             self._operation.targeted = (self.shard_id,)
+            if self.admitted is not None:
+                self._operation.request = self.admitted(self._operation.request)
         return self._operation
 
     def take_over(self, request: Request) -> tuple[Operation, Asked]:
@@ -68,6 +85,8 @@ class BegunOperation(Begun):
         """
         operation = self.operation
         operation.request = operation.origin = request
+        if self.admitted is not None:
+            operation.request = self.admitted(request)
         operation.begun_routing = self.routing
         asked = Asked(self.pool, self.connection, self.frame)
         operation.sender = self._context.sender.expecting(self.pool.address, asked)

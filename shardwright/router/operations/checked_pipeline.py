@@ -1,23 +1,26 @@
-"""Having a mongod check a pipeline before the router runs parts of it: all errors are mongod's, in mongod's order.
+"""Checks by a mongod before the router or a shard runs something: all errors are mongod's, in mongod's order.
 
-A mongod is asked to explain the pipeline, which is how it parses one without executing it. It is named a collection
-that does not exist, so that nothing is planned.
+A mongod is asked to explain a pipeline, which is how it parses one without executing it. The command names a
+collection that does not exist, so that nothing is planned. Shards execute statements of transactions without the
+parameters of the Stable API (`shardd.transactions`), so a strict statement is explained with them first.
 """
 
 import re
 from typing import Final
 
-from shardwright.router.cursors.get_more import API_PARAMETERS
+from shardwright.router.cursors.cursor import API_PARAMETERS
 from shardwright.router.operations.operation import Operation
-from shardwright.router.reads.explained import VERBOSITIES, wrapped
+from shardwright.router.reads.explain import VERBOSITIES, wrapped
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.wire.arguments import GENERIC_ARGUMENTS
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, not_allowed_strictly
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import STRING, element, encode_elements, from_elements, string_value
+from shardwright.wire.rawbson import STRING, element, encode_elements, from_elements, string_value, without
 from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.request import Request
 
 EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
 """What mongod puts before errors of a pipeline that it has found to be right."""
@@ -86,18 +89,48 @@ async def _where(operation: Operation, target: str | None) -> tuple[str, bytes]:
     kind, start, _, end = next(iter(request.fields.values()))
     named = request.body[start:end]
     if kind != STRING:
-        return target or await _any_shard(operation), named
+        return target or await operation.context.shards.any_id(), named
     _, _, at, until = request.fields[b"pipeline"]
     routing = await operation.context.routing.find(operation.namespace)
     if routing is None:
-        return target or await _any_shard(operation), _MISSING
+        return target or await operation.context.shards.any_id(), _MISSING
     if _NEEDS_INDEX.search(request.body, at, until) is not None:
         return min(routing.shards), named
     return target or routing.primary, _MISSING
 
 
-async def _any_shard(operation: Operation) -> str:
+_READS: Final = frozenset({"aggregate", "find"})
+_WRITES: Final = frozenset({"delete", "insert", "update"})
+_COLLECTION_UUID: Final = b"collectionUUID"
+"""The only argument of writes that is not in the version."""
+
+
+def check_write_strictly(request: Request) -> None:
+    """Refuse a write with ``apiStrict`` that has an argument which is not in the version.
+
+    Raises:
+        CommandError: APIStrictError.
+    """
+    if request.name in _WRITES and _COLLECTION_UUID in request.fields:
+        raise not_allowed_strictly(f"{request.name}.collectionUUID")
+
+
+async def check_read_strictly(operation: Operation) -> None:
+    """Refuse a read with ``apiStrict`` that has an argument which is not in the version.
+
+    Whatever else is wrong with the read is left to the shard that executes it.
+
+    Raises:
+        CommandError: APIStrictError; no shard could be asked.
+    """
+    request = operation.request
+    if request.name not in _READS:
+        return
     shards = await operation.context.shards.all_ids()
     if not shards:
-        raise CommandError(ErrorCode.ShardNotFound, "No shards found")
-    return shards[0]
+        return
+    generic = {name for name in request.fields if name in GENERIC_ARGUMENTS or name.startswith(b"$")}
+    reply = await parsed_by(operation, operation.context.shards.reachable_of(shards), without(request.body, generic))
+    error = reply.error
+    if error is not None and error.code == ErrorCode.APIStrictError:
+        raise error

@@ -3,28 +3,28 @@
 from typing import Final
 
 from shardwright.router.operations.aggregation import run_on_all_shards, run_on_one_shard
+from shardwright.router.operations.aggregation_plan import check_out_targets
 from shardwright.router.operations.checked_pipeline import check_pipeline
-from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
-from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
+from shardwright.router.operations.local_operations import CURRENT_OP, CurrentOpArguments
 from shardwright.router.operations.merge_writes import merge_target
-from shardwright.router.operations.missing import needs_no_database, unless_missing
+from shardwright.router.operations.nonexistent_namespace import needs_no_database, unless_missing
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.pipeline_locations import check_out_targets
 from shardwright.router.operations.retry import with_database
-from shardwright.router.operations.sharded_data_distribution import (
+from shardwright.router.operations.router_documents import (
+    LIST_LOCAL_SESSIONS,
     SHARDED_DATA_DISTRIBUTION,
+    aggregate_local_sessions,
     aggregate_sharded_data_distribution,
     check_distribution,
 )
-from shardwright.router.pipelines.internal_stages import check_stages
-from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
+from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING, check_stages
 from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.reads.collectionless import check_collectionless, check_not_empty
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.aggregate import check_collectionless, check_not_empty
 from shardwright.router.replies.cursor_reply import empty_cursor
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -100,12 +100,13 @@ async def _run(operation: Operation, pipeline: Pipeline, namespace: str) -> Repl
     shards = await shards_without_collection(operation, pipeline)
     if pipeline.first == CURRENT_OP:
         return await run_on_all_shards(operation, pipeline, namespace)
+    any_shard = operation.context.shards.reachable_of(shards)
     if pipeline.first == LIST_LOCAL_SESSIONS:
-        return await aggregate_local_sessions(operation, pipeline, shards[0])
+        return await aggregate_local_sessions(operation, pipeline, any_shard)
     if pipeline.first == SHARDED_DATA_DISTRIBUTION:
         return await aggregate_sharded_data_distribution(operation, pipeline, shards)
     try:
-        return await _run_on_any_shard(operation, pipeline, shards[0])
+        return await _run_on_any_shard(operation, pipeline, any_shard)
     except JoinNeededError as error:
         if pipeline.first == _DOCUMENTS:
             raise

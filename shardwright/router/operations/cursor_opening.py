@@ -1,22 +1,26 @@
-"""Opening cursors: on one shard, whose reply is forwarded, or on several, whose results are merged."""
+"""Opening cursors: on one shard, whose reply is forwarded, or on several, whose results are merged.
+
+All shards read at one time if the operation reads a snapshot.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
+from bson.timestamp import Timestamp
 
-from shardwright.router.cursors.cursor import OpeningCursor
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore, OpeningCursor
+from shardwright.router.cursors.open_cursor import CursorOwner
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.cursors.single_shard import SingleShardCursor
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.reads.read_concern import snapshot_time
 from shardwright.router.replies.cursor_reply import CursorReply, is_whole_result
-from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.replies.shard_reply import ShardReply, raise_worst
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
@@ -194,3 +198,35 @@ def _is_out_of_reach(reply: ShardReply) -> bool:
 
 def _out_of_patience() -> CommandError:
     return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The time of a snapshot.
+
+    Attributes:
+        targeting: for choosing shards: the owners at that time; None outside snapshots, or if there is only one shard.
+        reading: what the command has to say to the shards, and the reply to the client. In a transaction, nothing: the
+            shards know the time since the transaction has begun there.
+    """
+
+    targeting: Timestamp | None = None
+    reading: Timestamp | None = None
+
+
+_NONE: Final = Snapshot()
+
+
+def snapshot_of(operation: Operation, table: RoutingTable | None) -> Snapshot:
+    """The snapshot in which an operation reads a collection.
+
+    Args:
+        operation: the read.
+        table: of the collection, None if it is not sharded.
+    """
+    clock = operation.context.clock.time.cluster_time
+    if operation.transaction is not None:
+        time = operation.transaction.choose_time(clock)
+        return _NONE if time is None or table is None else Snapshot(targeting=time)
+    time = snapshot_time(operation.request, table, clock)
+    return _NONE if time is None else Snapshot(time, time)

@@ -1,16 +1,16 @@
 """The explanations of shards, and what an ``explain`` says about the router."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from shardwright.router.context.version import MONGODB_VERSION
+from shardwright.router.context.options import MONGODB_VERSION
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
-from shardwright.router.reads.explain_reply import ShardExplain
-from shardwright.router.reads.explained import wrapped
+from shardwright.router.reads.explain import ShardExplain, wrapped
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.reply_fields import answer_in
-from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.replies.shard_reply import answer_in, raise_worst
+from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.errors import CommandError
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append
@@ -19,8 +19,17 @@ _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment",
 """The fields of the client's command that are copied to a shard's ``explain``."""
 
 
+def _as_it_is(_error: CommandError) -> bool:
+    return False
+
+
 async def explained_by(
-    operation: Operation, inner: bytes, verbosity: str, elements: Mapping[str, bytes]
+    operation: Operation,
+    inner: bytes,
+    verbosity: str,
+    elements: Mapping[str, bytes],
+    *,
+    names_shard: Callable[[CommandError], bool] = _as_it_is,
 ) -> list[ShardExplain]:
     """The shards' explanations of a command.
 
@@ -29,6 +38,7 @@ async def explained_by(
         inner: the inner command.
         verbosity: the level of detail.
         elements: the shards to ask, each with the raw elements for it, such as the versions.
+        names_shard: whether the client's error says that a shard had this error, and which one.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -40,7 +50,14 @@ async def explained_by(
         shard: op_msg(append(outer, each), request_id=request.message.request_id) for shard, each in elements.items()
     }
     replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
-    raise_worst(replies)
+    try:
+        raise_worst(replies)
+    except CommandError as error:
+        shard = next((reply.shard_id for reply in replies if reply.error is error), None)
+        if shard is None or has_category(error.code, Category.NETWORK) or not names_shard(error):
+            raise
+        message = f"Explain command on shard {shard} failed :: caused by :: {error.message}"
+        raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
     registry = operation.context.shards
     return [
         ShardExplain(

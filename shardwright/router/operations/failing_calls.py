@@ -7,8 +7,7 @@ import trio
 from shardwright.daemon.fail_command import FAIL_COMMAND, CommandCall, block_seconds, fails_before, raise_failure
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.router.operations.operation import Operation
-from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
-from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.hello import HELLO_NAMES, MONGOS_BYTES_MAX, parse_client_metadata
 
 
 def call_of(operation: Operation, names: Collection[str]) -> CommandCall:
@@ -43,8 +42,8 @@ def _app_name(operation: Operation) -> str:
     Raises:
         CommandError: that hello describes the client in a wrong way.
     """
-    metadata, request = operation.client.metadata, operation.request
-    if metadata is not None:
-        return str(metadata.get("application", {}).get("name", ""))
+    client, request = operation.client, operation.request
+    if client.metadata is not None:
+        return client.app_name
     span = request.fields.get(b"client") if request.name in HELLO_NAMES else None
     return "" if span is None else parse_client_metadata(request.body, span, bytes_max=MONGOS_BYTES_MAX).app_name

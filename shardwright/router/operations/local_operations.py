@@ -1,10 +1,12 @@
 """The operations of this router process: how ``$currentOp`` shows them, and how ``killOp`` interrupts them.
 
-An operation is found through its connection. It gets a number when it is shown for the first time, so that operations
-that nobody looks at cost nothing.
+An operation is found through its connection. It gets a number when it is shown for the first time, so operations
+that are never shown cost nothing. Open transactions are shown too. An operation that does not fit into one document
+is truncated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from time import perf_counter
@@ -14,23 +16,233 @@ import trio
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.cursors.open_cursor import OpenCursor
-from shardwright.router.cursors.session import NO_USER
+from shardwright.router.cursors.open_cursor import NO_USER, OpenCursor
 from shardwright.router.operations.begun_operation import running_operation
-from shardwright.router.operations.current_op_arguments import CurrentOpArguments
-from shardwright.router.operations.fitting_operations import SHOWN_CHARACTERS_MAX, beginning
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.request_namespace import request_namespace
-from shardwright.router.operations.shown_transactions import idle_sessions, shown_transaction
+from shardwright.router.transactions.router_transaction import Participant, Phase, RouterTransaction, iso_text
+from shardwright.router.transactions.transaction_table import RouterSession, TransactionTable
+from shardwright.sharding.bson_text import document_text
 from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+from shardwright.wire.rawbson import decode_document, encode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import LOCAL_PEER
+from shardwright.wire.type_names import type_name_of
+
+CURRENT_OP: Final = "$currentOp"
+
+_OPTIONS: Final = frozenset(
+    {"allUsers", "backtrace", "idleConnections", "idleCursors", "idleSessions", "localOps", "truncateOps"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentOpArguments:
+    """What is to be shown of the operations of one process.
+
+    Attributes:
+        idle_connections: connections without an operation too.
+        idle_cursors: open cursors without a reader too.
+        truncate_ops: long commands only as the beginning of their text.
+        idle_sessions: open transactions in which no command is running too.
+        all_users: under access control, other users' operations too.
+    """
+
+    idle_connections: bool = False
+    idle_cursors: bool = False
+    truncate_ops: bool = False
+    idle_sessions: bool = True
+    all_users: bool = False
+
+    @classmethod
+    def parse(cls, specification: object) -> "CurrentOpArguments":
+        """Parse the specification of the stage.
+
+        Raises:
+            CommandError: TypeMismatch, FailedToParse.
+        """
+        if not isinstance(specification, Mapping):
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f"$currentOp options must be specified in an object, but found: {type_name_of(specification)}",
+            )
+        for name, value in specification.items():
+            if name not in _OPTIONS:
+                raise CommandError(ErrorCode.FailedToParse, f"Unrecognized option '{name}' in $currentOp stage.")
+            if not isinstance(value, bool):
+                raise CommandError(
+                    ErrorCode.TypeMismatch,
+                    f"The '{name}' parameter of the $currentOp stage must be a boolean value, "
+                    f"but found: {type_name_of(value)}",
+                )
+        return cls(
+            bool(specification.get("idleConnections")),
+            bool(specification.get("idleCursors")),
+            bool(specification.get("truncateOps")),
+            bool(specification.get("idleSessions", True)),
+            bool(specification.get("allUsers")),
+        )
+
+    def document(self) -> dict[str, bool]:
+        """What `parse` takes."""
+        return {
+            "idleConnections": self.idle_connections,
+            "idleCursors": self.idle_cursors,
+            "truncateOps": self.truncate_ops,
+            "idleSessions": self.idle_sessions,
+            "allUsers": self.all_users,
+        }
+
+
+SHOWN_CHARACTERS_MAX: Final = 1000
+"""Longer commands are truncated if that is asked for, as in MongoDB."""
+
+_BYTES_MAX: Final = BSON_OBJECT_BYTES_MAX - 1024 * 1024
+"""The rest is for the stages that follow."""
+
+
+def fitting(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The operations; if they are too large together, with truncated commands, without their comments.
+
+    A mongos sends them in several batches. Here they are in one document, when they come from another process or when
+    a shard runs further stages on them.
+    """
+    if sum(len(encode_document(each)) for each in operations) <= _BYTES_MAX:
+        return list(operations)
+    return [_truncated(each) for each in operations]
+
+
+def beginning(body: bytes) -> str:
+    """The text that stands for a truncated command."""
+    text = document_text(body)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 3] + "..."
+
+
+def _truncated(operation: dict[str, Any]) -> dict[str, Any]:
+    shown = dict(operation)
+    for name in ("command", "originatingCommand"):
+        body = encode_document(shown[name]) if name in shown else b""
+        if len(body) > SHOWN_CHARACTERS_MAX:
+            shown[name] = {"$truncated": beginning(body)}
+    return {**shown, "cursor": _truncated(shown["cursor"])} if "cursor" in shown else shown
+
+
+_NAMED_IN_FULL: Final = frozenset(
+    {
+        *("dataSize", "datasize", "enableSharding", "enablesharding", "flushRouterConfig", "flushrouterconfig"),
+        *("getShardVersion", "getshardversion", "mergeChunks", "moveChunk", "movechunk", "moveRange"),
+        *("movePrimary", "moveprimary"),
+        *("renameCollection", "setAllowMigrations", "shardCollection", "shardcollection", "split"),
+        *("splitVector", "updateZoneKeyRange"),
+    }
+)
+"""Commands whose argument is ``db.collection``, or a database, independently of the command's database."""
+
+_NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "removeShardFromZone"})
+
+
+def request_namespace(request: Request) -> str:
+    """The namespace of a request; only the database if it names no collection."""
+    return namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS)
+
+
+_OPEN: Final = frozenset({Phase.IN_PROGRESS, Phase.COMMITTING})
+_UUID_BYTES: Final = 16
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def shown_transaction(transaction: RouterTransaction) -> dict[str, Any]:
+    """The field ``transaction``, with mongos's fields.
+
+    Args:
+        transaction: the transaction.
+    """
+    times, read_concern = transaction.times, transaction.read_concern
+    active_seconds, open_seconds = times.active_seconds, times.open_seconds
+    participants = transaction.participants
+    shown: dict[str, Any] = {
+        "parameters": {
+            "txnNumber": Int64(transaction.number),
+            "autocommit": False,
+            **({"readConcern": read_concern} if read_concern else {}),
+        },
+        **({} if transaction.at_cluster_time is None else {"globalReadTimestamp": transaction.at_cluster_time}),
+        "startWallClockTime": iso_text(times.started),
+        "timeOpenMicros": _micros(open_seconds),
+        "timeActiveMicros": _micros(active_seconds),
+        "timeInactiveMicros": _micros(max(0.0, open_seconds - active_seconds)),
+        "numParticipants": len(participants),
+        "participants": [
+            _participant(shard, each, is_coordinator=shard == transaction.coordinator)
+            for shard, each in participants.items()
+        ],
+        "numReadOnlyParticipants": _count(participants, is_read_only=True),
+        "numNonReadOnlyParticipants": _count(participants, is_read_only=False),
+    }
+    if times.commit_started is not None and transaction.commit_plan is not None:
+        shown["commitStartWallClockTime"] = iso_text(times.commit_started)
+        shown["commitType"] = transaction.commit_plan.path.value
+    return shown
+
+
+def idle_sessions(table: TransactionTable, address: str, user: bytes | None) -> Iterator[dict[str, Any]]:
+    """The sessions with an open transaction in which no command is running.
+
+    Args:
+        table: has them.
+        address: ``host:port`` of this router.
+        user: the digest of the user whose sessions are meant; None for all.
+    """
+    for key, session in table.sessions.items():
+        transaction = session.transaction
+        if transaction is None or transaction.phase not in _OPEN or session.is_active:
+            continue
+        if user is not None and key[_UUID_BYTES:] != user:
+            continue
+        yield {
+            "type": "idleSession",
+            "host": address,
+            "desc": "inactive transaction",
+            **_client(session),
+            "lsid": {"id": Binary(key[:_UUID_BYTES], UUID_SUBTYPE), "uid": Binary(key[_UUID_BYTES:])},
+            "active": False,
+            "transaction": shown_transaction(transaction),
+        }
+
+
+def _client(session: RouterSession) -> dict[str, Any]:
+    """The client that has begun the transaction."""
+    client = session.client
+    if client is None:
+        return {}
+    metadata = client.metadata or {}
+    name = metadata.get("application", {}).get("name", "")
+    return {
+        "client": client.peer,
+        "connectionId": client.id,
+        "appName": name,
+        **({"clientMetadata": metadata} if metadata else {}),
+    }
+
+
+def _participant(shard: str, participant: Participant, *, is_coordinator: bool) -> dict[str, Any]:
+    known = {} if participant.is_read_only is None else {"readOnly": participant.is_read_only}
+    return {"name": shard, "coordinator": is_coordinator, **known}
+
+
+def _count(participants: Mapping[str, Participant], *, is_read_only: bool) -> int:
+    return sum(each.is_read_only is is_read_only for each in participants.values())
+
+
+def _micros(seconds: float) -> Int64:
+    return Int64(timedelta(seconds=seconds) // _MICROSECOND)
+
 
 KINDS: Final = dict(find="query", getMore="getmore", insert="insert", update="update", delete="remove")
 """The field ``op`` by command; of other commands it is ``command``."""
@@ -90,7 +302,7 @@ def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation],
 
 
 def _clients(context: RouterContext) -> Iterator[ClientConnection]:
-    """The connections of clients, without those of the router's other processes."""
+    """The connections of clients, without the router's other processes."""
     return (client for client in context.clients.connections if client.peer != LOCAL_PEER)
 
 
@@ -143,7 +355,6 @@ def _idle_connection(context: RouterContext, client: ClientConnection) -> dict[s
 
 def _connection(context: RouterContext, client: ClientConnection, *, is_active: bool) -> dict[str, Any]:
     metadata = client.metadata or {}
-    name = metadata.get("application", {}).get("name")
     user = user_of(client)
     return {
         "type": "op",
@@ -151,7 +362,7 @@ def _connection(context: RouterContext, client: ClientConnection, *, is_active: 
         "desc": f"conn{client.id}",
         "connectionId": client.id,
         "client": client.peer,
-        **({"appName": name} if name else {}),
+        **({"appName": client.app_name} if client.app_name else {}),
         **({"clientMetadata": metadata} if metadata else {}),
         "active": is_active,
         "currentOpTime": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -4,22 +4,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from shardwright.router.cursors.get_more import GetMore
-from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.cursors.cursor import GetMore
+from shardwright.router.cursors.open_cursor import CursorOwner
+from shardwright.router.operations.aggregation_plan import target_of
 from shardwright.router.operations.checked_pipeline import EXECUTING, check_pipeline
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.pipeline_locations import target_of
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.pipelines.merge_stage import MergeStage
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.pipeline import Pipeline, Stage
-from shardwright.router.reads.view_aggregate import with_body
+from shardwright.router.reads.views import with_body
 from shardwright.router.replies.cursor_reply import NEXT_BATCH, empty_cursor, first_batch
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.writes.kind import WriteKind
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.writes.batch import WriteKind
+from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
+from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import (
     append,
     array_documents,
@@ -30,8 +31,6 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
-from shardwright.wire.stages import with_stages
 
 _NO_MATCH: Final = 13113
 _CONTEXTS: Final[Mapping[int, str]] = {

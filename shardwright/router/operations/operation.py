@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.replies import own_reply
+from shardwright.router.replies import reply_builder
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
-from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
@@ -52,7 +52,7 @@ class Operation:
         context: what all operations share.
         client: the connection that sent it.
         request: what is to be done.
-        origin: what the client has asked for, of which this may be a part.
+        origin: the client's original request.
         targeted: the shards it has been sent to so far, for the log.
         retries: how often it was restarted because of stale routing, for the log.
         table: the routing table by which it was last sent to shards; None if it was not about a sharded collection.
@@ -63,7 +63,7 @@ class Operation:
         started: when it began, on the clock of `time.perf_counter`.
         operation_time: the packed time of its data, if it is known to be earlier than all times that have been seen.
         opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
-        begun_routing: by which it was sent, if its request was sent before (`operations.begun_operation`).
+        begun_routing: by which it was sent, if its request was sent before (`operations.admission`).
         passed_on: how it was passed on, if nothing else was done for it, so that a passage can do the same.
         epoch: the number of the epoch (`wire.passages`) in which it began.
     """
@@ -195,7 +195,7 @@ class Operation:
 
     @property
     def acting_user(self) -> UserName | None:
-        """Whom the operation belongs to: who has logged in on its connection, nobody without access control."""
+        """The authenticated user of the operation's connection; None without access control."""
         return None if self.context.access is None else self.client.login.user
 
     @property
@@ -221,11 +221,13 @@ class Operation:
 
     def gossip(self) -> dict[str, Any]:
         """The last fields of replies made by the router itself."""
-        return own_reply.gossip(self.context.clock, self.operation_time)
+        return reply_builder.gossip(self.context.clock, self.operation_time)
 
     def raw_reply(self, *elements: bytes) -> bytes:
         """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""
-        return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock, self.operation_time)
+        return reply_builder.raw_reply(
+            self.request.message.request_id, elements, self.context.clock, self.operation_time
+        )
 
 
 def _parsed(element: bytes) -> ReadPreference:

@@ -8,7 +8,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.placement.stale_routing import StaleRoutingError, UnknownShardError
 from shardwright.router.routing.routing_cache import RoutingCache
-from shardwright.sharding.buckets_commands import on_buckets
+from shardwright.sharding.time_series import on_buckets
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
@@ -136,7 +136,7 @@ def _invalidate(routing_cache: RoutingCache, stale: StaleRoutingError, routing: 
 
 
 def _invalidate_involved(routing_cache: RoutingCache, stale: StaleRoutingError) -> bool:
-    """Have read again those of the further collections that a shard named; returns whether it named one."""
+    """Evict the involved collections that a shard named; returns whether it named one."""
     named = [routing for routing in stale.involved if _names(stale, routing)]
     for routing in named:
         _invalidate_one(routing_cache, stale, routing)

@@ -13,22 +13,29 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.operations.aggregation_plan import AggregationPlan, Segment
+from shardwright.router.operations.aggregation_plan import AggregationPlan, Segment, foreign_collections
 from shardwright.router.operations.cursor_opening import adopt, answer_first_batch, kill_opened, open_on_shards
-from shardwright.router.operations.foreign_collections import foreign_collections
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded, send_to_one
-from shardwright.router.pipelines.commands import SESSION, merging_half, runtime_constants, shards_half, with_concerns
-from shardwright.router.pipelines.merge_cursors import Remote, merge_cursors
-from shardwright.router.pipelines.read_before_writing import reading_before_writing, with_disk
-from shardwright.router.pipelines.shard_names import with_shard_name
+from shardwright.router.pipelines.commands import (
+    SESSION,
+    Remote,
+    merge_cursors,
+    merger_command,
+    reading_before_writing,
+    runtime_constants,
+    shards_command,
+    with_concerns,
+    with_disk,
+)
+from shardwright.router.pipelines.split import with_shard_name
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.merge import ResultMerger
-from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.read_concern import at_time
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.rawbson import OBJECT
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
@@ -49,7 +56,7 @@ async def run_segments(
 
     Args:
         operation: the aggregation.
-        body: its command, from `common_body`.
+        body: its command, from `shared_body`.
         plan: with segments.
         versions: the version elements for each shard that has documents.
         cursor_namespace: of the client's cursor.
@@ -71,8 +78,8 @@ async def run_segments(
     session = operation.request.get(SESSION)
     transaction = None if operation.transaction is None else operation.transaction.number
     needs_merge = plan.needs_merge
-    halves = {
-        shard: shards_half(
+    commands = {
+        shard: shards_command(
             body,
             with_shard_name(plan.shards_part, shard),
             constants,
@@ -80,7 +87,7 @@ async def run_segments(
         )
         for shard in versions
     }
-    frames = {shard: forwarded(operation, elements, halves[shard]) for shard, elements in versions.items()}
+    frames = {shard: forwarded(operation, elements, commands[shard]) for shard, elements in versions.items()}
     replies = await open_on_shards(operation, frames, preference=operation.read_preference)
     targeted, sort = operation.targeted, plan.sort
     try:
@@ -89,7 +96,7 @@ async def run_segments(
             remotes = [_remote(reply) for reply in replies]
             reading = merge_cursors(remotes, source_namespace, sort, session, transaction)
             stages = reading_before_writing(segment.stages)
-            merging = merging_half(
+            merging = merger_command(
                 body if stages == segment.stages else with_disk(body),
                 reading,
                 stages,
@@ -98,7 +105,8 @@ async def run_segments(
                 is_read_by_mongod=not is_last,
             )
             seen = latest_operation_time(replies)
-            replies = [await _open_segment(operation, segment, merging)]
+            read = tuple({address: None for reply in replies for address in (reply.address, *reply.sources)})
+            replies = [await _open_segment(operation, segment, merging, read)]
             replies[0].raise_operation_time(seen, operation.context.clock)
             targeted, sort = targeted + operation.targeted, None
     except BaseException:
@@ -135,8 +143,10 @@ async def _is_genuine(operation: Operation, segment: Segment, preference: ReadPr
     return not await operation.context.shards.understands(segment.shard, extension, preference)
 
 
-async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> ShardReply:
+async def _open_segment(operation: Operation, segment: Segment, body: bytes, sources: tuple[str, ...]) -> ShardReply:
     """Open the cursor of a segment; mongod then reads, and in the end closes, the cursors of the one before.
+
+    A mongod waits for a frozen host as long as that is frozen, so it is the router that gives up.
 
     Raises:
         StaleRoutingError: the shard refused the versions of the other collections.
@@ -150,7 +160,9 @@ async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> 
         body = with_concerns(body)
     frame = forwarded(operation, foreign.version_elements, body)
     with foreign.blamed():
-        reply = await send_to_one(operation, segment.shard, frame, preference=preference, as_router=is_genuine)
+        reply = await send_to_one(
+            operation, segment.shard, frame, preference=preference, as_router=is_genuine, sources=sources
+        )
         reply.raise_for_error()
         return reply
 

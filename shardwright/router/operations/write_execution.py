@@ -6,35 +6,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from shardwright.router.operations.operation import Operation, PassedOn
-from shardwright.router.operations.owner_changes import (
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.operations.would_change_owning_shard import (
     CHANGED_OWNER_FIELDS,
+    OwnerRefusedError,
+    OwnerWouldChangeError,
+    execute_in_transaction,
     failed_update,
     insert_with_new_owner,
     may_change_owner,
+    raise_if_refused,
+    refuse_or_move,
     update_by_replacement,
 )
-from shardwright.router.operations.replaced_document import OwnerRefusedError, raise_if_refused
-from shardwright.router.operations.retryable_write_transaction import (
-    OwnerWouldChangeError,
-    execute_in_transaction,
-    refuse_or_move,
-)
-from shardwright.router.operations.scatter import scatter
-from shardwright.router.pipelines.internal_stages import check_update_stages
+from shardwright.router.pipelines.stages import check_update_stages
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
-from shardwright.router.transactions.child_session import own_session
-from shardwright.router.writes.batch import WriteBatch
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.messages import broadcast_elements, message_with_versions, shard_message
-from shardwright.router.writes.owning_shard import move_refused
-from shardwright.router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
+from shardwright.router.transactions.internal_transaction import own_session
+from shardwright.router.writes.batch import WriteBatch, WriteKind
+from shardwright.router.writes.messages import ShardBatch, broadcast_elements, message_with_versions, shard_message
+from shardwright.router.writes.outcome import CLIENT_HIDDEN_FIELDS, WriteReply, move_refused
 from shardwright.router.writes.run import WriteRun, is_routing_refusal
-from shardwright.router.writes.shard_batch import ShardBatch
-from shardwright.router.writes.targeting import Destinations, target_batch
-from shardwright.sharding.client_session import CLIENT_SESSION, client_session_element
+from shardwright.router.writes.targeting import target_batch
+from shardwright.sharding.operation_session import CLIENT_SESSION, client_session_element
 from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
+from shardwright.sharding.targeting.writes import Destinations
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import InvalidBSONError, decode_document

@@ -1,20 +1,37 @@
-"""The ``aggregate`` commands that the halves of a pipeline become."""
+"""The commands of a split pipeline: the shards' part, the merger's part, and both as ``explain`` shows them.
 
-from collections.abc import Mapping, Sequence
+The mongod that merges reads the cursors on the other shards through ``$mergeCursors``. It must have read all of them
+before it inserts the first document of a ``$out``, or of a ``$merge`` with ``whenMatched: "fail"``. A mongod that is
+not a shard of MongoDB's own counts its operation as done after the first batch, and ends itself when it then waits
+for another server (``Invariant failure !isDone()`` in ``curop.h``, seen on 6.0.5). So such a pipeline gets a
+``$sort``, which returns nothing before it has read all; a sort by a field that no document has keeps the order.
+
+``explain`` names a merger as the router code of MongoDB 6.0 does, which has an aggregation engine
+(``tests/router/test_split_oracle.py`` compares). Here the mongod of a shard does what needs one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 
+from bson.binary import Binary
+from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.router.pipelines.stages import WRITING
 from shardwright.router.reads.aggregate import PIPELINE
-from shardwright.router.reads.pipeline import Stage
+from shardwright.sharding.pipelines.pipeline import Stage
 from shardwright.wire.rawbson import (
     ARRAY,
+    OBJECT,
     STRING,
     append,
     array_of_documents,
+    decode_document,
     element,
+    encode_document,
     encode_elements,
     from_elements,
     index,
@@ -26,7 +43,7 @@ from shardwright.wire.rawbson import (
 SESSION: Final = b"lsid"
 _TRANSACTION: Final = frozenset({b"txnNumber", b"autocommit", b"startTransaction"})
 API_PARAMETERS: Final = frozenset({b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
-"""The client's, which the halves do without: their internal fields and stages belong to no version of the API."""
+"""The client's, which the parts do without: their internal fields and stages belong to no version of the API."""
 
 _FOR_WRITES: Final = frozenset({b"writeConcern", b"bypassDocumentValidation"})
 _REPLACED: Final = frozenset({PIPELINE, b"cursor", b"explain"})
@@ -48,7 +65,7 @@ def runtime_constants(now: datetime, cluster_time: Timestamp) -> bytes:
     return encode_elements({"runtimeConstants": constants})
 
 
-def shards_half(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool) -> bytes:
+def shards_command(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool) -> bytes:
     """The command for each shard, whose cursor a mongod will read.
 
     Args:
@@ -62,7 +79,7 @@ def shards_half(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs
     return append(rest, _pipeline(stages) + cursor + constants + (NEEDS_MERGE if needs_merge else b""))
 
 
-def merging_half(
+def merger_command(
     body: bytes,
     merge_cursors: bytes,
     stages: Sequence[Stage],
@@ -78,7 +95,7 @@ def merging_half(
         merge_cursors: the raw ``$mergeCursors``.
         stages: the merger's part.
         constants: from `runtime_constants`.
-        collation: of the aggregation, which cannot be that of the merging shard's collection.
+        collation: the aggregation's, because the merging shard's collection does not supply it.
         is_read_by_mongod: a mongod will read the results.
     """
     fields: dict[str, Any] = {"collation": dict(collation)}
@@ -94,8 +111,8 @@ def merging_half(
         removed |= _TRANSACTION | {b"cursor"}
         fields["cursor"] = {"batchSize": NO_DOCUMENTS}
     source = Stage("$mergeCursors", merge_cursors, (0, 0, 0, 0))
-    half = append(without(body, removed), _pipeline((source, *stages)) + encode_elements(fields) + constants)
-    return _on_a_collection(half)
+    part = append(without(body, removed), _pipeline((source, *stages)) + encode_elements(fields) + constants)
+    return _on_a_collection(part)
 
 
 def with_concerns(command: bytes) -> bytes:
@@ -116,3 +133,139 @@ def _on_a_collection(command: bytes) -> bytes:
 
 def _pipeline(stages: Sequence[Stage]) -> bytes:
     return element(PIPELINE, ARRAY, array_of_documents([stage.raw for stage in stages]))
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An open cursor for a mongod to read.
+
+    Attributes:
+        shard_id: the shard that has it.
+        address: ``host:port`` of the member that has it.
+        cursor: the raw document ``cursor`` of the reply that opened it; the documents of its batch come first.
+    """
+
+    shard_id: str
+    address: str
+    cursor: bytes
+
+    @property
+    def raw(self) -> bytes:
+        """Its entry in ``remotes``."""
+        response = element(b"cursor", OBJECT, self.cursor) + encode_elements({"ok": 1.0})
+        return from_elements(
+            encode_elements({"shardId": self.shard_id, "hostAndPort": self.address})
+            + element(b"cursorResponse", OBJECT, from_elements(response))
+        )
+
+
+_NO_USER: Final = Binary(sha256(b"").digest())
+"""The ``uid`` of sessions on connections that are not authenticated."""
+
+
+def merge_cursors(
+    remotes: Sequence[Remote],
+    namespace: str,
+    sort: Mapping[str, int] | None = None,
+    session: Mapping[str, Any] | None = None,
+    transaction: int | None = None,
+) -> bytes:
+    """The raw stage that reads cursors.
+
+    Args:
+        remotes: the cursors.
+        namespace: ``db.collection`` of the aggregation.
+        sort: the order in which documents are merged, by their ``$sortKey``; None for any.
+        session: the ``lsid`` with which the cursors were opened; None if they were in no session.
+        transaction: the number of the transaction in which they were opened; None if they were in none.
+    """
+    specification = (
+        encode_elements({} if session is None else {"lsid": {"id": session["id"], "uid": session.get("uid", _NO_USER)}})
+        + encode_elements({} if transaction is None else {"txnNumber": Int64(transaction), "autocommit": False})
+        + encode_elements({} if sort is None else {"sort": dict(sort)})
+        + encode_elements({"compareWholeSortKey": False})
+        + element(b"remotes", ARRAY, array_of_documents([remote.raw for remote in remotes]))
+        + encode_elements({"nss": namespace, "allowPartialResults": False})
+    )
+    return from_elements(element(b"$mergeCursors", OBJECT, from_elements(specification)))
+
+
+_ALLOW_DISK_USE: Final = b"allowDiskUse"
+_READ_ALL: Final = Stage("$sort", encode_document({"$sort": {"readBeforeWriting": 1}}), (0, 0, 0, 0))
+_READING_ALL: Final = frozenset({"$bucket", "$bucketAuto", "$group", "$sort", "$sortByCount"})
+
+
+def reading_before_writing(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages of a merger. One of them reads everything if the last one inserts.
+
+    Args:
+        stages: what follows ``$mergeCursors``.
+    """
+    if not stages or not _inserts(stages[-1]) or any(stage.name in _READING_ALL for stage in stages):
+        return tuple(stages)
+    return (*stages[:-1], _READ_ALL, stages[-1])
+
+
+def with_disk(body: bytes) -> bytes:
+    """A command that may sort more than fits into memory, whatever the client allows for its own stages."""
+    return append(without(body, (_ALLOW_DISK_USE,)), encode_elements({_ALLOW_DISK_USE.decode(): True}))
+
+
+def _inserts(stage: Stage) -> bool:
+    if stage.name != "$merge":
+        return stage.name == "$out"
+    given = stage.specification
+    return isinstance(given, dict) and given.get("whenMatched") == "fail"
+
+
+def explained_split(
+    shards_part: Sequence[Stage], merger_part: Sequence[Stage], namespace: str, sort: Mapping[str, int] | None
+) -> dict[str, Any]:
+    """``splitPipeline``; the merger's part begins with the stage that reads the cursors of the shards."""
+    merging = {
+        **({} if sort is None else {"sort": dict(sort)}),
+        "compareWholeSortKey": False,
+        "tailableMode": "normal",
+        "nss": namespace,
+        "allowPartialResults": False,
+        "recordRemoteOpWaitTime": False,
+    }
+    return {
+        "shardsPart": [decode_document(stage.raw) for stage in shards_part],
+        "mergerPart": [{"$mergeCursors": merging}, *(decode_document(stage.raw) for stage in merger_part)],
+    }
+
+
+_FOR_PRIMARY_SHARD: Final = frozenset({"$graphLookup", "$lookup", "$merge", "$out"})
+_FOR_ANY_SHARD: Final = frozenset({"$unionWith"})
+
+_SPILLING: Final = frozenset(
+    {
+        *("$_internalSetWindowFields", "$bucket", "$bucketAuto", "$count", "$fill", "$group", "$sample"),
+        *("$setWindowFields", "$sort", "$sortByCount"),
+    }
+)
+"""Stages that use the disk if they may, so that a mongos leaves them to a shard."""
+
+
+def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
+    """``mergeType``: ``mongos``, ``primaryShard`` or ``anyShard``.
+
+    Args:
+        merger_part: the stages of `mergePart`.
+        may_spill: whether the client says ``allowDiskUse``.
+    """
+    names = set(_names(decode_document(stage.raw) for stage in merger_part))
+    if names & _FOR_PRIMARY_SHARD:
+        return "primaryShard"
+    return "anyShard" if names & _FOR_ANY_SHARD or (may_spill and names & _SPILLING) else "mongos"
+
+
+def _names(stages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The names of stages, including those in the pipelines of a ``$facet``."""
+    for stage in stages:
+        for name, specification in stage.items():
+            yield name
+            if name == "$facet" and isinstance(specification, Mapping):
+                for nested in specification.values():
+                    yield from _names(nested)

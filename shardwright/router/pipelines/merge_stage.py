@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from shardwright.router.reads.pipeline import Stage
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import Stage
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import (
     ARRAY,

@@ -3,12 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from shardwright.router.pipelines.expression_paths import expression_paths, sort_paths
-from shardwright.router.pipelines.match_paths import match_paths
-from shardwright.router.pipelines.moved_forward import is_too_deep
-from shardwright.router.pipelines.paths import WHOLE_DOCUMENT, first_component, projectable, without_covered
-from shardwright.router.pipelines.projection_fields import is_exclusion, is_flag, is_nested, is_set
-from shardwright.router.reads.pipeline import Stage
+from shardwright.sharding.pipelines.field_paths import (
+    WHOLE_DOCUMENT,
+    expression_paths,
+    first_component,
+    is_exclusion,
+    is_flag,
+    is_nested,
+    is_set,
+    match_paths,
+    projectable,
+    sort_paths,
+    without_covered,
+)
+from shardwright.sharding.pipelines.pipeline import Stage
+from shardwright.sharding.pipelines.pushdown import is_too_deep
 from shardwright.wire.rawbson import ARRAY, BOOL, OBJECT, STRING, Span, element, from_elements, index, spans
 
 _TRUE: Final = b"\1"

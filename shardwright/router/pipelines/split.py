@@ -1,34 +1,42 @@
-"""The two halves of a pipeline over several shards, by MongoDB's rules.
+"""The shards' and the merger's part of a pipeline over several shards, by MongoDB's rules.
 
 Stages move from the front to the shards until one needs the documents of all shards. Some stages are divided::
 
     $sort          each shard sorts; the merger merges by $sortKey; stages on single documents stay with the shards
-    $group         each shard returns partial states; the merger finishes them. Likewise $bucket, $count, $sortByCount
+    $group         each shard returns partial states; the merger finishes them. also $bucket, $count, $sortByCount
     $limit         each shard returns no more than $skip + $limit of the merger
     $sample        each shard takes as many; the merger merges them by their random keys
     $geoNear       each shard; the merger merges by distance
+
+The documents of sources that describe a shard get its name.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import bson
 
-from shardwright.router.pipelines.fill_stages import fill_stages
-from shardwright.router.pipelines.group_halves import (
+from shardwright.router.pipelines.needed_fields import projection_of_needed
+from shardwright.router.pipelines.split_stages import (
     ONE_PER_GROUP,
+    fill_stages,
     merging_accumulators,
     merging_group,
     merging_stage,
+    split_window,
 )
-from shardwright.router.pipelines.needed_fields import projection_of_needed
-from shardwright.router.pipelines.numbers import WHOLE_NUMBER_MAX, sample_size, whole_number
-from shardwright.router.pipelines.stages import INHIBIT_OPTIMIZATION, Place, place_of
-from shardwright.router.pipelines.window_halves import window_halves
-from shardwright.router.reads.pipeline import Pipeline, Stage
-from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
+from shardwright.router.pipelines.stages import (
+    INHIBIT_OPTIMIZATION,
+    WHOLE_NUMBER_MAX,
+    Place,
+    place_of,
+    sample_size,
+    whole_number,
+)
 from shardwright.router.reads.sort_order import SortOrder
+from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
 from shardwright.wire.rawbson import (
     DOUBLE,
     EMPTY_DOCUMENT,
@@ -48,14 +56,14 @@ _ONE_OR_MORE: Final = frozenset({"$graphLookup", "$lookup", UNPACK_BUCKET})
 """Stages that turn each document into at least one."""
 
 _NOT_DIVIDED: Final = frozenset({"$currentOp", "$planCacheStats"})
-"""Sources of which a mongod that is not a shard server refuses to return partial or sorted results to a merger."""
+"""Sources whose partial or sorted results a mongod that is not a shard server refuses to return to a merger."""
 
 _AFTER_A_SORT: Final = frozenset({Place.MAPS, Place.FILTERS})
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPipeline:
-    """A pipeline in two halves.
+    """A divided pipeline.
 
     Attributes:
         shards_part: stages for each shard.
@@ -71,7 +79,7 @@ class SplitPipeline:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> "SplitPipeline":
-        """Split a pipeline whose stages are in the order in which they are to run: see `moved_forward`."""
+        """Split a pipeline whose stages are in the order in which they are to run (`pushdown`)."""
         kept = pipeline.stages[_first_near(pipeline.stages) :]
         stages = tuple(made for stage in kept for made in fill_stages(stage))
         at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
@@ -82,7 +90,7 @@ class SplitPipeline:
         return _with_sort_keys(_with_limit(_with_unwind_merged(split or cls(head, rest))))
 
     def returning_needed_fields(self) -> "SplitPipeline":
-        """The same halves, with the shards returning no field that the merger's part does not need."""
+        """This pipeline with the shards returning no field that the merger's part does not need."""
         projection = projection_of_needed(self.shards_part, self.merger_part)
         return self if projection is None else replace(self, shards_part=(*self.shards_part, projection))
 
@@ -173,10 +181,10 @@ def _ordered(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...], sor
 
 
 def _windowed(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
-    halves = window_halves(stage)
-    if halves is None:
+    parts = split_window(stage)
+    if parts is None:
         return None
-    return SplitPipeline((*head, *halves.shards), (*halves.merger, *rest), halves.sort)
+    return SplitPipeline((*head, *parts.shards), (*parts.merger, *rest), parts.sort)
 
 
 def _sampled(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
@@ -252,7 +260,7 @@ _DIVIDED: Final[Mapping[str, Dividing]] = {
 
 
 def _with_limit(split: SplitPipeline) -> SplitPipeline:
-    """The same halves, with the merger's ``$limit`` applied by the shards as well."""
+    """This pipeline with the merger's ``$limit`` applied by the shards as well."""
     if split.is_partial:
         return split
     skip = 0
@@ -270,10 +278,10 @@ def _with_limit(split: SplitPipeline) -> SplitPipeline:
 
 
 def _with_sort_keys(split: SplitPipeline) -> SplitPipeline:
-    """The same halves, with a sort of measurements by nothing but metadata staying one.
+    """This pipeline with a sort of measurements by nothing but metadata staying one.
 
     A mongod would sort the buckets, if what is in between can move as well, and lose the sort keys by unpacking them.
-    Directly behind the buckets, `moved_forward` has put the sort in front already, for the merger to unpack them.
+    Directly behind the buckets, `pushdown` has put the sort in front already, for the merger to unpack them.
     """
     names = [stage.name for stage in split.shards_part]
     if split.sort is None or UNPACK_BUCKET not in names:
@@ -286,7 +294,7 @@ def _with_sort_keys(split: SplitPipeline) -> SplitPipeline:
 
 
 def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:
-    """The same halves, with each ``$unwind`` that ends the shards' part left to the merger: fewer documents travel.
+    """This pipeline with each ``$unwind`` that ends the shards' part left to the merger: fewer documents travel.
 
     Not if it limits their number, and not if the router merges by itself: concatenating is cheaper than having a shard
     read, unwind and return all documents.
@@ -299,3 +307,25 @@ def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:
         return split
     unwinding = split.shards_part[at:]
     return replace(split, shards_part=split.shards_part[:at], merger_part=(*unwinding, *split.merger_part))
+
+
+def with_shard_name(stages: tuple[Stage, ...], shard: str) -> tuple[Stage, ...]:
+    """The stages for one shard; a source that describes the shard is followed by a stage that adds the shard's name.
+
+    A mongod started as a shard server adds the name itself, at the same place. The ids of operations get the form
+    ``shard:id`` that ``killOp`` takes. The address of the shard's client, which is a router, becomes ``client_s``.
+    """
+    first = stages[0].name if stages else ""
+    if place_of(first) is not Place.DESCRIBES_SHARD:
+        return stages
+    return (stages[0], stage_of(bson.encode(shard_name_stage(first, shard))), *stages[1:])
+
+
+def shard_name_stage(source: str, shard: str) -> dict[str, Any]:
+    """The stage that adds a shard's name to the documents of a source that describes it."""
+    added: dict[str, Any] = {"shard": {"$literal": shard}}  # a name may begin with a dollar sign
+    if source == "$currentOp":
+        of_shard = {"$concat": [{"$literal": f"{shard}:"}, {"$toString": "$opid"}]}
+        added["opid"] = {"$ifNull": [of_shard, "$$REMOVE"]}
+        added |= {"client_s": {"$ifNull": ["$client", "$client_s", "$$REMOVE"]}, "client": "$$REMOVE"}
+    return {"$addFields": added}

@@ -1,9 +1,20 @@
-"""The aggregation stages of MongoDB 6.0, and where they may run when several shards hold the documents."""
+"""The aggregation stages of MongoDB 6.0: where they may run when several shards hold the documents, and who may send
+them.
+"""
 
+import re
+from collections.abc import Iterator
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from shardwright.router.reads.reads_of_buckets import CONVERT_INDEX_STATS, UNPACK_BUCKET
+from shardwright.sharding.pipelines.leading_filter import DESCRIBE_SHARDS
+from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.reads_of_buckets import CONVERT_INDEX_STATS, UNPACK_BUCKET
+from shardwright.wire.errors import CommandError
+from shardwright.wire.pipelines import update_pipelines
+from shardwright.wire.rawbson import spans_at_any_depth
+from shardwright.wire.repeated_fields import refuse_repeated_join_fields
+from shardwright.wire.request import Request
 
 INHIBIT_OPTIMIZATION: Final = "$_internalInhibitOptimization"
 """Passes documents on, and keeps mongod from moving stages across it."""
@@ -24,9 +35,7 @@ PLACES: Final = {
     **dict.fromkeys(("$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"), Place.MAPS),
     "$match": Place.FILTERS,
     **dict.fromkeys(("$redact", "$unwind", INHIBIT_OPTIMIZATION, UNPACK_BUCKET, CONVERT_INDEX_STATS), Place.EACH_SHARD),
-    **dict.fromkeys(
-        ("$collStats", "$currentOp", "$indexStats", "$listCatalog", "$planCacheStats"), Place.DESCRIBES_SHARD
-    ),
+    **dict.fromkeys(DESCRIBE_SHARDS, Place.DESCRIBES_SHARD),
     **dict.fromkeys(
         ("$bucket", "$count", "$geoNear", "$group", "$limit", "$sample", "$skip", "$sort", "$sortByCount"),
         Place.DIVIDED,
@@ -51,7 +60,7 @@ _OTHERS: Final = frozenset(
         "$setVariableFromSubPipeline",
     }
 )
-"""Stages that are run in ways of their own, and those of servers."""
+"""Stages that need special treatment, and stages that only servers may send."""
 
 WRITING: Final = frozenset({"$merge", "$out"})
 
@@ -64,3 +73,80 @@ def place_of(stage: str) -> Place:
 def is_known(stage: str) -> bool:
     """Whether MongoDB 6.0 has a stage of this name, for clients or for servers."""
     return stage in PLACES or stage in COLLECTIONLESS or stage in _OTHERS or stage.startswith("$_internal")
+
+
+NOT_IN_USER_REQUESTS: Final = 5491300
+"""MongoDB's number for an internal stage in the request of a client."""
+
+_OF_ROUTERS: Final = frozenset({b"$mergeCursors", b"$doingMerge"})
+_OF_SERVERS: Final = frozenset(
+    {
+        *(b"$_addReshardingResumeId", b"$_internalChangeStreamAddPostImage", b"$_internalChangeStreamAddPreImage"),
+        *(b"$_internalChangeStreamCheckInvalidate", b"$_internalChangeStreamCheckResumability"),
+        *(b"$_internalChangeStreamCheckTopologyChange", b"$_internalChangeStreamOplogMatch"),
+        *(b"$_internalChangeStreamTransform", b"$_internalChangeStreamUnwindTransaction", b"$_internalDensify"),
+        *(b"$_internalFindAndModifyImageLookup", b"$_internalReshardingIterateTransaction"),
+        *(b"$_internalReshardingOwnershipMatch", b"$queue", b"$setVariableFromSubPipeline"),
+    }
+)
+"""What mongod 6.0 takes from other servers only. A genuine shard that merges takes this router for one."""
+
+_SUSPICIOUS: Final = re.compile(rb"\$(?:mergeCursors|doingMerge|_\w+|queue|setVariableFromSubPipeline)\0")
+
+
+def check_stages(pipeline: Pipeline) -> None:
+    """Refuse stages of servers, with which a client could make a mongod read any server, or bring it down.
+
+    Raises:
+        CommandError: 5491300; 40413, a join has two fields of one name.
+    """
+    for stage in pipeline.stages:
+        _check(stage.raw)
+
+
+def check_update_stages(request: Request) -> None:
+    """Refuse such stages in the pipelines of an ``update`` or ``findAndModify``.
+
+    A mongod parses each stage before it refuses those that may not be in an update.
+
+    Raises:
+        CommandError: as `check_stages`; an ``update`` has no statements.
+    """
+    for document, (_, _, start, end) in update_pipelines(request):
+        _check(document[start:end])
+
+
+def _check(document: bytes) -> None:
+    if _SUSPICIOUS.search(document) is not None:
+        _check_names(name for name, _ in spans_at_any_depth(document))
+    refuse_repeated_join_fields(document)
+
+
+def _check_names(names: Iterator[bytes]) -> None:
+    for name in names:
+        if name in _OF_ROUTERS:
+            raise CommandError(NOT_IN_USER_REQUESTS, f"{name.decode()} is not allowed in user requests")
+        if name in _OF_SERVERS:
+            raise CommandError(NOT_IN_USER_REQUESTS, f"{name.decode()}' is not allowed in user requests")  # as mongod
+
+
+WHOLE_NUMBER_MAX: Final = (1 << 63) - 1
+
+
+def whole_number(stage: Stage) -> int | None:
+    """The argument of ``$skip`` or ``$limit``; None if it is invalid, which is left for mongod to report."""
+    return _whole(stage.specification, 0 if stage.name == "$skip" else 1)
+
+
+def sample_size(stage: Stage) -> int | None:
+    """The size of a ``$sample``; None if it is invalid."""
+    specification = stage.specification
+    if not isinstance(specification, dict) or set(specification) != {"size"}:
+        return None
+    return _whole(specification["size"], 1)
+
+
+def _whole(value: Any, least: int) -> int | None:  # noqa: ANN401 - a BSON value can be anything
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return None
+    return int(value) if least <= value <= WHOLE_NUMBER_MAX else None

@@ -1,26 +1,25 @@
-"""The shards that an aggregation targets."""
+"""The shards that an aggregation targets, and the span of buckets that a read of time series targets by.
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+A read of a time-series collection has the span from the primary shard's definition of the view, and mongod leaves
+out by it the buckets that cannot have measurements of the wanted time. A change of the granularity widens it. So it
+must come from the catalog, in exactly the version that the shards' requests carry, as in MongoDB's routers.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
 from shardwright.router.pipelines.stages import Place, place_of
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.pipeline import Pipeline, Stage
-from shardwright.router.reads.reads_of_buckets import UNPACK_BUCKET
+from shardwright.router.reads.aggregate import PIPELINE
 from shardwright.router.reads.targeting import shards_for_read
-from shardwright.sharding.targeting.bucket_filters import bucket_filter
-from shardwright.sharding.time_series import TimeSeriesFields
-from shardwright.wire.rawbson import (
-    ARRAY,
-    EMPTY_DOCUMENT,
-    OBJECT,
-    array_of_documents,
-    element,
-    find,
-    from_elements,
-)
+from shardwright.router.reads.views import with_body
+from shardwright.sharding.pipelines.leading_filter import leading_filter
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.sharding.pipelines.reads_of_buckets import UNPACK_BUCKET
+from shardwright.wire.rawbson import array_of_documents, encode_document, with_value
+from shardwright.wire.request import Request
 
 
 def shards_for_pipeline(
@@ -36,34 +35,18 @@ def shards_for_pipeline(
     return shards_for_read(routing, leading_filter(pipeline, fields), collation, time)
 
 
-def leading_filter(pipeline: Pipeline, fields: TimeSeriesFields | None = None) -> bytes:
-    """The raw filter that all documents of the collection have to pass, empty if there is none.
-
-    It consists of all ``$match`` stages behind nothing but each other and sorts, and the ``query`` of a ``$geoNear``.
-
-    Args:
-        pipeline: the pipeline.
-        fields: of a collection of buckets; a filter of their measurements becomes one of the buckets.
-    """
-    filters = list(_filters(pipeline.stages, fields))
-    if len(filters) < 2:
-        return filters[0] if filters else EMPTY_DOCUMENT
-    return from_elements(element(b"$and", ARRAY, array_of_documents(filters)))
+_SPAN: Final = "bucketMaxSpanSeconds"
 
 
-def _filters(stages: Sequence[Stage], fields: TimeSeriesFields | None) -> Iterator[bytes]:
-    are_measurements = False
-    for stage in stages:
-        kind, _, start, end = stage.span
-        if stage.name == "$match" and kind == OBJECT:
-            given = stage.raw[start:end]
-            yield given if fields is None or not are_measurements else bucket_filter(given, fields)
-        elif stage.name == "$geoNear" and kind == OBJECT and not are_measurements:
-            query = find(stage.raw, b"query", start)
-            if query is not None and query[0] == OBJECT:
-                yield stage.raw[query[2] : query[3]]
-            return  # its distance may be stored in a field of the shard key
-        elif stage.name == UNPACK_BUCKET and fields is not None:
-            are_measurements = True
-        elif stage.name != "$sort":
-            return
+def with_present_span(request: Request, pipeline: Pipeline, routing: CollectionRouting) -> Request | None:
+    """The aggregation with the span of the routing table; None if it has that already, or reads no buckets."""
+    fields = None if routing.table is None else routing.table.collection.time_series
+    if fields is None or UNPACK_BUCKET not in pipeline.names:
+        return None
+    at = pipeline.names.index(UNPACK_BUCKET)
+    unpacking, seconds = pipeline.stages[at].specification, fields.span_ms // 1000
+    if unpacking.get(_SPAN, seconds) == seconds:
+        return None
+    stages = [stage.raw for stage in pipeline.stages]
+    stages[at] = encode_document({UNPACK_BUCKET: {**unpacking, _SPAN: seconds}})
+    return with_body(request, with_value(request.body, request.fields[PIPELINE], array_of_documents(stages)))

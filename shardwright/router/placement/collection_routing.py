@@ -25,10 +25,8 @@ class CollectionRouting:
         """Create it.
 
         Args:
-            namespace: see above.
-            database: see above.
-            table: see above.
-            config_time: the config time as of which it was in the catalog, packed; 0 if unknown.
+            namespace, database, table: the attributes.
+            config_time: the config time at which it was read from the catalog, packed; 0 if unknown.
         """
         self._config_time = config_time_element(config_time) if config_time else b""
         self._elements: dict[str, bytes] = {}

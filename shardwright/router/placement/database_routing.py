@@ -26,10 +26,8 @@ class DatabaseRouting:
         """Create it.
 
         Args:
-            name: see above.
-            primary: see above.
-            version: see above.
-            config_time: the config time as of which the entry was in the catalog, packed; 0 if unknown.
+            name, primary, version: the attributes.
+            config_time: the config time at which the entry was read from the catalog, packed; 0 if unknown.
         """
         self.name = name
         self.primary = primary

@@ -35,9 +35,9 @@ A share that is too small once in 600 times leaves it as it is, on average. It i
 
 
 class LimitShares:
-    """What is known of how the results on one collection are distributed among its shards.
+    """The observed distribution of results on one collection among its shards.
 
-    Begins with the assumption that all shards have equal parts, in expectation. A new routing table begins anew.
+    Initially all shards are assumed to have equal parts, in expectation. A new routing table resets it.
     """
 
     __slots__ = ("_inequality",)

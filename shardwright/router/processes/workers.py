@@ -8,12 +8,12 @@ cursors (`forward_to_holder`).
 import argparse
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -21,15 +21,23 @@ from typing import Final
 
 import trio
 
-from shardwright.daemon.certificate_rotation import ROTATION_SIGNAL
-from shardwright.daemon.held_back import ROTATED_SIGNAL, log_signals_held_back
+from shardwright.daemon.certificates import ROTATION_SIGNAL
+from shardwright.daemon.configuration.command_line import HIDDEN
+from shardwright.daemon.configuration.configuration import COPY_OF_FILE, Configuration
+from shardwright.daemon.configuration.option import NUMBER, PATH, Option
+from shardwright.daemon.configuration.process import Check, Rereading, introduction
+from shardwright.daemon.configuration.table import ROUTER
 from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
+from shardwright.daemon.process_environment import ServiceManager, pid_file
+from shardwright.daemon.reload import apply_to_process
 from shardwright.daemon.run import explain_start_error, open_listeners
+from shardwright.daemon.signal_mask import ROTATED_SIGNAL, log_signals_masked
 from shardwright.daemon.signals import LogAction, ending_signals, obey_ending_signals, obey_log_signals, run_log_action
+from shardwright.daemon.unfit_cluster import EXIT_CODE as UNFIT_CLUSTER
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.cursors.ids import WORKERS_MAX, worker_of
+from shardwright.router.cursors.ids import worker_of
 from shardwright.router.processes.worker_crashes import CrashRate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -45,14 +53,15 @@ _INTERPRETER: Final = (sys.executable, "-P")
 """With -P no folder of the working directory is imported in place of one of our packages."""
 
 
-def add_worker_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--workers`` and the options with which the first process starts the others."""
-    parser.add_argument(
-        "--workers", type=_worker_count, default=1, metavar="N", help="processes that share the port (default: 1)"
+WORKER_OPTIONS: Final = tuple(
+    Option(name=name, path="", type=value_type, section=HIDDEN, help="how the first process starts the others")
+    for name, value_type in (
+        ("worker-index", NUMBER),
+        ("worker-directory", PATH),
+        ("worker-supervisor", NUMBER),
+        (COPY_OF_FILE, PATH),
     )
-    parser.add_argument("--worker-index", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--worker-directory", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--worker-supervisor", type=int, help=argparse.SUPPRESS)
+)
 
 
 def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
@@ -62,23 +71,66 @@ def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
     return tuple(str(parsed.worker_directory / f"worker-{index}.sock") for index in range(parsed.workers))
 
 
-def run_workers(parsed: argparse.Namespace, arguments: Sequence[str], logs: DaemonLogs) -> int:
+def run_workers(found: Configuration, logs: DaemonLogs, check: Check | None = None) -> int:
     """Run the workers until a signal ends them; returns the exit code.
 
     Args:
-        parsed: the command line.
-        arguments: the command line as it was given, for the workers.
-        logs: the files that this process shares with them.
+        found: the options.
+        logs: the files that this process shares with the workers.
+        check: refuses options that do not fit together.
     """
+    parsed, resources = found.values, ExitStack()
     try:
-        configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate)
+        configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate, parsed.log_format)
         log_uncaught_exceptions()
         _check_addresses(parsed)
-        sockets = tempfile.TemporaryDirectory(prefix="shardwright-router-")
+        resources.enter_context(pid_file(parsed.pid_file))
+        directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="shardwright-router-")))
+        file = None if found.file is None else _SharedFile(found, directory / "options.yaml", check)
     except OSError as error:
-        return explain_start_error("shardwright-router", error)
-    with sockets as directory:
-        return _Supervisor(parsed, arguments, directory, logs).run()
+        resources.close()
+        return explain_start_error(ROUTER.name, error)
+    introduction(found).log(ROUTER.name)
+    with resources:
+        return _Supervisor(found, directory, logs, file).run()
+
+
+class _SharedFile:
+    """The copy of the options' file that workers read, so that a mistake in the file reaches none of them.
+
+    Args:
+        found: the options at the start.
+        path: the copy.
+        check: see `run_workers`.
+
+    Attributes:
+        path: the copy.
+
+    Raises:
+        OSError: the file cannot be copied.
+    """
+
+    def __init__(self, found: Configuration, path: Path, check: Check | None) -> None:
+        self.path = path
+        self._found = found
+        self._read_again = Rereading(found, check)
+        self._copy()
+
+    def renew(self) -> None:
+        """Copy the file again, unless it has a mistake."""
+        try:
+            reread = self._read_again()
+            self._copy()
+        except (OSError, ValueError) as error:
+            logger.error("Could not read the configuration again; nothing was changed", error=str(error))
+            return
+        apply_to_process(reread)
+
+    def _copy(self) -> None:
+        assert self._found.file is not None
+        unfinished = self.path.with_suffix(".new")
+        shutil.copyfile(self._found.file, unfinished)
+        unfinished.replace(self.path)
 
 
 def _check_addresses(parsed: argparse.Namespace) -> None:
@@ -151,26 +203,29 @@ async def forward_to_holder(context: RouterContext, cursor_id: int, frame: bytes
 
 
 class _Supervisor:
-    def __init__(self, parsed: argparse.Namespace, arguments: Sequence[str], directory: str, logs: DaemonLogs) -> None:
-        self._parsed = parsed
-        self._arguments = arguments
+    def __init__(self, found: Configuration, directory: Path, logs: DaemonLogs, file: _SharedFile | None) -> None:
+        self._parsed = found.values
+        self._arguments = found.words
         self._directory = directory
         self._logs = logs
+        self._file = file
+        self._manager = ServiceManager()
         self._processes: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._is_stopping = False
 
     def run(self) -> int:
         for received in ending_signals():
             signal.signal(received, lambda number, _: self._stop(number))
-        if self._parsed.tls_mode is not TlsMode.DISABLED:
-            signal.signal(ROTATION_SIGNAL, lambda number, _: self._signal_workers(number))
+        if self._file is not None or self._parsed.tls_mode is not TlsMode.DISABLED:
+            signal.signal(ROTATION_SIGNAL, lambda number, _: self._hang_up(number))
+        self._feed_watchdog()
         signal.signal(ROTATED_SIGNAL, lambda *_: run_log_action(partial(self._change_logs, self._logs.reopen)))
         obey_log_signals(partial(self._change_logs, self._logs.rotate))
         for index in range(self._parsed.workers):
             self._start(index)
         obey_ending_signals()  # not before there are workers to pass them on to
         crashes = CrashRate()
-        has_failed = False
+        exit_code = 0
         while self._processes:
             pid, status = os.wait()
             index, _ = self._processes.pop(pid)
@@ -179,35 +234,55 @@ class _Supervisor:
                 continue
             crashes.note(monotonic())
             logger.error("A worker ended unexpectedly", worker=index, exit_code=code)
-            if crashes.is_too_high or code == 1:  # 1: it could not even start
-                has_failed = True
+            if crashes.is_too_high or code in (1, UNFIT_CLUSTER):  # 1: it could not even start
+                exit_code = UNFIT_CLUSTER if code == UNFIT_CLUSTER else 1
                 self._stop(signal.SIGTERM)
             else:
                 self._start(index)
-        return 1 if has_failed else 0
+        # Before the interpreter takes the handler away, because the signal would then end this process.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return exit_code
 
     def _start(self, index: int) -> None:
         command = [*_INTERPRETER, "-m", "shardwright.router.main", *self._arguments]
-        command += ["--worker-index", str(index), "--worker-directory", self._directory]
-        command += ["--worker-supervisor", str(os.getpid())]
+        command += ["--worker-index", str(index), "--worker-directory", str(self._directory)]
+        if self._file is not None:
+            command += ["--worker-config", str(self._file.path)]
+        # The number of workers is part of their addresses, and the file with it may change while they run.
+        command += ["--worker-supervisor", str(os.getpid()), "--workers", str(self._parsed.workers)]
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]
         # The worker's end of the pipe is closed when this process ends, however it ends.
-        with log_signals_held_back():
+        with log_signals_masked():
             process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
         if self._is_stopping:  # since it was decided to start it, so it could not be asked to stop
             os.kill(process.pid, signal.SIGTERM)
 
     def _change_logs(self, change: LogAction) -> None:
-        """Rotate or reopen the logs, and have the workers go on in the new files."""
+        """Rotate or reopen the logs, and move the workers to the new files."""
         try:
             change()
         finally:
             self._signal_workers(signal.SIGUSR1)
 
+    def _hang_up(self, number: int) -> None:
+        self._manager.reloading()
+        if self._file is not None:
+            self._file.renew()
+        self._signal_workers(number)
+        self._manager.ready()
+
+    def _feed_watchdog(self) -> None:
+        """Notify the service manager from a timer's handler, which runs while this process waits for its workers."""
+        if self._manager.watchdog_seconds is not None:
+            signal.signal(signal.SIGALRM, lambda *_: self._manager.alive())
+            pause = self._manager.watchdog_seconds / 2
+            signal.setitimer(signal.ITIMER_REAL, pause, pause)
+
     def _stop(self, number: int) -> None:
         self._is_stopping = True
+        self._manager.stopping()
         self._signal_workers(number)
 
     def _signal_workers(self, number: int) -> None:
@@ -215,9 +290,3 @@ class _Supervisor:
             # Not Popen's own way, which would take the exit status of a worker that has just ended from `run`.
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-def _worker_count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= WORKERS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {WORKERS_MAX}")
-    return int(text)

@@ -1,13 +1,19 @@
-"""How ``aggregate`` is rewritten for the shards, and which pipelines are refused."""
+"""``aggregate``: what it is run on, how it is rewritten for the shards, and which pipelines are refused."""
 
 from typing import Final
 
+from bson.decimal128 import Decimal128
+
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import unknown_field, value_too_small, wrong_type
+from shardwright.wire.errors import CommandError, unknown_field, value_too_small, wrong_type
 from shardwright.wire.rawbson import (
     BOOL,
+    DECIMAL128,
+    DOUBLE,
+    INT32,
+    INT64,
     NULL,
     OBJECT,
     append,
@@ -17,6 +23,36 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+
+
+def check_collectionless(request: Request) -> None:
+    """Refuse an ``aggregate`` whose argument is neither a collection's name nor 1.
+
+    Raises:
+        CommandError: TypeMismatch, FailedToParse.
+    """
+    kind = next(iter(request.fields.values()))[0]
+    if kind not in (INT32, INT64, DOUBLE, DECIMAL128):
+        raise CommandError(ErrorCode.TypeMismatch, f"collection name has invalid type: {type_name(kind)}")
+    number = request.get(b"aggregate")
+    if (number.to_decimal() if isinstance(number, Decimal128) else number) != 1:
+        raise CommandError(
+            ErrorCode.FailedToParse,
+            "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+        )
+
+
+def check_not_empty(request: Request, pipeline: Pipeline) -> None:
+    """Refuse an ``{aggregate: 1}`` without stages.
+
+    Raises:
+        CommandError: InvalidNamespace; see also `batch_size`.
+    """
+    if not pipeline.stages:
+        batch_size(request)  # which mongod looks at first
+        raise CommandError(ErrorCode.InvalidNamespace, "{aggregate: 1} is not valid for an empty pipeline.")
+
 
 PIPELINE: Final = b"pipeline"
 
@@ -29,7 +65,7 @@ _NOT_EXPLAINED: Final = frozenset(
 
 
 def check_fields(request: Request) -> None:
-    """Refuse fields that only routers may send to shards, and what is no answer to whether to explain.
+    """Refuse fields that only routers may send to shards, and an ``explain`` that is not a boolean.
 
     Raises:
         CommandError: 51089, 51028, 51143; TypeMismatch.

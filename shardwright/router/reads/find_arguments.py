@@ -1,4 +1,4 @@
-"""The arguments of ``find`` that matter to the router, and the command for each of several shards."""
+"""The arguments of ``find`` and ``getMore`` that matter to the router, and the command for each of several shards."""
 
 import math
 from dataclasses import dataclass
@@ -8,14 +8,13 @@ from typing import Any, Final
 import bson
 
 from shardwright.router.placement.limit_shares import LimitShares
-from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS
-from shardwright.router.reads.field_order import FieldOrder
-from shardwright.router.reads.sort_order import NEAREST_FIRST, SORT_KEY, SortOrder
+from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS
+from shardwright.router.reads.sort_order import NEAREST_FIRST, SORT_KEY, FieldOrder, SortOrder
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.arguments import INT64_MAX, Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.max_time import max_time_ms
+from shardwright.wire.errors import CommandError, unknown_field
+from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
@@ -43,7 +42,7 @@ _LOGICAL_OPERATORS: Final = (b"$and",)
 
 _KNOWN_SORTS_MAX: Final = 1_024
 _KNOWN_BYTES_MAX: Final = 256
-"""How many sorts are remembered, and up to which length."""
+"""The most sorts that are remembered, and their maximum length."""
 
 _OF_MONGOD: Final = frozenset({b"ntoreturn", b"$_requestResumeToken"})
 
@@ -291,3 +290,79 @@ def is_near(filter_document: bytes, start: int = 0) -> bool:
         elif kind == OBJECT and any(operator in _NEAR_OPERATORS for operator, _ in spans(filter_document, value_start)):
             return True
     return False
+
+
+_STRUCT: Final = "getMore"
+_KNOWN: Final = frozenset(
+    {
+        b"getMore",
+        b"collection",
+        b"batchSize",
+        b"maxTimeMS",
+        b"term",
+        b"lastKnownCommittedOpTime",
+        b"comment",
+        b"apiVersion",
+        b"apiStrict",
+        b"apiDeprecationErrors",
+        b"lsid",
+        b"txnNumber",
+        b"autocommit",
+        b"startTransaction",
+        b"readConcern",
+        b"writeConcern",
+        b"maxTimeMSOpOnly",
+        b"mayBypassWriteBlocking",  # from mongods that read a cursor of the router
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GetMoreArguments:
+    """What a ``getMore`` asks for.
+
+    Attributes:
+        cursor_id: the cursor.
+        namespace: the ``db.collection`` named.
+        batch_size: how many documents at most, None for as many as fit.
+        max_time_ms: how long an awaiting cursor may wait, None if not given.
+    """
+
+    cursor_id: int
+    namespace: str
+    batch_size: int | None
+    max_time_ms: int | None
+
+    @classmethod
+    def parse(cls, request: Request) -> "GetMoreArguments":
+        """Check the arguments as mongod does.
+
+        Raises:
+            CommandError: TypeMismatch, 40414 (missing), 40415 (unknown field), 51024 (negative), InvalidNamespace.
+        """
+        arguments = Arguments.of(request, _STRUCT)
+        for name in request.fields:
+            if name not in _KNOWN and not name.startswith(b"$"):
+                raise unknown_field(f"{_STRUCT}.{name.decode(errors='replace')}")
+        collection = arguments.string(b"collection")
+        batch_size = arguments.maybe_integer(b"batchSize")
+        has_max_time = arguments.maybe_integer(MAX_TIME_MS, minimum=None) is not None
+        milliseconds = max_time_ms(request)
+        _, _, start, end = arguments.span(b"getMore", INT64)
+        cursor_id = int.from_bytes(request.body[start:end], "little", signed=True)
+        _check_collection_name(collection)
+        return cls(cursor_id, f"{request.db}.{collection}", batch_size or None, milliseconds if has_max_time else None)
+
+
+def _check_collection_name(name: str) -> None:
+    """Refuse what cannot be the name of a collection.
+
+    Raises:
+        CommandError: InvalidNamespace.
+    """
+    if not name:
+        raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot be empty")
+    if "\0" in name:
+        raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot have embedded null characters")
+    if name.startswith("."):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Collection names cannot start with '.': {name}")

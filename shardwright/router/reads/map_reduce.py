@@ -21,7 +21,7 @@ import bson
 from bson.code import Code
 from bson.timestamp import Timestamp
 
-from shardwright.router.reads.view_aggregate import with_body
+from shardwright.router.reads.views import with_body
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode

@@ -1,23 +1,163 @@
 """Merging the results of several shards, without I/O: documents in, documents out.
 
+A batch is not taken apart before its documents are needed: a sorted find with a limit uses about half of those that
+each of two shards returns.
+
 Each shard's cursor is a *source* with a number. Documents are fed to a source as they come; `ResultMerger.fill` moves
 the documents that are known to come next into a batch. When it stops, `starving` names the sources whose next documents
-are needed to go on.
+are needed to continue.
 
 In an order, keys are read for some documents of each source at a time. Up to the smallest of the sources' last keys,
 everything that comes next is known, and Python's sort merges it: it finds that it is given sorted runs.
 """
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from shardwright.router.reads.batch import Batch
-from shardwright.router.reads.document_queue import DocumentQueue, held_bytes
-from shardwright.wire.rawbson import DocumentArray
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+from shardwright.wire.rawbson import DocumentArray, InvalidBSONError
+
+_OBJECT_BYTES: Final = 48
+"""Memory overhead of a document."""
+
+
+def held_bytes(documents: Sequence[bytes]) -> int:
+    """Memory used by documents."""
+    return sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
+
+
+class DocumentQueue:
+    """Documents in their order."""
+
+    __slots__ = ("_documents", "_position", "_rest")
+
+    def __init__(self) -> None:
+        self._documents: Sequence[bytes] = ()
+        self._position = 0
+        self._rest: DocumentArray | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._position < len(self._documents) or self._rest is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory used by them, and by those taken whose memory is not free yet."""
+        return held_bytes(self._documents) + (0 if self._rest is None else self._rest.held_bytes)
+
+    def put(self, documents: Sequence[bytes]) -> None:
+        """Put documents into the queue, which has to be empty."""
+        assert not self
+        self._documents, self._position = documents, 0
+
+    def put_array(self, documents: DocumentArray) -> None:
+        """As `put`, for a batch as it was received; if it is malformed, that is found when it is read."""
+        self.put(())
+        self._rest = documents or None
+
+    def peek(self, count: int) -> Sequence[bytes]:
+        """The first documents, as many as there are up to this number.
+
+        Raises:
+            RemoteProtocolError: a batch is malformed.
+        """
+        end = self._position + count
+        if self._rest is not None and end > len(self._documents):
+            self._read(self._rest, end - len(self._documents))
+            end = count
+        return self._documents[self._position : end]
+
+    def take(self, count: int) -> Sequence[bytes]:
+        """Remove and return the first documents, as many as there are up to this number; as `peek`."""
+        taken = self.peek(count)
+        self._position += len(taken)
+        if self._position * 2 >= len(self._documents):  # so that all copying together costs no more than the taking
+            self._documents, self._position = self._documents[self._position :], 0
+        return taken
+
+    def _read(self, rest: DocumentArray, count: int) -> None:
+        try:
+            self._documents = [*self._documents[self._position :], *rest.take(count)]
+        except InvalidBSONError as error:
+            raise RemoteProtocolError(f"a cursor reply: {error}") from error
+        self._position = 0
+        if not rest:
+            self._rest = None
+
+
+FIRST_BATCH_DOCUMENTS: Final = 101
+"""How many documents the first batch of ``find`` holds when no ``batchSize`` is given."""
+
+ELEMENT_BYTES: Final = 9
+"""Overhead of a document in the array: type byte, index of up to seven digits, NUL."""
+
+_ALL: Final = sys.maxsize
+
+
+class Batch:
+    """Documents for one reply, bounded in number and, as in MongoDB, in bytes.
+
+    Attributes:
+        documents: the raw documents, in order.
+        documents_max: the limit on their number, None for as many as there is room for.
+        size: bytes of the documents in the reply.
+    """
+
+    __slots__ = ("documents", "documents_max", "size")
+
+    def __init__(self, documents_max: int | None) -> None:
+        self.documents: list[bytes] = []
+        self.documents_max = documents_max
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the number of documents is reached."""
+        return self.documents_max is not None and len(self.documents) >= self.documents_max
+
+    @property
+    def documents_missing(self) -> int | None:
+        """How many more documents it accepts, None for as many as there is room for."""
+        return None if self.documents_max is None else self.documents_max - len(self.documents)
+
+    def add(self, document: bytes) -> bool:
+        """Add a document if there is room for it, which the first one always has; returns whether there was."""
+        documents = self.documents
+        size = self.size + len(document) + ELEMENT_BYTES
+        if len(documents) == self.documents_max or (documents and size > BSON_OBJECT_BYTES_MAX):
+            return False
+        documents.append(document)
+        self.size = size
+        return True
+
+    def take_from(self, documents: DocumentQueue, count_max: int | None) -> int:
+        """Move as many documents as there is room for, but no more than ``count_max``; returns how many it were."""
+        bounds = (bound for bound in (count_max, self.documents_missing) if bound is not None)
+        following = documents.peek(min(bounds, default=_ALL))
+        count = len(following)
+        size = self.size + sum(map(len, following)) + count * ELEMENT_BYTES
+        if size > BSON_OBJECT_BYTES_MAX:
+            count, size = self._count_with_room(following)
+        self.documents += documents.take(count)
+        self.size = size
+        return count
+
+    def _count_with_room(self, documents: Sequence[bytes]) -> tuple[int, int]:
+        """How many of some documents there is room for, and the size with them."""
+        size = self.size
+        for count, document in enumerate(documents):
+            size_with = size + len(document) + ELEMENT_BYTES
+            if size_with > BSON_OBJECT_BYTES_MAX and (count or self.documents):
+                return count, size
+            size = size_with
+        return len(documents), size
+
 
 _KEYED_MIN: Final = 32
-"""How many keys of a source are read at once at least. Those of documents that are not needed are read in vain."""
+"""The fewest keys of a source that are read at once. Keys of unneeded documents are read in vain."""
 
 _KEYED_AT_ONCE_MAX: Final = 1024
 """In a long merge, the keys of a quarter as many documents as before are read at once, up to this number."""
@@ -44,8 +184,8 @@ class _Source:
 
     Attributes:
         waiting: documents whose keys have not been read yet.
-        keys: those of the documents that come before these.
-        documents: these documents, as the client gets them.
+        keys: the keys of the documents before ``waiting``.
+        documents: the documents with these keys, as the client gets them.
         is_exhausted: nothing more will be fed.
     """
 
@@ -233,5 +373,5 @@ def _count_up_to(source: _Source, number: int, bound: tuple[bytes, int] | None) 
     if bound is None or bound[1] == number:
         return len(source.keys)
     key, bounding = bound
-    # Of documents that compare equal, those of the source with the lower number come first.
+    # If documents compare equal, the source with the lower number comes first.
     return (bisect_right if number < bounding else bisect_left)(source.keys, key)

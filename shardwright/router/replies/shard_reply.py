@@ -1,22 +1,23 @@
 """The outcome of one request to a shard: a reply, or the reason why there is none."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
 from shardwright.router.placement.stale_routing import StaleRoutingError, UnknownShardError
-from shardwright.router.replies.usual_reply import (
+from shardwright.router.replies.reply_tail import (
     cluster_time_of_usual,
     operation_time_of_usual,
     without_write_metadata,
 )
 from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME, VectorClock, operation_time_element
 from shardwright.sharding.involved_namespaces import JOINED_NAMESPACE, asks_for_another_way
-from shardwright.sharding.read_only import take_read_only
 from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.transaction_protocol import take_read_only
+from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.message import OpMsg, with_body
@@ -54,7 +55,7 @@ INTERNAL_REPLY_FIELDS: Final = frozenset(
 
 
 class ShardedViewError(Exception):
-    """A shard cannot run a read of a view alone; its error defines the view (see `router.reads.resolved_view`).
+    """A shard cannot run a read of a view alone; its error defines the view (see `router.reads.views`).
 
     Attributes:
         error: its error.
@@ -87,11 +88,12 @@ class ShardReply:
     Attributes:
         shard_id: the shard.
         address: the member that answered; empty when none did.
+        sources: the hosts whose cursors the member reads for the cursor in the reply.
         frame: the reply as it came; empty when there is none.
         error: set if the reply says ``ok: 0``, or in place of a reply.
     """
 
-    __slots__ = ("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "shard_id")
+    __slots__ = ("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "shard_id", "sources")
 
     def __init__(self, shard_id: str, address: str, frame: bytes) -> None:
         """Read the top level of a reply.
@@ -101,6 +103,7 @@ class ShardReply:
         """
         self.shard_id = shard_id
         self.address = address
+        self.sources: tuple[str, ...] = ()
         self.frame = frame
         self.error: CommandError | None = None
         self._body: bytes | None = None
@@ -146,7 +149,7 @@ class ShardReply:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the reply ends like those of mongods, and so has no fields hidden from clients."""
+        """Whether the reply ends like a mongod's, and so has no fields hidden from clients."""
         return bool(self._usual_cluster_time)
 
     @property
@@ -274,3 +277,51 @@ def _searching(names: frozenset[bytes]) -> Callable[[bytes], object]:
 def latest_operation_time(replies: Iterable[ShardReply]) -> int:
     """The packed ``operationTime`` of an answer that several shards have contributed to, 0 if none has told it."""
     return max((reply.operation_time for reply in replies), default=0)
+
+
+_NOT_ANSWER: Final = {*TIMES} | {name.decode(errors="replace") for name in INTERNAL_REPLY_FIELDS}
+
+
+def answer_of(reply: ShardReply) -> dict[str, Any]:
+    """The reply of a shard with ``ok``, less the times and what servers send only to each other.
+
+    An error in place of a reply is shown as the reply that it would have been.
+    """
+    if not reply.frame:
+        assert reply.error is not None
+        return reply.error.reply()
+    return _answer_in(reply.document)
+
+
+def answer_in(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """A successful reply of a config server as the beginning of the router's own."""
+    return without_ok(_answer_in(reply))
+
+
+def _answer_in(reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in reply.items() if name not in _NOT_ANSWER}
+
+
+def without_ok(answer: dict[str, Any]) -> dict[str, Any]:
+    """``answer`` as the beginning of a reply that gets an ``ok`` of its own."""
+    return {name: value for name, value in answer.items() if name != "ok"}
+
+
+def raise_worst(replies: Iterable[ShardReply]) -> None:
+    """Raise the most significant of several shards' errors: a stale version first, then the first of the others.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        ShardedViewError: it cannot run a read of a view alone.
+        JoinNeededError: a pipeline reads collections that it does not have.
+        CommandError: some shard failed.
+    """
+    failed = [reply for reply in replies if reply.error is not None]
+    for reply in failed:
+        reply.raise_if_stale()
+        reply.raise_if_view()
+        reply.raise_if_join_needed()
+    # A lost host says less than a shard's own error.
+    failed.sort(key=lambda reply: reply.error is not None and has_category(reply.error.code, Category.NETWORK))
+    for reply in failed:
+        reply.raise_for_error()

@@ -1,8 +1,8 @@
 """What the router knows of where data is: databases and their primary shards, collections and their routing tables.
 
 Entries are read when first needed and again when a shard says they are out of date. An entry that was found stale is
-dropped only if it is still the one in the cache, so that of a thousand clients that meet it one causes a refresh and
-the others wait for it, or find it done.
+evicted only if it is still in the cache. So if a thousand clients use it, one causes a refresh and the others wait for
+it, or find it done.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ COLLECTIONS_MAX: Final = 10_000
 """As mongos's ``catalogCacheCollectionMaxEntries``. A client may ask for any name, whether or not it exists."""
 
 _OLD_TABLES_MAX: Final = 100
-"""Tables of collections that nobody asks for again, for example since they were dropped, do not stay."""
+"""Stale tables kept for a refresh. Older ones are evicted, for example for dropped collections."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The shards of the cluster: their names, hosts and primaries."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import trio
@@ -14,8 +14,9 @@ from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorClock, VectorTime
 from shardwright.sharding.versions import CONFIG_SHARD
-from shardwright.wire.connection_string import ConnectionString
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
@@ -198,6 +199,23 @@ class ShardRegistry:
         """
         await self._catalog.attempt_briefly(self.reload)
         return await self.ids_as_told()
+
+    async def any_id(self) -> str:
+        """The name of a shard for a request that every shard can serve: one with a primary, if there is one.
+
+        Raises:
+            CommandError: ShardNotFound, there is no shard; the config servers do not answer.
+        """
+        shard_ids = await self.all_ids()
+        if not shard_ids:
+            raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+        return self.reachable_of(shard_ids)
+
+    def reachable_of(self, shard_ids: Sequence[str]) -> str:
+        """The first of some shards that has a primary as far as is known; the first of all if none has one."""
+        known = ((shard_id, self._shards.get(shard_id)) for shard_id in shard_ids)
+        having = (shard_id for shard_id, shard in known if shard is not None and shard.client.monitor.primary)
+        return next(having, shard_ids[0])
 
     @may_run_in_reactor
     async def ids_as_told(self) -> tuple[str, ...]:

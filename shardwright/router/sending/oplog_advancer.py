@@ -2,7 +2,7 @@
 
 A change stream may return an event once all shards have promised to have nothing earlier, and a shard without writes
 promises nothing new: on its own it writes a no-op every ten seconds. So the router requests a no-op when an event
-waits for it, and none while nobody listens. All streams of the router share them.
+waits for it, and none without a stream. All streams of the router share them.
 """
 
 from collections import defaultdict

@@ -1,14 +1,17 @@
 """A request that was sent to a member of a shard, and whose reply is read later."""
 
+from time import perf_counter
+
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import Shard
+from shardwright.router.sending.shard_counts import UNREACHABLE, ShardCounts
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.pool import Asked
-from shardwright.wire.transport.receivers import Receiver
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.reservations import Receiver
 
 
 class DigestRelay(Relay):
@@ -26,13 +29,18 @@ class DigestRelay(Relay):
 class PendingReply:
     """The reply to come. `receive`, `receive_unless_lost` or `give_up` has to be called."""
 
-    __slots__ = ("_address", "_asked", "_clock", "_shard")
+    __slots__ = ("_address", "_asked", "_clock", "_counts", "_request_bytes", "_shard", "_started")
 
-    def __init__(self, shard: Shard, address: str, asked: Asked, clock: VectorClock) -> None:
+    def __init__(
+        self, shard: Shard, address: str, asked: Asked, clock: VectorClock, counts: ShardCounts, request_bytes: int
+    ) -> None:
         self._shard = shard
         self._address = address
         self._asked = asked
         self._clock = clock
+        self._counts = counts
+        self._request_bytes = request_bytes
+        self._started = perf_counter()
 
     @may_run_in_reactor
     async def receive(self, relay: DigestRelay | None = None) -> ShardReply:
@@ -45,11 +53,13 @@ class PendingReply:
             answer = await self._asked.receive_answer(relay)
         except BackendError as error:
             self._shard.client.on_failure(self._address, error)
+            self._counts.note_error(self._shard.id, UNREACHABLE)
             raise unreachable(self._shard.id, error) from error
         if answer is None:
             assert relay is not None
             answer = relay.digest
         reply = ShardReply(self._shard.id, self._address, answer)
+        self._counts.note_reply(reply, self._request_bytes, self._started)
         reply.tell(self._clock)
         return reply
 

@@ -1,6 +1,7 @@
 """Sending requests to shards: to the member that a read preference selects, or to one that has a cursor."""
 
 from collections.abc import Mapping
+from time import perf_counter
 from typing import Any, Final
 
 import bson
@@ -9,6 +10,7 @@ import trio
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.sending.pending_reply import PendingReply, unreachable
+from shardwright.router.sending.shard_counts import UNREACHABLE, ShardCounts
 from shardwright.sharding.clock import VectorClock, with_cluster_time
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.error_codes import Category, has_category
@@ -35,6 +37,7 @@ class ShardSender:
         clock: see below.
         signer: see below.
         pools_as_router: connections to genuine shards on which they take this router for a mongos.
+        counts: counts the requests.
 
     Attributes:
         clock: the newest times seen in the cluster; requests without a ``$clusterTime`` get it.
@@ -48,10 +51,12 @@ class ShardSender:
         clock: VectorClock,
         signer: TimeSigner,
         pools_as_router: ConnectionPools,
+        counts: ShardCounts | None = None,
     ) -> None:
         self._shards = shards
         self._pools = pools
         self._pools_as_router = pools_as_router
+        self._counts = counts or ShardCounts()
         self._expected: tuple[str, Asked] | None = None
         self.clock = clock
         self.signer = signer
@@ -68,9 +73,9 @@ class ShardSender:
         return sender
 
     @property
-    def parts(self) -> tuple[ShardRegistry, ConnectionPools, VectorClock, TimeSigner, ConnectionPools]:
+    def parts(self) -> tuple[ShardRegistry, ConnectionPools, VectorClock, TimeSigner, ConnectionPools, ShardCounts]:
         """What it was made of, for another sender to the same shards."""
-        return self._shards, self._pools, self.clock, self.signer, self._pools_as_router
+        return self._shards, self._pools, self.clock, self.signer, self._pools_as_router, self._counts
 
     @may_run_in_reactor
     async def send(
@@ -81,6 +86,7 @@ class ShardSender:
         preference: ReadPreference = PRIMARY,
         may_repeat: bool = False,
         as_router: bool = False,
+        sources: tuple[str, ...] = (),
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
@@ -95,6 +101,7 @@ class ShardSender:
             may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
             as_router: a genuine shard has to take this router for a mongos; the request then has a read and a write
                 concern.
+            sources: the hosts whose cursors the member reads for it; it fails if one of them becomes silent.
 
         Raises:
             CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be
@@ -111,16 +118,24 @@ class ShardSender:
                 await in_own_task()
                 client = (await self._shards.get_current(shard_id)).client
                 address = await client.select(preference)
+            started = perf_counter()
             try:
-                if expected is None:
+                if expected is not None:
+                    reply = ShardReply(shard_id, address, await expected[1].receive_whole())
+                elif not sources:
                     reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
                 else:
-                    reply = ShardReply(shard_id, address, await expected[1].receive_whole())
+                    asked = await pools[address].ask(frame)
+                    asked.reads_from(self._pools[source] for source in sources)
+                    reply = ShardReply(shard_id, address, await asked.receive_whole())
+                    reply.sources = sources
             except BackendError as error:
                 client.on_failure(address, error)
+                self._counts.note_error(shard_id, UNREACHABLE)
                 if attempts_left and (may_repeat or not error.sent):
                     continue
                 raise unreachable(shard_id, error) from error
+            self._counts.note_reply(reply, len(frame), started)
             reply.tell(self.clock)
             if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
                 client.on_failure(address, reply.error)
@@ -191,7 +206,9 @@ class ShardSender:
             return None
         frame = with_cluster_time(frame, self.clock)
         try:
-            return PendingReply(shard, address, await shard.client.ask(address, frame), self.clock)
+            return PendingReply(
+                shard, address, await shard.client.ask(address, frame), self.clock, self._counts, len(frame)
+            )
         except BackendError:
             return None
 
@@ -210,18 +227,28 @@ class ShardSender:
         reply.raise_for_error()
         return reply.document
 
-    async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
+    async def ask(self, shard_id: str, address: str, frame: bytes, sources: tuple[str, ...] = ()) -> PendingReply:
         """Send a request about a cursor to the member of a shard that has it, and have the reply read later.
+
+        Args:
+            shard_id: the shard.
+            address: the member.
+            frame: the request.
+            sources: as in `send`.
 
         Raises:
             CommandError: HostUnreachable; ShardNotFound, there has never been such a shard.
         """
         shard = self._shards.get_known(shard_id) or await self._shards.get_with_removed(shard_id)
+        frame = with_cluster_time(frame, self.clock)
         try:
-            asked = await shard.client.ask(address, with_cluster_time(frame, self.clock))
+            asked = await shard.client.ask(address, frame)
         except BackendError as error:
+            self._counts.note_error(shard_id, UNREACHABLE)
             raise unreachable(shard_id, error) from error
-        return PendingReply(shard, address, asked, self.clock)
+        if sources:
+            asked.reads_from(self._pools[source] for source in sources)
+        return PendingReply(shard, address, asked, self.clock, self._counts, len(frame))
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:
         """Whether a reply may occupy a connection to a member until it is read, which can take long."""

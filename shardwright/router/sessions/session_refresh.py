@@ -21,9 +21,9 @@ from shardwright.router.operations.scatter import forwarded, scatter
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.cursor_reply import first_batch
-from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.replies.shard_reply import raise_worst
 from shardwright.router.sessions.session_work import end_work, sessions_at_work
-from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges, SessionId
 from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.frames import next_request_id

@@ -9,7 +9,7 @@ from collections.abc import Container
 import trio
 
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.transactions.abort import abort_implicitly
+from shardwright.router.transactions.commit_and_abort import abort_implicitly
 from shardwright.wire.error_codes import ErrorCode, code_name
 
 

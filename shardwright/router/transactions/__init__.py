@@ -1,5 +1,6 @@
-"""Transactions of clients and of the router itself: what each shard is sent in one, and how it ends.
+"""Transactions of clients and of the router itself: the requests to each participant, commit and abort.
 
-Owns `RouterTransaction`, the table of sessions with transactions, the sender used inside of them, commit and abort.
+Way through: `transaction_rules` refuses what cannot run in a transaction, `transaction_table` checks the session out,
+`transaction_sender` sends statements with the fields that `router_transaction` decides, and `commit_and_abort` ends it.
 May import `replies` and `sending`.
 """

@@ -1,24 +1,77 @@
-"""Transactions of the router itself (`daemon.internal_transaction`).
+"""Transactions of the router itself, and the internal sessions for them and for single writes.
 
-The statements are a function of a `RouterTransaction`. It may be called several times, each time for another attempt.
-
-A statement of a client's transaction does not need this: the router runs its parts in that transaction, and the client
-repeats the whole.
+A statement of a client's transaction does not need an internal transaction: the router runs its parts in the client's,
+and the client repeats the whole. Others run by `daemon.internal_transaction`: the statements are a function of a
+`RouterTransaction`, which is called once for each attempt.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
+from uuid import UUID, uuid4
+
+import bson
+from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.daemon.internal_transaction import ATTEMPTS_MAX, Attempt, run_attempts
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
-from shardwright.router.transactions.abort import abort_implicitly, abort_uncommitted
-from shardwright.router.transactions.commit import commit, is_unknown
+from shardwright.router.transactions.commit_and_abort import abort_implicitly, abort_uncommitted, commit, is_unknown
 from shardwright.router.transactions.router_transaction import RouterTransaction
-from shardwright.sharding.transient_errors import label_transient
+from shardwright.sharding.session_cache import SessionId
+from shardwright.sharding.transaction_protocol import label_transient
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
-from shardwright.wire.rawbson import encode_document
+from shardwright.wire.rawbson import encode_document, encode_elements
+
+
+def own_session(lsid: bytes) -> bytes:
+    """Return the raw ``lsid`` of a client's session, without the fields of a child session.
+
+    Raises:
+        CommandError: the id is malformed.
+    """
+    return bson.encode(SessionId.read(lsid).to_document())
+
+
+def child_of_retryable_write(lsid: bytes, number: int, unique: UUID) -> bytes:
+    """Build the raw ``lsid`` of the child session in which a transaction executes a retryable write.
+
+    When the write itself is retried, the mongods find the results of the transaction's statements with a statement id.
+
+    Args:
+        lsid: the raw id of the client's session.
+        number: the ``txnNumber`` of the write.
+        unique: distinguishes transactions for the same write, for example of several routers.
+
+    Raises:
+        CommandError: the id is malformed.
+    """
+    parent = SessionId.read(lsid).to_document()
+    return bson.encode({**parent, "txnNumber": Int64(number), "txnUUID": Binary.from_uuid(unique)})
+
+
+class WriteSessions:
+    """Sessions that make writes without a ``txnNumber`` retryable.
+
+    They are reused, because a mongod keeps each for half an hour.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[tuple[SessionId, int]] = []
+
+    @contextmanager
+    def borrowed(self) -> Iterator[bytes]:
+        """Borrow a session for a block; yields the raw elements of a retryable write in it.
+
+        If the block raises, its session is not reused: a shard may still be executing the write, and the next write in
+        that session would wait for it.
+        """
+        session, number = self._free.pop() if self._free else (SessionId(uuid4().bytes), 0)
+        yield encode_elements({"lsid": session.to_document(), "txnNumber": Int64(number)})
+        self._free.append((session, number + 1))
+
 
 T = TypeVar("T")
 
@@ -33,19 +86,21 @@ async def run_internal_transaction(
     number: int | None = None,
     commit_elements: bytes = b"",
 ) -> tuple[T, ShardReply | None]:
-    """Run statements in a transaction and commit it; returns their result, and the reply to the commit if any shard
-    took part.
+    """Run statements in a transaction and commit it.
 
     Args:
-        sender: the plain one.
-        lsid: the raw id of a session that nobody else uses at the same time.
-        statements: runs them in the given transaction.
+        sender: the sender outside of transactions.
+        lsid: the raw id of a session that is not used by others at the same time.
+        statements: runs the statements in the given transaction.
         number: the ``txnNumber`` of the only attempt; by default each attempt has its own.
         commit_elements: the raw elements of the commit: its write concern.
 
+    Returns:
+        The statements' result, and the reply to the commit if any shard took part.
+
     Raises:
-        CommandError: what ``statements`` raises, if it is not a passing failure; the last failure, after too many; or
-            that of the commit.
+        CommandError: raised by ``statements``, unless transient; the last failure, after too many attempts; or the
+            error of the commit.
     """
 
     def begin(each: int) -> _RouterAttempt[T]:

@@ -1,39 +1,232 @@
-"""What a router knows of one transaction: its participants, and from that, what each of them is sent. No I/O.
+"""A router's state of one transaction: its participants, the fields of each request, and how it commits. No I/O.
 
-The first shard contacted is the coordinator, the first that has written the recovery shard. A shard joins with the
-first request that is sent to it, which starts the transaction there.
+Rules:
+
+* A shard joins with the first request that is sent to it, which starts the transaction there. The first shard is the
+  coordinator, the first that has written the recovery shard.
+* All participants read at one time, chosen once if the read concern's level is snapshot.
+* Only the first statement can restart after a stale version, and only if no shard has executed anything of it.
+* `CommitPlan` chooses how to commit by the number of participants and of writers. Once a commit has begun, a later one
+  sends the same again; if the readers of a single writer have committed, only the writer commits.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import Any
+from time import monotonic, time
+from typing import Any, Final, NamedTuple
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.transactions.commit_path import CommitPath, CommitPlan
-from shardwright.router.transactions.session_fields import (
-    COORDINATOR_ELEMENT,
-    STARTS_ELEMENT,
-    read_concern_element,
-    session_elements,
-)
-from shardwright.router.transactions.transaction_times import TransactionTimes
-from shardwright.sharding.snapshot_concern import concern_at, demanded_time
+from shardwright.sharding.clock import CLUSTER_TIME
+from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
+from shardwright.sharding.session_cache import NO_USER
 from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.transaction_protocol import concern_at, demanded_time
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, decode_document, encode_document
+from shardwright.wire.rawbson import (
+    BOOL,
+    EMPTY_DOCUMENT,
+    INT64,
+    OBJECT,
+    decode_document,
+    element,
+    encode_document,
+    encode_elements,
+    index,
+)
+from shardwright.wire.request import Request
+
+READ_CONCERN: Final = b"readConcern"
+COORDINATOR: Final = b"coordinator"
+RECOVERY_TOKEN: Final = b"recoveryToken"
+
+STARTS_ELEMENT: Final = encode_elements({"startTransaction": True})
+AUTOCOMMIT_ELEMENT: Final = element(AUTOCOMMIT, BOOL, b"\0")
+COORDINATOR_ELEMENT: Final = encode_elements({"coordinator": True})
+_LSID: Final = b"lsid"
+_BINARY_AT: Final = 5  # after the length and the subtype of binary data
+
+OF_TRANSACTIONS: Final = frozenset(
+    {
+        *(_LSID, TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION, READ_CONCERN, COORDINATOR, RECOVERY_TOKEN, b"writeConcern"),
+        CLUSTER_TIME,
+    }
+)
+"""The fields of a request in a transaction that differ for each shard, or are not sent to shards.
+
+The router gossips its current time in place of the client's, because the snapshot may have a later time.
+"""
+
+
+class TransactionFields(NamedTuple):
+    """The transaction fields of a request, which have been checked.
+
+    Attributes:
+        lsid: the raw session id.
+        session: identifies the session (`SessionId.key`), since several users may use the same UUID.
+        number: ``txnNumber``.
+        starts: whether the request is the first of its transaction.
+        read_concern: raw; empty if none is given.
+    """
+
+    lsid: bytes
+    session: bytes
+    number: int
+    starts: bool
+    read_concern: bytes = EMPTY_DOCUMENT
+
+    @classmethod
+    def of(cls, request: Request) -> "TransactionFields":
+        """Read them from a request that has ``lsid`` and ``txnNumber``.
+
+        Raises:
+            CommandError: TypeMismatch, ``readConcern`` is not a document.
+        """
+        lsid = request.raw_object(_LSID)
+        assert lsid is not None
+        fields = index(lsid)
+        identifier, uid = fields[b"id"], fields.get(b"uid")
+        user = NO_USER if uid is None else lsid[uid[2] + _BINARY_AT : uid[3]]
+        return cls(
+            lsid,
+            lsid[identifier[2] + _BINARY_AT : identifier[3]] + user,
+            int(request.get(TXN_NUMBER)),
+            START_TRANSACTION in request.fields,
+            request.raw_object(READ_CONCERN) or EMPTY_DOCUMENT,
+        )
+
+
+def session_elements(lsid: bytes, number: int) -> bytes:
+    """Build the elements that every request in a transaction has.
+
+    Args:
+        lsid: the raw session id.
+        number: the ``txnNumber``.
+    """
+    return (
+        element(_LSID, OBJECT, lsid)
+        + element(TXN_NUMBER, INT64, number.to_bytes(8, "little", signed=True))
+        + AUTOCOMMIT_ELEMENT
+    )
+
+
+def read_concern_element(read_concern: bytes) -> bytes:
+    """Build the element ``readConcern`` from its raw value."""
+    return element(READ_CONCERN, OBJECT, read_concern)
+
+
+class CommitPath(Enum):
+    """A way to commit, with MongoDB's name for it (``commitType``)."""
+
+    NO_SHARDS = "noShards"
+    """No shard has joined, so nothing is sent."""
+
+    ONE_SHARD = "singleShard"
+    """The only participant commits."""
+
+    READ_ONLY = "readOnly"
+    """Each participant commits; none has written."""
+
+    ONE_WRITER = "singleWriteShard"
+    """The readers commit, then the only participant that has written: a failure before that aborts all."""
+
+    TWO_PHASES = "twoPhaseCommit"
+    """The coordinator runs a two-phase commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """How one transaction is committed.
+
+    Attributes:
+        shards: all participants, the coordinator first.
+        writers: the participants that have written.
+    """
+
+    path: CommitPath
+    shards: tuple[str, ...]
+    writers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, shards: tuple[str, ...], writers: tuple[str, ...]) -> "CommitPlan":
+        """Choose the plan for these participants."""
+        if not shards:
+            path = CommitPath.NO_SHARDS
+        elif len(shards) == 1:
+            path = CommitPath.ONE_SHARD
+        elif not writers:
+            path = CommitPath.READ_ONLY
+        elif len(writers) == 1:
+            path = CommitPath.ONE_WRITER
+        else:
+            path = CommitPath.TWO_PHASES
+        return cls(path, shards, writers)
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The participants that have not written."""
+        return tuple(shard for shard in self.shards if shard not in self.writers)
+
+
+class TransactionTimes:
+    """The times of one transaction for ``$currentOp``; they cost each command two clock readings.
+
+    Attributes:
+        started: the wall clock time at which it began, in seconds since 1970.
+        commit_started: the wall clock time at which its commit began; None before that.
+    """
+
+    __slots__ = ("_active_seconds", "_active_since", "_began", "commit_started", "started")
+
+    def __init__(self) -> None:
+        self.started = time()
+        self.commit_started: float | None = None
+        self._began = monotonic()
+        self._active_seconds = 0.0
+        self._active_since: float | None = None
+
+    def begin_command(self) -> None:
+        """A command of it begins."""
+        self._active_since = monotonic()
+
+    def end_command(self) -> None:
+        """The command has ended."""
+        if self._active_since is not None:
+            self._active_seconds += monotonic() - self._active_since
+            self._active_since = None
+
+    def begin_commit(self) -> None:
+        """A commit begins."""
+        self.commit_started = time()
+
+    @property
+    def open_seconds(self) -> float:
+        """The time since it began."""
+        return monotonic() - self._began
+
+    @property
+    def active_seconds(self) -> float:
+        """The total time in which one of its commands was running."""
+        since = self._active_since
+        return self._active_seconds + (0.0 if since is None else monotonic() - since)
+
+
+def iso_text(moment: float) -> str:
+    """Format a wall clock time as in ``$currentOp``."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
 
 
 class Phase(Enum):
-    """How far a transaction is."""
+    """The phases of a transaction."""
 
     IN_PROGRESS = auto()
     """Statements may follow."""
 
     COMMITTING = auto()
-    """A commit was sent, and its outcome is not known yet, or will never be."""
+    """A commit was sent, and its outcome is unknown so far, or for good."""
 
     COMMITTED = auto()
 
@@ -45,7 +238,7 @@ class Participant:
     """A shard in a transaction.
 
     Attributes:
-        is_read_only: whether nothing was changed there so far; None until the shard has answered.
+        is_read_only: whether nothing has been changed there so far; None until the shard has answered.
     """
 
     is_read_only: bool | None = None
@@ -57,21 +250,16 @@ class RouterTransaction:
     Args:
         lsid: the raw id of its session.
         number: its ``txnNumber``.
-        read_concern: raw, as its first statement gives it.
-        elements: further raw elements of the commands by which the router ends it (the Stable API's parameters).
+        read_concern: the raw read concern of its first statement.
+        elements: further raw elements of the commands that end it (the Stable API's parameters).
 
     Attributes:
-        lsid: see above.
-        number: see above.
-        elements: see above.
         participants: by shard, in the order in which they joined.
         recovery_shard: the first participant that has written; None before.
-        statement: how many statements have begun.
-        requests: how many requests were made for participants.
+        statement: the number of statements that have begun.
+        requests: the number of requests for participants.
         own_elements: the session fields of a request to any participant.
-        phase: how far it is.
-        commit_plan: what to send at a commit, once one was begun.
-        times: when it began, and how long its commands have taken.
+        commit_plan: the plan, once a commit has begun.
     """
 
     __slots__ = (
@@ -124,9 +312,9 @@ class RouterTransaction:
         self.statement += 1
 
     def choose_time(self, newest: int) -> Timestamp | None:
-        """The time at which all participants read, None unless the level of the read concern is snapshot.
+        """Choose the time at which all participants read; None unless the level of the read concern is snapshot.
 
-        It is chosen once: what the client demands, or the newest time, but not before its ``afterClusterTime``.
+        It is chosen once: the client's, or the newest time, but not before its ``afterClusterTime``.
 
         Args:
             newest: the newest cluster time that the router knows, packed.
@@ -137,11 +325,10 @@ class RouterTransaction:
         return self._at_cluster_time
 
     def join(self, shard: str) -> bytes:
-        """What the next request to a shard carries; the shard becomes a participant, if it is not one yet.
+        """Return the fields of the next request to a shard, which becomes a participant, if it is not one yet.
 
         Raises:
-            CommandError: OperationNotSupportedInTransaction, the config servers would have to commit together with
-                others, which they cannot.
+            CommandError: OperationNotSupportedInTransaction, the config servers cannot commit together with shards.
         """
         self.requests += 1
         if shard in self.participants:
@@ -159,8 +346,8 @@ class RouterTransaction:
     def note_answer(self, shard: str, *, is_read_only: bool) -> None:
         """Note from a participant's successful reply whether all its statements so far have only read.
 
-        One that has written stays a writer, whatever it says later: only a two-phase commit finds out whether the shard
-        still has what was written.
+        A writer stays a writer, whatever its later replies say: only a two-phase commit determines whether the shard
+        still has its writes.
         """
         participant = self.participants.get(shard)
         if participant is None:
@@ -170,10 +357,10 @@ class RouterTransaction:
             self.recovery_shard = shard
 
     def restart(self) -> bool:
-        """Begin again after a shard refused the routing versions, if that is still possible; returns whether it is.
+        """Restart after a shard refused the routing versions, if that is still possible; returns whether it is.
 
-        Only the first statement may be repeated, and only if no shard has done anything for it: that shard would be
-        left with what it did in the first attempt.
+        Only the first statement may be repeated, and only if no shard has executed anything of it: its effects on that
+        shard would remain.
         """
         if self.statement > 1 or len(self.participants) > 1:
             return False
@@ -185,7 +372,7 @@ class RouterTransaction:
         return True
 
     def leave(self, shard: str) -> None:
-        """A participant leaves because it has refused its first request, and so has not begun the transaction."""
+        """Remove a participant that has refused its first request, and so has not begun the transaction."""
         del self.participants[shard]
 
     @property
@@ -196,10 +383,10 @@ class RouterTransaction:
     # The end
 
     def plan_commit(self) -> CommitPlan:
-        """How to commit; the same again if a commit was begun before.
+        """Plan the commit; returns the same plan again if a commit was begun before.
 
         Raises:
-            CommandError: NoSuchTransaction, a participant never answered, so that it may have lost a statement.
+            CommandError: NoSuchTransaction, a participant has never answered, so it may have lost a statement.
         """
         if self.commit_plan is None:
             writers = [shard for shard, each in self.participants.items() if not each.is_read_only]
@@ -219,13 +406,13 @@ class RouterTransaction:
         return any(each.is_read_only is None for each in self.participants.values())
 
     def readers_committed(self) -> None:
-        """All readers beside the single writer have committed: only the writer is asked from now on."""
+        """All readers of a transaction with a single writer have committed: from now on only the writer commits."""
         assert self.commit_plan is not None
         self.commit_plan = CommitPlan(CommitPath.ONE_SHARD, self.commit_plan.writers, self.commit_plan.writers)
 
     @property
     def may_be_aborted(self) -> bool:
-        """Whether the router still decides about the outcome."""
+        """Whether the router still decides the outcome."""
         return self.phase is Phase.IN_PROGRESS
 
     def _concern_of_participants(self) -> bytes:

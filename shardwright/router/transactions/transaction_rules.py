@@ -1,15 +1,19 @@
-"""Which commands may run in a transaction, and with which concerns: what is refused before anything is executed.
+"""The commands, concerns and stages that transactions refuse, and the errors about a session's transaction.
 
-A refusal leaves the transaction as it is.
+A command or concern is refused before anything is executed, and leaves the transaction as it is. A refused aggregation
+aborts it.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
-from shardwright.router.transactions.session_fields import READ_CONCERN
+from shardwright.router.transactions.router_transaction import READ_CONCERN
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.operation_session import START_TRANSACTION
+from shardwright.sharding.session_cache import SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, decode_document
+from shardwright.wire.rawbson import OBJECT, decode_document, from_elements
 from shardwright.wire.request import Request
 from shardwright.wire.write_concern import WRITE_CONCERN
 
@@ -36,10 +40,10 @@ _WITHOUT_SNAPSHOT: Final = frozenset({"create", "createIndexes"})
 
 
 def check_allowed(name: str, request: Request) -> None:
-    """Refuse a command that may not run in a transaction, or not in this way.
+    """Refuse a command that may not run in a transaction, or not with these arguments.
 
     Args:
-        name: the command's usual name.
+        name: the command's main name.
         request: the command, with ``autocommit: false``.
 
     Raises:
@@ -63,7 +67,7 @@ def check_allowed(name: str, request: Request) -> None:
 
 
 def _check_read_concern(name: str, request: Request, *, is_first: bool) -> None:
-    """Refuse a read concern that cannot be a transaction's, or comes too late; the shards check its times."""
+    """Refuse a read concern that transactions do not support, or that comes too late; the shards check its times."""
     if request.fields[READ_CONCERN][0] != OBJECT:
         raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")
     concern = decode_document(request.raw_object(READ_CONCERN) or b"")
@@ -92,9 +96,109 @@ def _check_read_concern(name: str, request: Request, *, is_first: bool) -> None:
         )
 
 
+def _invalid(message: str) -> CommandError:
+    return CommandError(ErrorCode.InvalidOptions, message)
+
+
+_WRITING: Final = frozenset({"$merge", "$out"})
+_UNSUPPORTED: Final = frozenset({"$collStats", "$indexStats"})
+_NOT_PERMITTED: Final = frozenset(
+    {"$changeStream", "$currentOp", "$listCachedAndActiveUsers", "$listLocalSessions", "$planCacheStats"}
+)
+_PREFIX: Final = "Operation not permitted in transaction :: caused by ::"
+
+
+def explanation_refused() -> CommandError:
+    """The error of an ``explain`` of an aggregation."""
+    return _unsupported(f"{_PREFIX} Explain for the aggregate command cannot run within a multi-document transaction")
+
+
+def refuse_stages(names: Iterable[str]) -> None:
+    """Refuse stages that cannot run in a transaction.
+
+    Raises:
+        CommandError: OperationNotSupportedInTransaction.
+    """
+    for name in names:
+        if name in _WRITING:
+            raise _unsupported(f"{name} cannot be used in a transaction")
+        if name in _UNSUPPORTED:
+            raise _unsupported(f"Stage not supported inside of a multi-document transaction: {name}")
+        if name in _NOT_PERMITTED:
+            raise _unsupported(f"{_PREFIX} Aggregation stage {name} cannot run within a multi-document transaction.")
+
+
 def _unsupported(message: str) -> CommandError:
     return CommandError(ErrorCode.OperationNotSupportedInTransaction, message)
 
 
-def _invalid(message: str) -> CommandError:
-    return CommandError(ErrorCode.InvalidOptions, message)
+_UUID_BYTES: Final = 16
+
+
+def unknown_transaction(number: int, active: int) -> CommandError:
+    """NoSuchTransaction: the transaction is unknown.
+
+    Args:
+        number: its ``txnNumber``.
+        active: the number of the session's last transaction, -1 if there was none.
+    """
+    return CommandError(
+        ErrorCode.NoSuchTransaction,
+        f"Given transaction number {number} does not match any in-progress transactions. The active transaction number "
+        f"is {active}",
+    )
+
+
+def aborted_transaction(number: int) -> CommandError:
+    """NoSuchTransaction: it was aborted."""
+    return CommandError(ErrorCode.NoSuchTransaction, f"Transaction with {{ txnNumber: {number} }} has been aborted.")
+
+
+def committed_transaction(number: int) -> CommandError:
+    """TransactionCommitted."""
+    return CommandError(
+        ErrorCode.TransactionCommitted, f"Transaction with {{ txnNumber: {number} }} has been committed."
+    )
+
+
+def too_old_transaction(number: int, active: int, session: bytes) -> CommandError:
+    """TransactionTooOld.
+
+    Args:
+        number: the transaction's number.
+        active: the greater number of the session's last transaction.
+        session: the session's id (`SessionId.key`).
+    """
+    return CommandError(
+        ErrorCode.TransactionTooOld,
+        f"Cannot start transaction with {{ txnNumber: {number} }} on session {_text(session)} because a newer "
+        f"transaction with txnNumberAndRetryCounter {{ txnNumber: {active}, txnRetryCounter: 0 }} has already started "
+        "on this session.",
+    )
+
+
+def restarted_transaction(number: int, session: bytes) -> CommandError:
+    """ConflictingOperationInProgress: a first statement names a number that was used before."""
+    return CommandError(
+        ErrorCode.ConflictingOperationInProgress,
+        f"txnNumber {number} for session {_text(session)} already started",
+    )
+
+
+def mismatched_api_parameters(command: str, given: bytes, first: bytes) -> CommandError:
+    """APIMismatchError: a command's Stable API parameters differ from the first command's of its transaction.
+
+    Args:
+        command: the command's name.
+        given: its raw parameters.
+        first: the raw parameters of the first command.
+    """
+    return CommandError(
+        ErrorCode.APIMismatchError,
+        f"API parameter mismatch: {command} used params {document_text(from_elements(given))}, "
+        f"the transaction's first command used {document_text(from_elements(first))}",
+    )
+
+
+def _text(session: bytes) -> str:
+    return str(SessionId(session[:_UUID_BYTES], session[_UUID_BYTES:]))

@@ -1,18 +1,43 @@
-"""Sending the requests of one transaction to shards."""
+"""Sending the requests of one transaction to shards, with its session fields in place of the client's."""
 
 from collections.abc import Mapping
+from struct import Struct
+from typing import Final
 
 import trio
 
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import PendingReply
 from shardwright.router.sending.shard_sender import ShardSender
-from shardwright.router.transactions.rewritten_frame import in_transaction
-from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.router.transactions.router_transaction import OF_TRANSACTIONS, Phase, RouterTransaction
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.message import BODY_AT
+from shardwright.wire.rawbson import index
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+_INT32: Final = Struct("<i")
+
+
+def in_transaction(frame: bytes, elements: bytes) -> bytes:
+    """Replace a request's session fields; nothing else of it is parsed.
+
+    Args:
+        frame: an OP_MSG of `wire.message.op_msg`, whose first section is the body.
+        elements: from `RouterTransaction.join`.
+    """
+    end = BODY_AT + int(_INT32.unpack_from(frame, BODY_AT)[0])
+    kept: list[bytes] = []
+    kept_from = BODY_AT + 4
+    for name, (_, element_start, _, value_end) in index(frame, BODY_AT).items():
+        if name in OF_TRANSACTIONS:
+            kept.append(frame[kept_from:element_start])
+            kept_from = value_end
+    kept += (frame[kept_from : end - 1], elements, frame[end - 1 :])
+    length = sum(map(len, kept)) + BODY_AT + 4
+    body_length = length - BODY_AT - (len(frame) - end)
+    return b"".join((_INT32.pack(length), frame[4:BODY_AT], _INT32.pack(body_length), *kept))
 
 
 class TransactionSender(ShardSender):
@@ -24,9 +49,6 @@ class TransactionSender(ShardSender):
     Args:
         plain: the sender outside of transactions.
         transaction: the transaction.
-
-    Attributes:
-        transaction: see above.
     """
 
     def __init__(self, plain: ShardSender, transaction: RouterTransaction) -> None:
@@ -44,6 +66,7 @@ class TransactionSender(ShardSender):
         preference: ReadPreference = PRIMARY,
         may_repeat: bool = False,
         as_router: bool = False,
+        sources: tuple[str, ...] = (),
     ) -> ShardReply:
         """Send a request of the transaction, see `ShardSender.send`.
 
@@ -53,6 +76,7 @@ class TransactionSender(ShardSender):
             preference: ignored.
             may_repeat: ignored.
             as_router: see `ShardSender.send`.
+            sources: see `ShardSender.send`.
 
         Raises:
             CommandError: ShardNotFound; HostUnreachable, the shard could not be reached; Interrupted, the transaction
@@ -71,7 +95,8 @@ class TransactionSender(ShardSender):
             # All participants read at one time. Reads have chosen it for their targeting; a write may come first.
             transaction.choose_time(self.clock.time.cluster_time)
         try:
-            reply = await super().send(shard_id, in_transaction(frame, transaction.join(shard_id)), as_router=as_router)
+            joining = in_transaction(frame, transaction.join(shard_id))
+            reply = await super().send(shard_id, joining, as_router=as_router, sources=sources)
         finally:
             if is_new:
                 self._starting.pop(shard_id).set()
@@ -92,12 +117,12 @@ class TransactionSender(ShardSender):
                 nursery.start_soon(self.send_into, replies, shard_id, frame, preference)
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:
-        """Never: a shard prepares a transaction only when it has sent the answers to all of its statements.
+        """Never: a shard prepares a transaction only after it has answered all of its statements.
 
-        A cursor that is given up would also break off its ``getMore``, and with that end the transaction.
+        Also, abandoning a cursor would interrupt its ``getMore``, which ends the transaction.
         """
         return False
 
-    async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
+    async def ask(self, shard_id: str, address: str, frame: bytes, sources: tuple[str, ...] = ()) -> PendingReply:
         """Send a ``getMore`` of the transaction, see `ShardSender.ask`."""
-        return await super().ask(shard_id, address, in_transaction(frame, self.transaction.own_elements))
+        return await super().ask(shard_id, address, in_transaction(frame, self.transaction.own_elements), sources)

@@ -1,28 +1,123 @@
-"""The sessions that have run transactions here, each with its last one."""
+"""The sessions that have run transactions here, each with its last one, and the counts for ``serverStatus``."""
 
-from collections.abc import Container, Mapping
-from time import monotonic
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
 from typing import Any, Final, NamedTuple
 
 import trio
+from bson.int64 import Int64
 
-from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
-from shardwright.router.transactions.transaction_statistics import TransactionStatistics
+from shardwright.router.transactions.router_transaction import CommitPath, Phase, RouterTransaction
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
+RECOVERY: Final = "recoverWithToken"
+
+
+@dataclass(slots=True)
+class _Commits:
+    initiated: int = 0
+    successful: int = 0
+    seconds: float = 0.0
+
+
+def _no_commits() -> dict[str, _Commits]:
+    return {name: _Commits() for name in (*(path.value for path in CommitPath), RECOVERY)}
+
+
+@dataclass(slots=True)
+class TransactionStatistics:
+    """Counts of transactions since the router started, for ``serverStatus``.
+
+    Attributes:
+        aborts: aborted transactions by cause.
+        participants: the shards that joined, added up over all transactions.
+        participants_at_commit: the participants at the beginning of commits.
+        requests: the requests sent to shards in transactions.
+    """
+
+    started: int = 0
+    committed: int = 0
+    aborts: Counter[str] = field(default_factory=Counter)
+    participants: int = 0
+    participants_at_commit: int = 0
+    requests: int = 0
+    _commits: dict[str, _Commits] = field(default_factory=_no_commits)
+
+    @contextmanager
+    def statement(self, transaction: RouterTransaction) -> Iterator[None]:
+        """Count the participants and requests that a statement, run in the block, adds to its transaction."""
+        participants, requests = len(transaction.participants), transaction.requests
+        try:
+            yield
+        finally:
+            self.participants += max(0, len(transaction.participants) - participants)
+            self.requests += transaction.requests - requests
+
+    @contextmanager
+    def commit(self, transaction: RouterTransaction | None) -> Iterator[None]:
+        """Count a commit, run in the block; None is a recovery of another router's transaction.
+
+        A commit that fails for lack of answers has no commit type and is not counted.
+        """
+        if transaction is not None and transaction.lacks_answers:
+            yield
+            return
+        began = perf_counter()
+        name = RECOVERY if transaction is None else transaction.plan_commit().path.value
+        commits = self._commits[name]
+        commits.initiated += 1
+        if transaction is not None:
+            self.participants_at_commit += len(transaction.participants)
+        yield
+        commits.successful += 1
+        commits.seconds += perf_counter() - began
+        self.committed += 1
+
+    def document(self, active: int, inactive: int) -> dict[str, Any]:
+        """Build the section ``transactions``, with mongos's fields.
+
+        Args:
+            active: the number of transactions in which a command is running.
+            inactive: the number of other open transactions.
+        """
+        return {
+            "currentOpen": Int64(active + inactive),
+            "currentActive": Int64(active),
+            "currentInactive": Int64(inactive),
+            "totalStarted": Int64(self.started),
+            "totalCommitted": Int64(self.committed),
+            "totalAborted": Int64(self.aborts.total()),
+            "abortCause": {cause: Int64(count) for cause, count in sorted(self.aborts.items())},
+            "totalContactedParticipants": Int64(self.participants),
+            "totalParticipantsAtCommit": Int64(self.participants_at_commit),
+            "totalRequestsTargeted": Int64(self.requests),
+            "commitTypes": {
+                name: {
+                    "initiated": Int64(commits.initiated),
+                    "successful": Int64(commits.successful),
+                    "successfulDurationMicros": Int64(commits.seconds * 1e6),
+                }
+                for name, commits in self._commits.items()
+            },
+        }
+
+
 IDLE_SECONDS_MAX: Final = 30 * 60.0
-"""Like that of logical sessions. Shards abort transactions much earlier, after ``transactionLifetimeLimitSeconds``."""
+"""The timeout of logical sessions. Shards abort transactions earlier, after ``transactionLifetimeLimitSeconds``."""
 
 
 class ClientDescription(NamedTuple):
-    """A client, which may have gone since.
+    """A client, which may have disconnected since.
 
     Attributes:
         id: the number of its connection.
         peer: its address.
-        metadata: how it introduced itself.
+        metadata: the ``client`` field of its ``hello``.
     """
 
     id: int
@@ -36,7 +131,7 @@ class RouterSession:
     Attributes:
         transaction: the last one; None before the first.
         client: the client that began it, if known.
-        last_used: when it was last checked in, in seconds of `time.monotonic`.
+        last_used: the time of its last check-in, in seconds of `time.monotonic`.
     """
 
     __slots__ = ("_is_checked_out", "_released", "client", "last_used", "transaction", "waiting")
@@ -59,7 +154,7 @@ class RouterSession:
             self.transaction.times.begin_command()
 
     def check_in(self) -> None:
-        """The operation that uses the session has ended."""
+        """End the use of the session by an operation."""
         self.last_used = monotonic()
         if self.transaction is not None:
             self.transaction.times.end_command()
@@ -87,7 +182,7 @@ class RouterSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether its transaction may go on."""
+        """Whether its transaction is in progress."""
         return self.transaction is not None and self.transaction.phase is Phase.IN_PROGRESS
 
     @property
@@ -97,19 +192,12 @@ class RouterSession:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is known of it that has not ended on the shards as well."""
+        """Whether it can be discarded: its transaction has ended on the shards too."""
         return self.is_idle and (self.transaction is None or self.transaction.phase in (Phase.COMMITTED, Phase.ABORTED))
 
 
 class TransactionTable:
-    """The sessions by their ids (`SessionId.key`), the one that has been idle for longest first.
-
-    Args:
-        sessions_max: how many there may be.
-
-    Attributes:
-        statistics: of all transactions.
-    """
+    """The sessions by their ids (`SessionId.key`), the least recently used first."""
 
     def __init__(self, sessions_max: int) -> None:
         self.statistics = TransactionStatistics()
@@ -118,7 +206,7 @@ class TransactionTable:
 
     @may_run_in_reactor
     async def check_out(self, session_id: bytes) -> RouterSession:
-        """The session, for the use of one operation; it has to check it in.
+        """Check a session out for one operation, which has to check it in.
 
         Raises:
             CommandError: TooManyLogicalSessions.
@@ -159,7 +247,7 @@ class TransactionTable:
         return self.statistics.document(active, len(open_ones) - active)
 
     def _make_room(self) -> None:
-        """Forget sessions that have been idle for too long, and one more if there are too many."""
+        """Discard sessions that have been idle for too long, and one more if there are too many."""
         limit = monotonic() - IDLE_SECONDS_MAX
         while self._sessions:
             oldest = next(iter(self._sessions))

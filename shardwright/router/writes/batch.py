@@ -1,30 +1,130 @@
-"""A write command as its client sent it: what it asks for, and its statements as slices of the message."""
+"""A write command as its client sent it: its kind, its statements as slices of the message, and their numbers."""
 
+from enum import Enum
 from typing import Any, Final
 
 from bson.int64 import Int64
 
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.statement_ids import STATEMENT_ID_FIELDS, check_distinct, statement_ids
-from shardwright.sharding.buckets_commands import on_buckets, on_measurements
 from shardwright.sharding.clock import CLUSTER_TIME
+from shardwright.sharding.time_series import on_buckets, on_measurements
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.errors import CommandError, RemoteProtocolError, wrong_type
 from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
+from shardwright.wire.message import is_one_document
 from shardwright.wire.rawbson import (
+    ARRAY,
     BOOL,
+    INT32,
+    NULL,
     OBJECT,
     InvalidBSONError,
     append,
     decode_value,
     encode_elements,
     find,
+    spans,
     without,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.sections import is_one_document
+from shardwright.wire.type_names import type_name
 from shardwright.wire.write_concern import WRITE_CONCERN
+
+
+class WriteKind(Enum):
+    """What a batch does.
+
+    Attributes:
+        command: the name of the command.
+        field: the argument that holds the statements.
+    """
+
+    INSERT = ("insert", b"documents")
+    UPDATE = ("update", b"updates")
+    DELETE = ("delete", b"deletes")
+
+    # Each write looks up its counter by kind, and the hash of an Enum is computed in Python.
+    __hash__ = object.__hash__
+
+    def __init__(self, command: str, field: bytes) -> None:
+        self.command = command
+        self.field = field
+
+
+STATEMENT_ID_FIELDS: Final = frozenset({b"stmtId", b"stmtIds"})
+
+_NO_ID: Final = -1
+"""Stands for no id; to a mongod all other numbers are ids."""
+
+_INVALID_NULL: Final = 10065
+_IDS: Final = 1 << 32
+
+
+def statement_ids(request: Request, count: int) -> list[int]:
+    """The id of each statement: the client's own if it gave any, else its position in the batch.
+
+    Args:
+        request: a write command.
+        count: how many statements it has.
+
+    Raises:
+        CommandError: TypeMismatch, InvalidOptions or InvalidLength, the client's ids are wrong, as a mongod says.
+    """
+    first, explicit = _first(request), _explicit(request)
+    if explicit is None:
+        return [_as_int32((first or 0) + position) for position in range(count)]
+    if first is not None:
+        raise CommandError(ErrorCode.InvalidOptions, "May not specify both stmtId and stmtIds in write command")
+    if len(explicit) != count:
+        raise CommandError(
+            ErrorCode.InvalidLength,
+            f"Number of statement ids must match the number of batch entries. Got {len(explicit)} statement ids "
+            f"but {count} operations.",
+        )
+    return explicit
+
+
+def check_distinct(request: Request) -> None:
+    """Refuse a retryable insert of several documents under one id, which ends a mongod 6.0.5.
+
+    Updates and deletes are no danger: the second one counts as a retry of the first. `_NO_ID` is not remembered.
+
+    Raises:
+        CommandError: InvalidOptions; TypeMismatch, the ids are none.
+    """
+    remembered = [each for each in _explicit(request) or () if each != _NO_ID]
+    if len(set(remembered)) < len(remembered):
+        raise CommandError(ErrorCode.InvalidOptions, "The statement ids of an insert must be different")
+
+
+def _first(request: Request) -> int | None:
+    span = request.fields.get(b"stmtId")
+    if span is None or span[0] == NULL:
+        return None
+    first: int = decode_value(request.body, Arguments.of(request).span(b"stmtId", INT32))
+    return first
+
+
+def _explicit(request: Request) -> list[int] | None:
+    span = request.fields.get(b"stmtIds")
+    if span is None:
+        return None
+    if span[0] == NULL:
+        raise CommandError(_INVALID_NULL, "invalid parameter: expected an object (stmtIds)")
+    array = Arguments.of(request).span(b"stmtIds", ARRAY)
+    ids: list[int] = []
+    for name, each in spans(request.body, array[2]):
+        if each[0] not in (INT32, NULL):
+            raise wrong_type(f"{request.name}.stmtIds.{name.decode()}", each[0], type_name(INT32))
+        if each[0] == INT32:  # like mongod's parser, which leaves out nulls
+            ids.append(decode_value(request.body, each))
+    return ids
+
+
+def _as_int32(number: int) -> int:
+    """A number after int32 overflow, as mongod counts."""
+    return (number + _IDS // 2) % _IDS - _IDS // 2
+
 
 STATEMENT_ID_BYTES_MAX: Final = 11
 """What one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
@@ -41,8 +141,8 @@ class WriteBatch:
         request: the command as it came.
         is_ordered: statements are executed in turn, and the first error ends the batch.
         is_retryable: the shards remember its statements, so that it can be sent again.
-        is_numbered: the shards remember its statements by numbers. Those of a router's transaction have some too if it
-            stands for a retryable write.
+        is_numbered: the shards remember its statements by numbers, also in a router's transaction that stands for a
+            retryable write.
         own_session: raw elements of a session of the router, by which the shards remember the statements that go to all
             of them; empty if they remember the client's, or none.
         is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.

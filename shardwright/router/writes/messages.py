@@ -1,15 +1,32 @@
-"""The messages that carry statements of a batch to shards."""
+"""A shard's part of one round of a batch, and the message that carries it."""
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
 from shardwright.router.writes.batch import WriteBatch
-from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.sharding.clock import config_time_element, topology_time_element
 from shardwright.sharding.versions import IGNORED, shard_version_element
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
 from shardwright.wire.rawbson import ARRAY, INT32, append, element, from_elements, without
-from shardwright.wire.sections import encode_sequence
+
+
+class ShardBatch:
+    """The statements of one round for one shard.
+
+    Attributes:
+        shard: the shard.
+        is_broadcast: its statements also go to other shards; versions are not checked.
+        positions: the statements, by their position in the client's batch.
+    """
+
+    __slots__ = ("is_broadcast", "positions", "shard")
+
+    def __init__(self, shard: str, *, is_broadcast: bool, positions: Iterable[int] = ()) -> None:
+        self.shard = shard
+        self.is_broadcast = is_broadcast
+        self.positions = list(positions)
+
 
 _IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
 
@@ -51,7 +68,7 @@ def broadcast_elements(topology_time: int, config_time: int) -> bytes:
 def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:
     """A message with some of the statements.
 
-    Those of a retryable write carry their ids from the client's batch, so that a shard recognizes them however the
+    Statements of a retryable write carry their ids from the client's batch, so that a shard recognizes them however the
     batch is divided, and also in the transaction that may have to execute it. So do statements for all shards in a
     session of the router.
     """

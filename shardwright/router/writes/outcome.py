@@ -1,15 +1,207 @@
-"""The outcomes of a batch's statements so far, and the reply that reports them."""
+"""The outcomes of a batch's statements so far, and the reply that reports them.
 
-from collections.abc import Iterable
-from typing import Any
+A shard's reply is decoded only as far as it is counted. Errors of several shards are combined into those that a
+single server would return, with MongoDB's texts. The owner of a document rejects an update by which another shard
+would own it, with WouldChangeOwningShard and without changing anything; moving it takes a transaction on both
+shards.
+"""
 
-from shardwright.router.writes.batch import WriteBatch
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.merge import merged_write_concern_error, with_index, with_limited_messages
-from shardwright.router.writes.reply import WriteReply
-from shardwright.wire.error_codes import Category, has_category
-from shardwright.wire.errors import RETRYABLE_WRITE_ERROR
-from shardwright.wire.rawbson import INT32, element, from_elements, raw_document
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import bson
+
+from shardwright.router.writes.batch import WriteBatch, WriteKind
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import Category, ErrorCode, code_name, has_category
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.rawbson import (
+    INT32,
+    Span,
+    array_documents,
+    decode_document,
+    decode_value,
+    element,
+    from_elements,
+    raw_document,
+)
+
+ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
+"""How much text the errors of one reply may hold; later ones get an empty ``errmsg``, as in mongod."""
+
+_WRITE_CONCERN_ERROR: Final = "writeConcernError"
+
+_pack_int32 = Struct("<i").pack
+
+
+def error_document(error: CommandError) -> bytes:
+    """A ``writeErrors`` entry for a failure without an entry from a shard; `with_index` sets its index.
+
+    The write concern error of a command that failed as a whole, as one that was killed, is not one of its statements.
+    """
+    extra = {name: value for name, value in error.extra.items() if name != _WRITE_CONCERN_ERROR}
+    return bson.encode({"index": 0, "code": error.code, "errmsg": error.message, **extra})
+
+
+def with_index(document: bytes, index: int) -> bytes:
+    """An entry of ``writeErrors`` with the index that its statement has in the client's batch."""
+    span = rawbson.index(document).get(b"index")
+    element = rawbson.element(b"index", INT32, _pack_int32(index))
+    if span is None:
+        return rawbson.from_elements(element + document[4:-1])
+    return rawbson.from_elements(document[4 : span[1]] + element + document[span[3] : -1])
+
+
+def with_limited_messages(documents: Sequence[bytes]) -> list[bytes]:
+    """The entries of ``writeErrors``, without the messages that would make the reply too large."""
+    room = ERROR_MESSAGE_BYTES_MAX
+    limited: list[bytes] = []
+    for document in documents:
+        span = rawbson.index(document).get(b"errmsg")
+        if span is not None:
+            if room <= 0:
+                empty = rawbson.element(b"errmsg", rawbson.STRING, b"\x01\0\0\0\0")
+                document = rawbson.from_elements(document[4 : span[1]] + empty + document[span[3] : -1])
+            room -= span[3] - span[2]
+        limited.append(document)
+    return limited
+
+
+def combined_error(documents: Sequence[bytes]) -> bytes:
+    """One error for a statement that failed on several shards: theirs if they agree, else one that lists them all."""
+    if len(documents) == 1:
+        return documents[0]
+    decoded = [decode_document(document) for document in documents]
+    if len({error.get("code") for error in decoded}) == 1:
+        return documents[0]
+    messages = " :: and :: ".join(str(error.get("errmsg", "")) for error in decoded)
+    return error_document(
+        CommandError(
+            ErrorCode.MultipleErrorsOccurred,
+            f"multiple errors for op : {messages}",
+            extra={"errInfo": {"causedBy": [raw_document(document) for document in documents]}},
+        )
+    )
+
+
+def merged_write_concern_error(errors: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+    """Merge the shards' write concern errors into the ``writeConcernError`` of a batch.
+
+    Args:
+        errors: at least one pair of a shard and the raw error it reported.
+    """
+    decoded = [(shard, decode_document(error)) for shard, error in errors]
+    if len(decoded) == 1:
+        shard, error = decoded[0]
+        code = int(error.get("code", ErrorCode.WriteConcernFailed))
+        message = _concern_message(shard, error)
+    else:
+        code = ErrorCode.WriteConcernFailed
+        message = "multiple errors reported : " + " :: and :: ".join(
+            f"{code_name(error.get('code', code))}: {_concern_message(shard, error)}" for shard, error in decoded
+        )
+    return {"code": int(code), "codeName": code_name(code), "errmsg": message, "errInfo": {}}
+
+
+def _concern_message(shard: str, error: Mapping[str, Any]) -> str:
+    details = f"; Error details: {document_text(bson.encode(error['errInfo']))}" if error.get("errInfo") else ""
+    return f"{error.get('errmsg', '')}{details} at {shard}"
+
+
+CLIENT_HIDDEN_FIELDS: Final = frozenset({b"electionId", b"opTime"})
+"""Fields that a mongod adds to the reply of a write, and a router removes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemError:
+    """One entry of ``writeErrors``.
+
+    Attributes:
+        index: of the statement in the batch that the shard was sent.
+        code: the error code.
+        document: the entry as it came.
+    """
+
+    index: int
+    code: int
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """One entry of ``upserted``.
+
+    Attributes:
+        index: of the statement in the batch that the shard was sent.
+        id_element: the ``_id`` element of the inserted document.
+    """
+
+    index: int
+    id_element: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReply:
+    """The reply of one shard to (a part of) a batch.
+
+    Attributes:
+        n: documents inserted, matched or upserted, or deleted.
+        modified: documents changed; 0 except for updates.
+        upserted: documents inserted by updates.
+        errors: the statements that failed, in order.
+        write_concern_error: the raw ``writeConcernError``.
+        retried_statement_ids: statements that had been executed before.
+    """
+
+    n: int = 0
+    modified: int = 0
+    upserted: tuple[Upserted, ...] = ()
+    errors: tuple[ItemError, ...] = ()
+    write_concern_error: bytes | None = None
+    retried_statement_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, body: bytes, fields: dict[bytes, Span]) -> "WriteReply":
+        """Read an ``ok: 1`` reply whose elements are at ``fields``.
+
+        Raises:
+            InvalidBSONError: it is not well-formed.
+        """
+        concern = fields.get(b"writeConcernError")
+        retried = fields.get(b"retriedStmtIds")
+        return cls(
+            n=_number(body, fields, b"n"),
+            modified=_number(body, fields, b"nModified"),
+            upserted=tuple(map(_upserted_ids, _documents(body, fields, b"upserted"))),
+            errors=tuple(map(_item_error, _documents(body, fields, b"writeErrors"))),
+            write_concern_error=None if concern is None else body[concern[2] : concern[3]],
+            retried_statement_ids=() if retried is None else tuple(decode_value(body, retried)),
+        )
+
+
+def _number(body: bytes, fields: dict[bytes, Span], name: bytes) -> int:
+    span = fields.get(name)
+    return 0 if span is None else int(decode_value(body, span))
+
+
+def _documents(body: bytes, fields: dict[bytes, Span], name: bytes) -> list[bytes]:
+    span = fields.get(name)
+    return [] if span is None else array_documents(body, span)
+
+
+def _item_error(document: bytes) -> ItemError:
+    fields = rawbson.index(document)
+    code = _number(document, fields, b"code") if b"code" in fields else ErrorCode.UnknownError
+    return ItemError(_number(document, fields, b"index"), int(code), document)
+
+
+def _upserted_ids(document: bytes) -> Upserted:
+    fields = rawbson.index(document)
+    _, start, _, end = fields[b"_id"]
+    return Upserted(_number(document, fields, b"index"), document[start:end])
 
 
 class BatchOutcome:
@@ -77,3 +269,21 @@ def _upserted(position: int, id_element: bytes) -> Any:  # noqa: ANN401 - what p
 def _write_errors(errors: Iterable[tuple[int, bytes]]) -> list[Any]:
     indexed = [with_index(document, position) for position, document in errors]
     return [raw_document(document) for document in with_limited_messages(indexed)]
+
+
+def move_refused(statements: int) -> CommandError:
+    """The client's error in place of WouldChangeOwningShard.
+
+    Args:
+        statements: how many its batch has.
+    """
+    if statements > 1:
+        return CommandError(
+            ErrorCode.InvalidOptions,
+            "Document shard key value updates that cause the doc to move shards must be sent with write batch of "
+            "size 1",
+        )
+    return CommandError(
+        ErrorCode.IllegalOperation,
+        "Updating the shard key value so that the document belongs to another shard is not supported",
+    )

@@ -11,12 +11,9 @@ from typing import Any, Final
 
 from shardwright.router.writes.batch import STATEMENT_ID_BYTES_MAX, WriteBatch
 from shardwright.router.writes.broadcasts import Broadcasts
-from shardwright.router.writes.merge import error_document
-from shardwright.router.writes.outcome import BatchOutcome
-from shardwright.router.writes.owning_shard import move_refused
-from shardwright.router.writes.reply import WriteReply
-from shardwright.router.writes.shard_batch import ShardBatch
-from shardwright.router.writes.targeting import ALL_SHARDS, Destination
+from shardwright.router.writes.messages import ShardBatch
+from shardwright.router.writes.outcome import BatchOutcome, WriteReply, error_document, move_refused
+from shardwright.sharding.targeting.writes import ALL_SHARDS, Destination
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 

@@ -1,74 +1,19 @@
-"""Where each statement of a batch on a sharded collection goes.
+"""Where each statement of a batch on a sharded collection goes (`sharding.targeting.writes` has the rules)."""
 
-The rules, and the words of the errors, are those of MongoDB 6.0: inserts go by their document, upserts by the exact
-shard key in their filter, other updates by their filter or replacement, single deletes by the exact key, and what
-affects one document by exact ``_id`` may be sent everywhere.
-"""
+from typing import Final
 
-from collections.abc import Mapping, Set
-from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
-
-from bson.objectid import ObjectId
-
-from shardwright.router.writes.batch import WriteBatch
-from shardwright.router.writes.filter_operators import unknown_operator
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.measurement_statements import (
-    filter_of_delete,
-    filter_of_update,
-    shard_of_measurement,
-)
-from shardwright.router.writes.statements import DeleteStatement, UpdateStatement, UpdateStyle
-from shardwright.sharding.bson_text import document_text
+from shardwright.router.writes.batch import WriteBatch, WriteKind
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.collation import effective, is_collection_default, is_simple
-from shardwright.sharding.targeting.exact_key import exact_shard_key, has_exact_id
-from shardwright.sharding.targeting.targets import beyond_all_chunks, target_filter, target_shard_key
-from shardwright.sharding.time_series import TimeSeriesFields
-from shardwright.wire import rawbson
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import is_string
-
-
-class Broadcast(Enum):
-    """The destination of a statement that more than one shard may have to execute."""
-
-    ALL_SHARDS = "all shards"
-
-
-ALL_SHARDS: Final = Broadcast.ALL_SHARDS
-
-Destination: TypeAlias = str | Broadcast | CommandError
-"""One shard; all shards of the cluster, which then ignore versions; or why the statement can go nowhere."""
-
-Collation: TypeAlias = Mapping[str, Any] | None
-
-_ID_PATTERN: Final = ShardKeyPattern.from_mapping({"_id": 1})
-_NO_EXACT_KEY: Final = "could not extract exact shard key"
-
-
-class Destinations(NamedTuple):
-    """Where the statements of a batch go, in their order.
-
-    Attributes:
-        by_statement: the destination of each.
-        has_errors: some statement cannot be targeted.
-        has_broadcasts: some statement goes to all shards.
-        updates_by_id: how many updates of one document go to all shards, which only an exact ``_id`` allows.
-    """
-
-    by_statement: list[Destination]
-    has_errors: bool
-    has_broadcasts: bool
-    updates_by_id: int = 0
-
-    @classmethod
-    def of(cls, found: list[Destination]) -> "Destinations":
-        """The destinations, looked through for errors and broadcasts."""
-        return cls(found, any(isinstance(each, CommandError) for each in found), ALL_SHARDS in found)
+from shardwright.sharding.targeting.statements import DeleteStatement, UpdateStatement
+from shardwright.sharding.targeting.writes import (
+    ALL_SHARDS,
+    Destinations,
+    target_delete,
+    target_inserts,
+    target_measurements,
+    target_update,
+    with_ids,
+)
 
 
 def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) -> Destinations:
@@ -86,7 +31,7 @@ def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) ->
     if table is None:
         return Destinations([primary] * len(batch.statements), has_errors=False, has_broadcasts=False)
     if batch.is_on_buckets:
-        return target_measurements(batch, table)
+        return _target_measurements(batch, table)
     if batch.kind is WriteKind.INSERT:
         completed = with_ids(batch.statements, table.key_pattern)
         if completed is not None:
@@ -105,184 +50,11 @@ def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) ->
     return Destinations.of([target_delete(delete, table) for delete in deletes])
 
 
-def target_inserts(documents: list[bytes], table: RoutingTable) -> Destinations:
-    """The shards that own the shard keys of documents."""
-    pattern = table.key_pattern
-    key_bytes = pattern.key_bytes_of_document
-    shard_for_key = table.shard_for_key
-    global_max = pattern.global_max_bytes()
-    found: list[Destination] = []
-    has_errors = False
-    for document in documents:
-        try:
-            key = key_bytes(document)
-            if key == global_max:
-                raise beyond_all_chunks(pattern.global_max(), str(table.namespace))
-            found.append(shard_for_key(key))
-        except CommandError as error:
-            found.append(error)
-            has_errors = True
-    return Destinations(found, has_errors, has_broadcasts=False)
+_PARSE: Final = {WriteKind.INSERT: bytes, WriteKind.UPDATE: UpdateStatement, WriteKind.DELETE: DeleteStatement}
 
 
-def target_measurements(batch: WriteBatch, table: RoutingTable) -> Destinations:
-    """Where the statements of a batch on a sharded time-series collection go.
-
-    Args:
-        batch: the batch, whose statements are about measurements.
-        table: the routing table of the buckets.
-
-    Raises:
-        InvalidBSONError: a statement is not well-formed BSON.
-    """
+def _target_measurements(batch: WriteBatch, table: RoutingTable) -> Destinations:
     fields = table.collection.time_series
     assert fields is not None
-    parse = {WriteKind.INSERT: bytes, WriteKind.UPDATE: UpdateStatement, WriteKind.DELETE: DeleteStatement}[batch.kind]
-    return Destinations.of([_target_measurements(parse(each), fields, table) for each in batch.statements])
-
-
-def _target_measurements(
-    statement: bytes | UpdateStatement | DeleteStatement, fields: TimeSeriesFields, table: RoutingTable
-) -> Destination:
-    try:
-        if isinstance(statement, bytes):
-            return shard_of_measurement(statement, fields, table)
-        if isinstance(statement, UpdateStatement):
-            filter_document = filter_of_update(statement, fields, table.key_pattern)
-        else:
-            filter_document = filter_of_delete(statement, fields)
-    except CommandError as error:
-        return error
-    shards = _shards_of_filter(filter_document, statement.collation, table)
-    return next(iter(shards)) if len(shards) == 1 else ALL_SHARDS
-
-
-def with_ids(documents: list[bytes], pattern: ShardKeyPattern) -> list[bytes] | None:
-    """The documents, those without ``_id`` given a new one, if ``_id`` is part of the key; None if none needs that.
-
-    Elsewhere mongod makes the ``_id``, as it does for its own clients.
-    """
-    if all(field.path[0] != b"_id" for field in pattern.fields):
-        return None
-    lacking = [position for position, document in enumerate(documents) if not _has_id(document)]
-    if not lacking:
-        return None
-    completed = list(documents)
-    for position in lacking:
-        elements = rawbson.element(b"_id", rawbson.OBJECT_ID, ObjectId().binary)
-        completed[position] = rawbson.from_elements(elements + documents[position][4:-1])
-    return completed
-
-
-def target_update(update: UpdateStatement, table: RoutingTable) -> Destination:
-    """Where an update goes."""
-    if update.style is UpdateStyle.MIXED:
-        return CommandError(
-            ErrorCode.UnsupportedFormat,
-            f"update document {document_text(update.replacement)} has mixed $operator and non-$operator style fields",
-        )
-    if update.style is UpdateStyle.REPLACEMENT and update.is_multi:
-        return CommandError(ErrorCode.InvalidOptions, "Replacement-style updates cannot be {multi:true}")
-    if update.is_upsert:
-        return _shard_of_upsert(update, table)
-    shards = _shards_of_filter(update.filter, update.collation, table)
-    if len(shards) == 1:
-        return next(iter(shards))
-    if update.style is UpdateStyle.REPLACEMENT:
-        return _shard_of_replacement(update, table)
-    if not update.is_multi and not _is_exact_id(update.filter, update.collation, table):
-        return unknown_operator(update.filter) or CommandError(
-            ErrorCode.InvalidOptions,
-            "A {multi:false} update on a sharded collection must contain an exact match on _id (and have the "
-            "collection default collation) or target a single shard (and have the simple collation), but this update "
-            f"targeted {len(shards)} shards. Update request: {update}, shard key pattern: {table.key_pattern}",
-        )
-    return ALL_SHARDS
-
-
-def target_delete(delete: DeleteStatement, table: RoutingTable) -> Destination:
-    """Where a delete goes."""
-    exact = _exact_shard(delete.filter, delete.collation, table)
-    if is_string(exact):
-        return exact
-    if delete.is_single and not _is_exact_id(delete.filter, delete.collation, table):
-        return unknown_operator(delete.filter) or CommandError(
-            ErrorCode.ShardKeyNotFound,
-            "A single delete on a sharded collection must contain an exact match on _id (and have the collection "
-            "default collation) or contain the shard key (and have the simple collation). Delete request: "
-            f"{delete}, shard key pattern: {table.key_pattern}",
-        )
-    shards = _shards_of_filter(delete.filter, delete.collation, table)
-    return next(iter(shards)) if len(shards) == 1 else ALL_SHARDS
-
-
-def target_find_and_modify(query: bytes, collation: Collation, table: RoutingTable) -> str:
-    """The shard of a ``findAndModify``.
-
-    Raises:
-        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation, or it is
-            one that no chunk can hold.
-    """
-    key = exact_shard_key(query, table.key_pattern)
-    if key is None:
-        raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
-    return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(collation, table))
-
-
-def _exact_shard(filter_document: bytes, collation: Collation, table: RoutingTable) -> str | CommandError | None:
-    """The shard of the key that a filter fixes, why there is none, or None if it fixes no key."""
-    key = exact_shard_key(filter_document, table.key_pattern)
-    if key is None:
-        return None
-    try:
-        return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(collation, table))
-    except CommandError as error:
-        return error
-
-
-def _shard_of_upsert(update: UpdateStatement, table: RoutingTable) -> str | CommandError:
-    """The shard of the key that the filter fixes: the inserted document will have it too."""
-    context = "Failed to target upsert by query"
-    exact = _exact_shard(update.filter, update.collation, table) or unknown_operator(update.filter)
-    if exact is None:
-        return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
-    if isinstance(exact, CommandError):
-        return CommandError(exact.code, f"{context} :: caused by :: {exact.message}")
-    return exact
-
-
-def _shard_of_replacement(update: UpdateStatement, table: RoutingTable) -> str | CommandError:
-    """The shard that owns what a document is replaced by; an ``_id`` that it does not name is the filter's."""
-    context = "Failed to target update by replacement document"
-    replacement = update.replacement
-    if not _has_id(replacement):
-        id_of_filter = exact_shard_key(update.filter, _ID_PATTERN)
-        if id_of_filter is not None:
-            replacement = rawbson.append(replacement, id_of_filter[4:-1])
-    try:
-        key = table.key_pattern.extract_from_document(replacement)
-    except CommandError:
-        return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
-    try:
-        return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(update.collation, table))
-    except CommandError as error:
-        return CommandError(error.code, f"{context} :: caused by :: {error.message}")
-
-
-def _is_simple(collation: Collation, table: RoutingTable) -> bool:
-    """Whether the effective collation compares strings as bytes."""
-    return is_simple(effective(collation, table.collection.default_collation))
-
-
-def _shards_of_filter(filter_document: bytes, collation: Collation, table: RoutingTable) -> Set[str]:
-    return target_filter(filter_document, table, simple_collation=_is_simple(collation, table))
-
-
-def _is_exact_id(filter_document: bytes, collation: Collation, table: RoutingTable) -> bool:
-    same = is_collection_default(collation, table.collection.default_collation)
-    return has_exact_id(filter_document, collection_collation=same)
-
-
-def _has_id(document: bytes) -> bool:
-    """Whether a document has an ``_id``, which nearly always comes first."""
-    return document.startswith(b"_id\0", 5) or any(name == b"_id" for name, _ in rawbson.spans(document))
+    parse = _PARSE[batch.kind]
+    return Destinations.of([target_measurements(parse(each), fields, table) for each in batch.statements])

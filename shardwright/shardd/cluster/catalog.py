@@ -10,7 +10,7 @@ from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.shardd.cluster.config_times import ConfigTimes
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorTime

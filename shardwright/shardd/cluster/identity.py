@@ -6,9 +6,9 @@ from typing import Any
 
 from bson.objectid import ObjectId
 
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.host_and_port import ConnectionString
 
 IDENTITY_ID = "shardIdentity"
 

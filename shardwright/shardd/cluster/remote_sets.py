@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.wire.connection_string import ConnectionString
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RemoteSets:
-    """One client for each replica set, by its name; its first hosts are those of the first connection string.
+    """One client for each replica set, by its name; its first hosts come from the first connection string.
 
     Args:
         pools: connections to the members.

@@ -5,14 +5,12 @@ from typing import Any, Final
 
 from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.commands.command_registry import command
-from shardwright.shardd.commands.components import ShardComponents
-from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
+from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.two_phase_commit.commit_state import TransactionId
 from shardwright.sharding.operation_session import check_transaction_fields
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.errors import CommandError, unknown_field
 from shardwright.wire.rawbson import index
 from shardwright.wire.request import Request
 
@@ -71,7 +69,7 @@ async def _wait_write_concern(mongod: LocalMongod, request: Request) -> dict[str
     """Wait for the client's write concern if it asks for more than a majority; returns what mongod says if it fails.
 
     Raises:
-        CommandError: mongod refuses, for instance a write concern of which it knows no such tags.
+        CommandError: mongod refuses, for instance a write concern with unknown tags.
         BackendError: mongod does not answer.
     """
     concern = request.get(b"writeConcern") or {}

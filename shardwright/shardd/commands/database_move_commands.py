@@ -10,15 +10,14 @@ from uuid import UUID
 import trio
 from bson.binary import Binary
 
-from shardwright.shardd.commands.command_registry import RawReply, command
-from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.commands.command_registry import RawReply, ShardComponents, command
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
+from shardwright.shardd.migration.active_migrations import migration_session_argument
 from shardwright.shardd.migration.database.collection_source import CollectionChanges
 from shardwright.shardd.migration.database.database_receipt import Round
 from shardwright.shardd.migration.database.database_source import DatabaseSource
 from shardwright.shardd.migration.database.moved_collections import MovedCollection
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
-from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.sharding.document_fields import required
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire import rawbson
@@ -52,7 +51,7 @@ async def receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Begin to receive a database, or a further round of collections. The request may be repeated.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, another attempt is under way; NotYetInitialized, the earlier
+        CommandError: ConflictingOperationInProgress, another attempt is in progress; NotYetInitialized, the earlier
             rounds have been lost, as after a failover.
     """
     document = request.document

@@ -5,23 +5,19 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
-from shardwright.shardd.commands.command_registry import command
-from shardwright.shardd.commands.command_runner import check_database_version
-from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.commands.command_registry import ShardComponents, check_database_version, command
+from shardwright.shardd.ddl.checks import check_expected_uuid
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
 from shardwright.shardd.ddl.coordinators.create_indexes import REQUEST, CreateIndexes
-from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
-from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
 from shardwright.shardd.ddl.coordinators.drop_indexes import OF_MEASUREMENTS, DropIndexes
+from shardwright.shardd.ddl.coordinators.drops import DropCollection, DropDatabase
+from shardwright.shardd.ddl.coordinators.migration_blocking import SetAllowMigrations
 from shardwright.shardd.ddl.coordinators.modify_collection import ModifyCollection
 from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary
-from shardwright.shardd.ddl.coordinators.refine_collection_shard_key import RefineCollectionShardKey
 from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollection
-from shardwright.shardd.ddl.coordinators.reshard_collection import ReshardCollection
 from shardwright.shardd.ddl.coordinators.service import Check
-from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
-from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
+from shardwright.shardd.ddl.coordinators.shard_key_changes import RefineCollectionShardKey, ReshardCollection
 from shardwright.shardd.ddl.time_series import (
     MeaningChangedError,
     buckets_to_shard,
@@ -34,7 +30,7 @@ from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.errors import missing_field, wrong_type
 from shardwright.wire.rawbson import ARRAY, find, is_string
 from shardwright.wire.request import Request, documents_of_array
 

@@ -2,15 +2,18 @@
 
 from typing import Any
 
-from shardwright.shardd.commands.command_registry import command
-from shardwright.shardd.commands.components import ShardComponents
-from shardwright.shardd.ddl.blocked_collections import READS_AND_WRITES, UNBLOCK
-from shardwright.shardd.ddl.database_sections import database_closed
-from shardwright.shardd.ddl.dropping import drop_database_here, drop_here
-from shardwright.shardd.ddl.participant_sessions import execute_once
+from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.ddl.participants import (
+    READS_AND_WRITES,
+    UNBLOCK,
+    database_closed,
+    drop_database_here,
+    drop_here,
+    execute_once,
+)
 from shardwright.shardd.ddl.rename_participants import LocalRename
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.shardd.metadata.critical_sections import closed
 from shardwright.sharding.arguments import own_collection
 from shardwright.sharding.namespace import Namespace
@@ -24,7 +27,7 @@ from shardwright.wire.request import Request
 
 @command("_shardsvrCreateCollectionParticipant")
 async def create_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Create a collection with a given UUID and indexes, unless it exists.
+    """Create a collection with a given UUID and indexes, as ``listIndexes`` shows them, unless it exists.
 
     Raises:
         CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the command comes late.
@@ -34,12 +37,12 @@ async def create_collection_participant(shard: ShardComponents, request: Request
     uuid = Arguments.of(request).uuid(b"collectionUUID")
     options = {name: value for name, value in given.items() if name != "uuid"}
     id_index = raw_document(Arguments.of(request).raw(b"idIndex")) if b"idIndex" in request.fields else None
-    indexes = [raw_document(each) for each in request.documents(b"indexes")] if b"indexes" in request.fields else []
+    indexes = [decode_exactly(each) for each in request.documents(b"indexes")] if b"indexes" in request.fields else []
 
     async def create() -> None:
         mongod = shard.context.mongod
         await local_collections.create_with_uuid(mongod, namespace, uuid, options, id_index)
-        await local_collections.create_indexes(mongod, namespace, indexes)
+        await local_collections.create_indexes(mongod, namespace, local_collections.specifications(indexes, options))
 
     await execute_once(shard.context, request, str(namespace), create)
     shard.context.namespace(str(namespace)).forget()
@@ -52,7 +55,7 @@ async def drop_collection_participant(shard: ShardComponents, request: Request) 
 
     Raises:
         CommandError: ConflictingOperationInProgress, a collection of that name is sharded; TransactionTooOld, the
-            command comes late; LockBusy, a write under way did not end.
+            command comes late; LockBusy, a running write did not end.
     """
     namespace = own_collection(request)
 
@@ -75,7 +78,7 @@ async def drop_database_participant(shard: ShardComponents, request: Request) ->
 
     Raises:
         CommandError: ConflictingOperationInProgress, the database is not the one to be dropped; TransactionTooOld, the
-            command comes late; LockBusy, a write under way did not end.
+            command comes late; LockBusy, a running write did not end.
     """
     db = request.db
     version = DatabaseVersion.from_value(Arguments.of(request).required_value(DATABASE_VERSION))
@@ -124,8 +127,8 @@ async def participant_block(shard: ShardComponents, request: Request) -> dict[st
     """Make operations on a collection wait; or, with the ``blockType`` of MongoDB 7.0 for that, no longer.
 
     Raises:
-        CommandError: BadValue, it is another type; TransactionTooOld, the command comes late; LockBusy, a write under
-            way did not end.
+        CommandError: BadValue, it is another type; TransactionTooOld, the command comes late; LockBusy, a running
+            write did not end.
     """
     namespace = own_collection(request)
     kind = Arguments.of(request).maybe_string(b"blockType") or READS_AND_WRITES
@@ -147,7 +150,7 @@ async def rename_collection_participant(shard: ShardComponents, request: Request
     """Rename the local part of a collection; operations on both names wait until the command that ends the rename.
 
     Raises:
-        CommandError: TransactionTooOld, the command comes late; LockBusy, a write under way did not end;
+        CommandError: TransactionTooOld, the command comes late; LockBusy, a running write did not end;
             NamespaceExists, ``replacesTarget`` is false and something has the new name.
     """
     arguments, source = Arguments.of(request), own_collection(request)

@@ -5,12 +5,11 @@ from typing import Any, Final
 import trio
 from bson.int64 import Int64
 
-from shardwright.shardd.commands.command_registry import RawReply, command
-from shardwright.shardd.commands.components import ShardComponents
-from shardwright.shardd.ddl.dropping import drop_here
+from shardwright.shardd.commands.command_registry import RawReply, ShardComponents, command
+from shardwright.shardd.ddl.participants import drop_here
 from shardwright.shardd.local_mongod.local_collections import describe
 from shardwright.shardd.metadata.critical_sections import closed
-from shardwright.shardd.resharding.donor_source import DonorSource
+from shardwright.shardd.resharding.donor import DonorSource
 from shardwright.sharding.arguments import full_namespace, own_collection
 from shardwright.sharding.resharding.participation import Participation
 from shardwright.sharding.resharding.states import RecipientState
@@ -102,7 +101,7 @@ async def drop_collection_if_uuid_not_matching(shard: ShardComponents, request: 
     """Drop the local collection unless it has the expected UUID.
 
     Raises:
-        CommandError: LockBusy, a write under way did not end.
+        CommandError: LockBusy, a running write did not end.
     """
     namespace, expected = own_collection(request), Arguments.of(request).uuid(b"expectedCollectionUUID")
     local = await describe(shard.context.mongod, namespace)
@@ -130,7 +129,7 @@ async def resharding_open_source(shard: ShardComponents, request: Request) -> di
 
 @command("_shardsvrReshardingClone", admin_only=True, is_interruptible=True)
 async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of documents as ``objects``, and ``upTo``, the shard key up to which the clone has come, or its end.
+    """A batch of documents as ``objects``, and ``upTo``, the last cloned shard key, or the end.
 
     Raises:
         CommandError: NotYetInitialized, the source has to be opened again; see `DonorSource.next_clone_batch`.
@@ -142,7 +141,7 @@ async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply
 
 @command("_shardsvrReshardingMods", admin_only=True, is_interruptible=True)
 async def resharding_mods(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of changes: ``deleted``, to be applied first, and ``reload``; see `migration_source_commands`.
+    """A batch of changes: ``deleted``, to be applied first, and ``reload``; see `migration_commands`.
 
     Raises:
         CommandError: NotYetInitialized, the source has to be opened again; see `DonorSource.next_mods`.

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwright.daemon.parameter_text import parse_boolean
-from shardwright.shardd.migration.parameters import MigrationParameters
-from shardwright.shardd.splitting.parameters import SplitParameters
+from shardwright.shardd.key_statistics.parameters import KeyStatisticsParameters
+from shardwright.shardd.migration.throttling import MigrationParameters
+from shardwright.shardd.splitting.settings import SplitParameters
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.passages import EPOCH
@@ -29,6 +30,7 @@ class ServerParameters:
 
     migration: MigrationParameters
     splitting: SplitParameters
+    key_statistics: KeyStatisticsParameters
     passages: PassageParameters = field(default_factory=PassageParameters)
 
 
@@ -71,6 +73,8 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "enablePassages": Parameter("passages", "is_enabled", _boolean, parse_boolean),
     "verifyMigrations": Parameter("migration", "verify", _boolean, parse_boolean),
     "migrationCatchUpTimeoutSecs": Parameter("migration", "catch_up_seconds_max", _seconds, float),
+    "keyStatistics": Parameter("key_statistics", "is_enabled", _boolean, parse_boolean),
+    "keyStatisticsIntervalSecs": Parameter("key_statistics", "interval_seconds", _seconds, float),
     "autoSplitChunks": Parameter("splitting", "is_enabled", _boolean, parse_boolean),
     "autoSplitGrowthFraction": Parameter("splitting", "growth_fraction", _fraction, float),
 }
@@ -83,7 +87,7 @@ def get_parameter(parameters: ServerParameters, name: str) -> Any:  # noqa: ANN4
     return getattr(getattr(parameters, parameter.group), parameter.attribute)
 
 
-def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - see above
+def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - of any type
     """Change a parameter; returns its old value.
 
     Raises:

@@ -16,8 +16,7 @@ from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.reads import find_in_snapshot
-from shardwright.sharding.consistent_ranges import RangeCheck
-from shardwright.sharding.inconsistencies import Inconsistency, namespace_of
+from shardwright.sharding.consistency import Inconsistency, RangeCheck, namespace_of
 from shardwright.wire.rawbson import decode_document, raw_document
 
 

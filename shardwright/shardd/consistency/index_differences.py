@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwright.sharding.inconsistencies import Inconsistency
+from shardwright.sharding.consistency import Inconsistency
 
 
 def index_differences(namespace: str, of_shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

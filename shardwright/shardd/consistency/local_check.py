@@ -11,9 +11,9 @@ from shardwright.shardd.consistency.orphan_check import orphans_without_task
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.sharding.catalog.reads import CatalogIsOlderError
-from shardwright.sharding.inconsistencies import Inconsistency
+from shardwright.sharding.consistency import Inconsistency
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.names import is_temporary
+from shardwright.sharding.resharding.participation import is_temporary
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.transport.cursor import DecodedCursor
@@ -65,7 +65,7 @@ class LocalCheck:
 
     Attributes:
         found: the inconsistencies.
-        indexes: the indexes of the sharded collections of which this shard owns chunks, by namespace.
+        indexes: the indexes of the sharded collections with chunks on this shard, by namespace.
         options: the options of these.
     """
 

@@ -1,15 +1,15 @@
-"""Options of a collection that are not the same on all shards that own chunks, or not those of the catalog. No I/O."""
+"""Options of a collection that differ among the shards that own chunks, or from the catalog. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.shardd.local_mongod.option_values import different_options
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.inconsistencies import Inconsistency
+from shardwright.sharding.consistency import Inconsistency
 from shardwright.sharding.time_series import TimeSeriesFields
 
 CONFIG_SHARD: Final = "config"
-"""The name of the config servers among those of shards, as in MongoDB."""
+"""The name of the config servers among the shards' names, as in MongoDB."""
 
 
 def option_differences(entry: CollectionEntry, of_shards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -8,9 +8,8 @@ from typing import Final
 from uuid import UUID
 
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.range_contents import is_range_empty
-from shardwright.shardd.orphans.orphan_ranges import merged, range_of
-from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.shardd.local_mongod.range_scan import is_range_empty
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTask, merged, range_of
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.state_table import StateTable
+from shardwright.shardd.metadata.namespace_state import StateTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
 class IndexCreation:
-    """One that is under way.
+    """A creation of indexes in progress.
 
     Attributes:
         building: the names of the indexes that each shard lacked when it began.
@@ -50,7 +50,7 @@ class IndexCreations:
         self._closed: dict[str, trio.Event] = {}
 
     def of(self, namespace: str) -> Sequence[IndexCreation]:
-        """Those that are under way for a collection."""
+        """The creations in progress on a collection."""
         return tuple(self._running.get(namespace, ()))
 
     def is_any_of_database(self, db: str) -> bool:
@@ -66,7 +66,7 @@ class IndexCreations:
 
     @asynccontextmanager
     async def entered(self, namespace: str) -> AsyncIterator[IndexCreation]:
-        """One is under way in the block, which is entered when none is kept out."""
+        """Count a creation as running during the block, which begins when no change excludes it."""
         while (wait_open := self._wait_open(namespace)) is not None:
             await wait_open()
         creation, running = IndexCreation(), self._running.setdefault(namespace, [])
@@ -90,14 +90,14 @@ class IndexCreations:
 
     @asynccontextmanager
     async def kept_out(self, namespaces: Iterable[str], *, must_enter: bool) -> AsyncIterator[None]:
-        """None is under way in the block, in which collections are renamed, or an index is changed.
+        """Exclude creations during the block, in which collections are renamed, or an index is changed.
 
         Args:
-            namespaces: the collections, of which the caller holds the locks.
-            must_enter: whether it waits for those that are under way, since a former primary has begun with the change.
+            namespaces: the collections; the caller holds their locks.
+            must_enter: whether to wait for running creations, since a former primary has begun with the change.
 
         Raises:
-            CommandError: BackgroundOperationInProgressForNamespace, one is under way.
+            CommandError: BackgroundOperationInProgressForNamespace, a creation is running.
         """
         names = sorted(set(namespaces))
         for name in names:

@@ -20,22 +20,21 @@ from shardwright.shardd.cluster.remote_sets import RemoteSets
 from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.context.index_creations import IndexCreations
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.metadata_store import MetadataStore
-from shardwright.shardd.metadata.metadata_writer import MetadataWriter
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.metadata_store import MetadataStore, MetadataWriter
+from shardwright.shardd.metadata.namespace_state import NamespaceState, StateTable
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
-from shardwright.shardd.metadata.state_table import StateTable
 from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
-from shardwright.sharding.acknowledged_time import ACKNOWLEDGED_TIME
-from shardwright.sharding.client_session import CLIENT_SESSION
+from shardwright.sharding import feature_version
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
+from shardwright.sharding.operation_session import CLIENT_SESSION
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
+from shardwright.sharding.received_time import ACKNOWLEDGED_TIME
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
@@ -63,8 +62,6 @@ class ShardContext:
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
-        options: see above.
-        metrics: see above.
         identity: the shard's identity; None until it is known, or until the set has been added to a cluster.
         pools: connections to other servers.
         sidecar: answers hello in place of the mongod, and knows its role.
@@ -81,7 +78,7 @@ class ShardContext:
         views: the views on the local mongod.
         ddl_locks: serialise changes to the same namespace or database.
         shown_locks: shows these in the catalog.
-        index_creations: the creations of indexes that are under way on several shards.
+        index_creations: the creations of indexes in progress on several shards.
         fail_points: where tests can make the daemon wait or fail.
     """
 
@@ -104,7 +101,7 @@ class ShardContext:
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
             cluster_role="shardsvr",
-            extensions=tuple(map(bytes.decode, _EXTENSIONS)),
+            extensions=(*map(bytes.decode, _EXTENSIONS), *feature_version.EXTENSIONS),
         )
         self.mongod = self.sidecar.mongod
         self.open_cursors = OpenCursors(self.mongod)
@@ -275,8 +272,8 @@ class ShardContext:
     async def placement_time(self, other: Mapping[str, Any] | None = None) -> Timestamp:
         """A time for a change of placement, later than the current times of this shard and of the config servers.
 
-        The config servers' time advances past that of every shard that asks, so that successive changes by different
-        shards have ascending times.
+        The config servers' time advances past every requesting shard's time, so successive changes by different shards
+        have ascending times.
 
         Args:
             other: a ``$clusterTime`` of another shard, which the time has to come after too.

@@ -1,11 +1,18 @@
-"""One attempt to copy a database to another shard, up to the critical section in which the copy is complete.
+"""Copying a database to another shard, for ``movePrimary``: the donor's side, up to the critical section.
 
-Collections that clients create, drop or alter meanwhile, for example by ``$out``, are found when writes have been
-blocked; then writes go on, and these collections are copied in a further round.
+`DatabaseCopy` is one attempt, `DatabaseRecipient` sends its commands to the recipient, and the protocols describe the
+source, which the room `migration` implements. Collections that clients create, drop or alter during the copy, for
+example by ``$out``, are found once writes have been blocked; then writes are admitted again, and these collections are
+copied in another round.
+
+Sharded collections stay on their shards. The new primary shard creates those that it lacks, empty, since a primary
+shard has all collections of its database.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+from uuid import UUID
 
 import trio
 from bson.binary import Binary
@@ -16,33 +23,218 @@ from shardwright.shardd.context.fail_point_names import (
     MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION,
     MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION,
 )
+from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.database_recipient import DatabaseRecipient
 from shardwright.shardd.ddl.move_section import MoveSection
-from shardwright.shardd.ddl.moved_database import MoveSource, MovingCollection, MovingDatabase
+from shardwright.shardd.local_mongod.local_collections import describe, list_indexes
+from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import encode_document
+from shardwright.wire.rawbson import decode_document, encode_document, raw_document
+from shardwright.wire.transport.cursor import DecodedCursor
 
-if TYPE_CHECKING:
-    from uuid import UUID
+
+class MovingCollection(Protocol):
+    """An unsharded collection on this shard."""
+
+    @property
+    def name(self) -> str:
+        """Its name without the database."""
+
+    @property
+    def uuid(self) -> UUID:
+        """Its UUID on this shard."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Its UUID, options and indexes."""
+
+
+class MovingDatabase(Protocol):
+    """The collections and views of a database that move, at one point in time."""
+
+    @property
+    def collections(self) -> Mapping[UUID, MovingCollection]:
+        """The unsharded collections, by UUID."""
+
+    @property
+    def views(self) -> Mapping[str, bytes]:
+        """The documents of ``system.views``, raw, by the namespace of the view."""
+
+
+class MoveSource(Protocol):
+    """The source of a database's documents for the recipient."""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a collection or view may have been created, dropped or altered since `listed` was last called."""
+
+    @property
+    def documents_cloned(self) -> int:
+        """Number of documents handed out in clones."""
+
+    @property
+    def bytes_cloned(self) -> int:
+        """Their size in bytes."""
+
+    @property
+    def queued_ids(self) -> int:
+        """Number of changed documents waiting to be handed out."""
+
+    async def listed(self) -> MovingDatabase:
+        """List the collections and views that move."""
+
+    def add(self, uuid: UUID) -> None:
+        """Begin to hand out one of the collections that `listed` last returned."""
+
+    def remove(self, uuid: UUID) -> None:
+        """Stop handing out a collection."""
+
+    async def wait_followed(self, time: Timestamp) -> None:
+        """Return when all changes up to a time have been queued."""
+
+    def copy_of(self, uuid: UUID) -> UUID:
+        """The UUID of a collection's copy."""
+
+
+class DatabaseMoves(Protocol):
+    """This shard's moves of databases to other shards."""
+
+    def serving(self, db: str, sharded: Container[str], move_id: UUID) -> AbstractAsyncContextManager[MoveSource]:
+        """Hand out a database in the block."""
+
+
+_STEADY: Final = frozenset({"steady", "finished"})
+
+
+class DatabaseRecipient:
+    """Commands to the recipient of one attempt.
+
+    All methods raise CommandError if the shard refuses or cannot be reached.
+
+    Args:
+        move_id: identifies the attempt.
+    """
+
+    def __init__(self, context: ShardContext, db: str, shard_id: str, move_id: UUID) -> None:
+        self._context = context
+        self._db = db
+        self._shard_id = shard_id
+        self._move = {"moveId": Binary.from_uuid(move_id), "fromShard": context.require_identity().shard_name}
+
+    async def wait_ready(self) -> None:
+        """Wait until the shard has dropped the copy that it had as a former primary shard of the database.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, that takes too long.
+        """
+        await self._send({"_shardsvrMovePrimaryReady": 1})
+
+    async def present(self) -> dict[str, UUID | None]:
+        """List the shard's collections and views of the database by name, with the UUIDs of collections."""
+        client = await self._context.shard_client(self._shard_id)
+        try:
+            entries = await DecodedCursor(client.command, self._db, {"listCollections": 1}).all_documents()
+        except BackendError as error:
+            raise CommandError(ErrorCode.HostUnreachable, f"could not reach shard {self._shard_id}: {error}") from error
+        found = {}
+        for entry in entries:
+            uuid = entry["info"].get("uuid")
+            found[entry["name"]] = None if uuid is None else UUID(bytes=bytes(uuid))
+        return found
+
+    async def receive(
+        self,
+        number: int,
+        collections: Sequence[MovingCollection],
+        gone: Sequence[MovingCollection],
+        views: Mapping[str, bytes],
+    ) -> None:
+        """Start a round of copying.
+
+        Args:
+            number: the number of the round, from 1.
+            collections: the collections to copy.
+            gone: collections of earlier rounds to drop first.
+            views: all views.
+        """
+        await self._send(
+            {
+                "_shardsvrMovePrimaryReceive": 1,
+                "round": number,
+                "collections": [each.to_document() for each in collections],
+                "gone": [{"ns": f"{self._db}.{each.name}", "uuid": Binary.from_uuid(each.uuid)} for each in gone],
+                "views": list(map(raw_document, views.values())),
+            }
+        )
+
+    async def is_steady(self) -> bool:
+        """Whether the copy is complete up to a few changes; waits up to a second for that.
+
+        Raises:
+            CommandError: the error with which the copy failed.
+        """
+        reply = await self._send({"_shardsvrMovePrimaryStatus": 1})
+        return reply["state"] in _STEADY
+
+    async def finish(self, number: int, after: Timestamp) -> Timestamp:
+        """Apply the last changes; on return a majority of the shard has the complete copy.
+
+        Args:
+            number: the number of the last round.
+            after: a time before all later writes on the shard.
+
+        Returns:
+            A time not earlier than any write of the copy, nor than ``after``.
+
+        Raises:
+            CommandError: the error with which the copy failed.
+        """
+        reply = await self._send({"_shardsvrMovePrimaryFinish": 1, "round": number, "after": after})
+        done: Timestamp = reply["operationTime"]
+        return max(after, done)
+
+    async def end(self, dropped: Sequence[Mapping[str, Any]] = (), dropped_views: Collection[str] = ()) -> None:
+        """End the attempt, and drop its copies. May be repeated; does nothing if the shard has been removed.
+
+        Args:
+            dropped: the copies, each with its ``ns`` and ``uuid``.
+            dropped_views: namespaces of the views.
+        """
+        end = {"_shardsvrMovePrimaryEnd": 1, "dropped": list(dropped), "droppedViews": list(dropped_views)}
+        try:
+            await self._send(end)
+        except CommandError as error:
+            if error.code != ErrorCode.ShardNotFound:
+                raise
+
+    async def create_empty(self, collection: str, description: Mapping[str, Any]) -> None:
+        """Create a sharded collection without chunks, since a primary shard has all collections of its database.
+
+        Raises:
+            CommandError: InvalidUUID, the shard has another collection of that name.
+        """
+        await self._send({"_shardsvrCreateCollectionParticipant": collection, **description})
+
+    async def _send(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await send_to_shard(self._context, self._shard_id, self._db, {**command, **self._move})
+
 
 logger = get_logger("shardd.move_primary")
 
 FINISH_SECONDS_MAX: Final = 30.0
-"""How long writes may wait for the last changes."""
+"""The longest time that writes wait for the last changes."""
 
 _ROUNDS_MAX: Final = 50
 _CREATIONS_SECONDS_MAX: Final = 30.0
-"""How long the move waits for creations of indexes. Other changes to the database wait for it, too."""
+"""The longest wait for index builds. Other changes to the database wait for the move meanwhile."""
 
 _BLOCK_SECONDS_MAX: Final = 300.0
-"""How long, once everything has been copied, writes and changes to collections may keep the move from its end."""
+"""The longest time, once everything has been copied, that writes and changes to collections may delay the commit."""
 
 
 Record = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], Awaitable[None]]
-"""Persists which collections and views the recipient may have a copy of."""
+"""Persists the collections and views that the recipient may have copied."""
 
 
 class DatabaseCopy:
@@ -110,7 +302,7 @@ class DatabaseCopy:
             else:
                 if trio.current_time() > deadline:
                     raise CommandError(
-                        ErrorCode.LockBusy, f"writes under way kept the primary shard of {self._db} from being changed"
+                        ErrorCode.LockBusy, f"running writes kept the primary shard of {self._db} from being changed"
                     )
                 logger.info("Writes in progress are delaying a move of a database", db=self._db)
             # Changes that leave nothing to copy behind make no further round.
@@ -193,3 +385,37 @@ class DatabaseCopy:
 
 def _is_same(one: MovingCollection, other: MovingCollection | None) -> bool:
     return other is not None and encode_document(one.to_document()) == encode_document(other.to_document())
+
+
+async def sharded_namespaces(context: ShardContext, db: str) -> frozenset[str]:
+    """Read the namespaces of a database's sharded collections.
+
+    Raises:
+        CommandError: the config servers could not be reached.
+    """
+    catalog = await context.catalog()
+    # The slash is the character after the dot, so this is the end of all names with the prefix.
+    documents = await catalog.find("collections", {"_id": {"$gte": f"{db}.", "$lt": f"{db}/"}})
+    return frozenset(str(decode_document(document)["_id"]) for document in documents)
+
+
+async def create_sharded_on(context: ShardContext, recipient: DatabaseRecipient, sharded: Collection[str]) -> None:
+    """Create the sharded collections that the recipient lacks, without documents.
+
+    Raises:
+        CommandError: the shard refused, or could not be reached; mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    present = await recipient.present() if sharded else {}
+    for namespace in map(Namespace.parse, sorted(sharded)):
+        local = await describe(context.mongod, namespace)
+        if namespace.collection in present or local is None or local.uuid is None:
+            continue
+        description: dict[str, Any] = {
+            "collectionUUID": Binary.from_uuid(local.uuid),
+            "options": {name: value for name, value in local.options.items() if name != "uuid"},
+            "indexes": [each for each in await list_indexes(context.mongod, namespace) if each["name"] != "_id_"],
+        }
+        if local.id_index is not None:
+            description["idIndex"] = local.id_index
+        await recipient.create_empty(namespace.collection, description)

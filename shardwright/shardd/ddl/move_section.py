@@ -1,6 +1,6 @@
 """The critical section of a database whose primary shard changes: operations on its unsharded collections wait.
 
-As that of a chunk migration it lives in memory; the next primary enters it again because of the coordinator's document.
+Like a chunk migration's it lives in memory; the next primary enters it again because of the coordinator's document.
 """
 
 import time
@@ -11,13 +11,12 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.metadata.critical_section import CriticalSection
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 DRAIN_SECONDS_MAX: Final = 0.1
-"""How long new writes wait for those under way; if that takes longer, the section is tried again later."""
+"""How long new writes wait for running ones; if that takes longer, the section is tried again later."""
 
 TRANSACTION_SECONDS_MAX: Final = 0.5
 """How long to wait in all while transactions are open on the collections."""
@@ -90,7 +89,7 @@ class MoveSection:
         self._state.critical_section.blocks_reads = True
 
     async def last_write_time(self) -> Timestamp:
-        """A time not earlier than that of any admitted write.
+        """A time not earlier than any admitted write's.
 
         Raises:
             CommandError: mongod refuses.
@@ -115,7 +114,7 @@ class MoveSection:
             self._state.critical_section = CriticalSection(self._reason)
 
     def _namespaces(self) -> list[NamespaceState]:
-        """The states of the namespaces that may have writes under way."""
+        """The states of the namespaces that may have running writes."""
         prefix = f"{self._db}."
         names = self._context.namespaces
         return [each for each in names if each.namespace.startswith(prefix) and each.namespace not in self._sharded]

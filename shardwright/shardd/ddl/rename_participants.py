@@ -15,12 +15,11 @@ from bson.binary import Binary
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.config_collection import ConfigCollection
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.shardd.metadata.cache_watch import LOCAL_RENAMES
+from shardwright.shardd.local_mongod.config_collection import MAJORITY, ConfigCollection
 from shardwright.shardd.metadata.critical_sections import enter_exclusively, leave, restore
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.renamed import RENAME, supersede_reads
+from shardwright.shardd.metadata.secondary_metadata import LOCAL_RENAMES
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -84,7 +83,7 @@ class LocalRename:
 
 
 class RenameParticipants:
-    """Takes part in renames, and restores those of former primaries.
+    """Takes part in renames, and restores former primaries' renames.
 
     Args:
         context: this shard daemon's context.
@@ -115,8 +114,8 @@ class RenameParticipants:
             replaces_target: whatever has the new name is dropped, even if there is no local collection to rename.
 
         Raises:
-            CommandError: NamespaceExists, something has the new name, so that nothing has been done; LockBusy, a write
-                under way did not end; or an error of mongod.
+            CommandError: NamespaceExists, something has the new name, so that nothing has been done; LockBusy, a
+                running write did not end; or an error of mongod.
             BackendError: mongod does not answer.
         """
         for name in (rename.source, rename.target):
@@ -166,7 +165,7 @@ class RenameParticipants:
                 leave(state, rename.reason)
 
     async def abandon(self) -> None:
-        """Forget all renames, which nobody ends on a shard that has been removed.
+        """Forget all renames, which no coordinator ends on a removed shard.
 
         Raises:
             CommandError, BackendError: mongod failed.

@@ -10,8 +10,7 @@ from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields, is_coarser
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.errors import CommandError, unknown_field
 from shardwright.wire.rawbson import encode_document
 
 _NOT_TIME_SERIES: Final = 6159000
@@ -83,7 +82,7 @@ async def sharded_time_series(context: ShardContext, namespace: Namespace) -> Ti
 
 
 def change_of_buckets(fields: TimeSeriesFields, namespace: Namespace, change: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a ``collMod`` of measurements, as those of one of their buckets.
+    """The fields of a ``collMod`` of measurements, converted to one of their buckets.
 
     Args:
         fields: how measurements are made into buckets.

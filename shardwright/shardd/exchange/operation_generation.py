@@ -28,7 +28,7 @@ class OperationGeneration:
 
     @property
     def is_over(self) -> bool:
-        """Whether none of them is under way."""
+        """Whether none of them is running."""
         return not self._count
 
     def enter(self, *, is_write: bool) -> None:
@@ -47,12 +47,12 @@ class OperationGeneration:
             self._change = None
 
     async def wait_over(self) -> None:
-        """Return when none of them is under way."""
+        """Return when none of them is running."""
         while self._count:
             await self._wait_change()
 
     async def wait_writes_over(self) -> None:
-        """Return when no write among them is under way."""
+        """Return when no write among them is running."""
         while self._writers:
             await self._wait_change()
 

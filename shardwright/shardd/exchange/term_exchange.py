@@ -18,10 +18,9 @@ A client whose reply is withheld finds its connection broken, as if mongod had f
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.daemon.sidecar.failed_replies import has_failed
-from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
+from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, has_failed, take_term
 from shardwright.daemon.sidecar.sidecar import Sidecar
-from shardwright.daemon.sidecar.term_scope import working_for
+from shardwright.daemon.sidecar.term_fence import working_for
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.sharding_fields import without_sharding_fields

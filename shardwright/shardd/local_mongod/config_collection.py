@@ -6,8 +6,14 @@ from typing import Any, Final
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.wire.transport.cursor import DecodedCursor
+
+MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
+"""For everything that must not be lost, with MongoDB's time limit for such writes between servers."""
+
+LOCAL_WRITE_CONCERN: Final[Mapping[str, Any]] = {"w": 1}
+"""Does not wait for other members; mongod's default, the majority, would cost a flush of the journal each time."""
+
 
 _CONFIG: Final = "config"
 

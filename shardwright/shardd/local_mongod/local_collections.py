@@ -1,6 +1,6 @@
 """Describing, creating, changing and dropping collections on the local mongod."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -8,7 +8,7 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.time_series import BUCKETS_PREFIX, TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
@@ -81,7 +81,7 @@ def _listing(namespace: Namespace) -> dict[str, Any]:
 
 
 async def list_indexes(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:
-    """The specifications of a collection's indexes, of which there are at most 64; none if it does not exist."""
+    """The specifications of a collection's indexes, at most 64; none if it does not exist."""
     try:
         reply = await mongod.command(namespace.db, {"listIndexes": namespace.collection, **_NEAREST})
     except CommandError as error:
@@ -176,6 +176,16 @@ async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Seq
     if indexes:
         create = {"createIndexes": namespace.collection, "indexes": list(indexes), "writeConcern": MAJORITY}
         await change(mongod, namespace, create)
+
+
+def specifications(indexes: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Convert indexes as ``listIndexes`` shows them into specifications for a collection with the same options.
+
+    A listed index without a collation has the simple one; `create_indexes` would apply the collection's.
+    """
+    if "collation" not in options:
+        return list(indexes)
+    return [{"collation": {"locale": "simple"}, **each} for each in indexes]
 
 
 async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.cursors import all_documents
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
+from shardwright.shardd.local_mongod.range_scan import all_documents
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import raw_document
 

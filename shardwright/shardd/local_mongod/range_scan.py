@@ -1,4 +1,4 @@
-"""Reading a range of shard key values through an index."""
+"""Reading a range of shard key values through an index, and cursors that return raw documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.cursor import REPLY_SECONDS_MAX, RawCursor
 
 OWN_CURSOR_COMMENT: Final = {"shardwright": "migration"}
 """The ``comment`` of migrations' cursors, so that no range deletion waits for one that a killed daemon left behind."""
@@ -76,3 +77,54 @@ def _first(direction: object) -> object:
     """The value that sorts first in an index field with this direction."""
     is_descending = isinstance(direction, int | float) and direction < 0
     return bson.MaxKey() if is_descending else bson.MinKey()
+
+
+def find_cursor(
+    mongod: LocalMongod,
+    namespace: Namespace,
+    arguments: Mapping[str, Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    reply_seconds_max: float = REPLY_SECONDS_MAX,
+) -> RawCursor:
+    """The cursor of a ``find`` with these arguments; for `options` and `reply_seconds_max` see `Cursor`."""
+    find = {"find": namespace.collection, **arguments}
+    return RawCursor(mongod.pool.exchange, namespace.db, find, options=options, reply_seconds_max=reply_seconds_max)
+
+
+def migration_cursor(
+    mongod: LocalMongod,
+    namespace: Namespace,
+    arguments: Mapping[str, Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> RawCursor:
+    """As `find_cursor`, marked as one of a migration, so that nothing waits for it if it outlives a killed daemon."""
+    return find_cursor(mongod, namespace, {"comment": OWN_CURSOR_COMMENT, **arguments}, options=options)
+
+
+async def all_documents(mongod: LocalMongod, namespace: Namespace, arguments: Mapping[str, Any]) -> list[bytes]:
+    """All documents that a ``find`` returns.
+
+    Raises:
+        CommandError: mongod refuses, or the cursor was killed.
+        BackendError: mongod does not answer.
+    """
+    return await find_cursor(mongod, namespace, arguments).all_documents()
+
+
+async def is_range_empty(
+    mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
+) -> bool:
+    """Whether no document has a shard key in a range, according to an index that supports the shard key.
+
+    Raises:
+        CommandError: IndexNotFound, there is no such index.
+    """
+    index = await ShardKeyIndex.find(mongod, namespace, pattern)
+    for scan in index.scans(pattern, wanted):
+        find = {"find": namespace.collection, **scan, "limit": 1, "singleBatch": True, "projection": {"_id": 1}}
+        reply = await mongod.command(namespace.db, find)
+        if reply["cursor"]["firstBatch"]:
+            return False
+    return True

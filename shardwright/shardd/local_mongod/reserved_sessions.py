@@ -4,16 +4,20 @@ Users' change streams must not show documents moving. So these writes are made i
 ids, and change streams that are opened through a shard daemon leave out events whose ``lsid.id`` is one of
 `RESERVED_SESSION_IDS`. (A transaction also inserts at full speed where the same ``_id`` was deleted a moment ago.)
 
-A transaction that was cut off by a cancellation, a broken connection or the end of a former daemon may still be under
-way in mongod. Before anything else is written, each such session is *settled*: an empty transaction with a higher
-number begins only when the previous one is over, and ends it if it is open. So a write that was given up cannot appear
+A transaction that was cut off by a cancellation, a broken connection or the end of a former daemon may still be open
+in mongod. Before anything else is written, each such session is *settled*: an empty transaction with a higher number
+begins only when the previous one is over, and ends it if it is open. So a write that was given up cannot appear
 after a task has cleaned up.
 
-Numbers follow those that the mongod has seen, which it names when it refuses a lower one. They owe nothing to clocks,
-which may go back.
+Numbers follow those that the mongod has seen, which it names when it refuses a lower one. They owe nothing to
+clocks, which may go back.
 
-mongod does not support transactions on its internal databases, where ``config.system.sessions`` can be sharded; and no
-user's change stream covers them. There the same writes are made without transactions.
+mongod does not support transactions on its internal databases, where ``config.system.sessions`` can be sharded; and
+no user's change stream covers them. There the same writes are made without transactions.
+
+An ``insert`` would change a document with a top-level ``Timestamp(0, 0)``, which mongod replaces by the present. A
+document may contain one nevertheless, since updates can set it, and then its copy on another shard needs it too.
+(mongod does not replace it in ``_id`` or below the top level.)
 """
 
 import re
@@ -28,15 +32,39 @@ from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.empty_timestamps import restoring_updates
+from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.local_mongod.reserved_transaction import Transaction
-from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document, encode_document, raw_document
+from shardwright.wire.rawbson import TIMESTAMP, decode_document, encode_document, raw_document, spans, wrap_value
+
+_EMPTY: Final = bytes(8)
+_SIGN: Final = b"\0" + _EMPTY
+"""The end of a name and an empty timestamp, or possibly something else. Documents without it need no closer look."""
+
+
+def restoring_updates(documents: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The statements of an ``update`` that restore inserted documents; mostly none."""
+    return [_verbatim(document) for document in documents if has_empty_timestamp(document)]
+
+
+def has_empty_timestamp(document: bytes) -> bool:
+    """Whether it is such a document."""
+    return _SIGN in document and any(
+        kind == TIMESTAMP and name != b"_id" and document[start:end] == _EMPTY
+        for name, (kind, _, start, end) in spans(document)
+    )
+
+
+def _verbatim(document: bytes) -> dict[str, Any]:
+    """The statement that restores a document, by an expression, in which mongod does not replace timestamps."""
+    kind, _, start, end = next(span for name, span in spans(document) if name == b"_id")
+    identity = raw_document(wrap_value(kind, document[start:end], b"$eq"))
+    return {"q": {"_id": identity}, "u": [{"$replaceWith": {"$literal": raw_document(document)}}]}
+
 
 logger = get_logger("shardd.reserved_sessions")
 
@@ -189,7 +217,7 @@ class ReservedSession:
             attempt += 1
 
     async def settle(self) -> None:
-        """Return when no earlier transaction of this session is under way, no matter which process began it.
+        """Return when no earlier transaction of this session is open, no matter which process began it.
 
         Raises:
             CommandError: mongod is not primary.

@@ -1,4 +1,7 @@
-"""One transaction of a reserved session, statement by statement, within one term of the local mongod."""
+"""One transaction of a reserved session, statement by statement, within one term of the local mongod.
+
+Replies are inspected without decoding the documents in them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,21 +11,55 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
 from shardwright.daemon.sidecar.reply_term import term_of_body
-from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
+from shardwright.daemon.sidecar.term_fence import check_term, term_of_task
 from shardwright.daemon.sidecar.user_write_block import BYPASS
-from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
-from shardwright.wire.sections import encode_sequence
+from shardwright.wire.message import encode_sequence, op_msg
+from shardwright.wire.rawbson import ARRAY, Span, decode_document, find
 from shardwright.wire.transport.client import response_body
+
+_OK: Final = b"\0\0\0\0\0\0\xf0?"
+
+
+def is_ok(reply: bytes) -> bool:
+    """Whether a command succeeded."""
+    ok = find(reply, b"ok")
+    return ok is not None and reply[ok[2] : ok[3]] == _OK
+
+
+def check_reply(reply: bytes) -> None:
+    """Raise the error in a reply: of the command, of one of its items, or of its write concern.
+
+    Raises:
+        CommandError: that error.
+    """
+    if is_ok(reply) and find(reply, b"writeErrors") is None and find(reply, b"writeConcernError") is None:
+        return
+    decoded = decode_document(reply)
+    if not decoded.get("ok"):
+        raise CommandError.from_reply(decoded)
+    check_writes(decoded)
+
+
+def required_array(reply: bytes, name: bytes) -> Span:
+    """Find an array in a reply.
+
+    Raises:
+        CommandError: FailedToParse, there is none.
+    """
+    span = find(reply, name)
+    if span is None or span[0] != ARRAY:
+        raise CommandError(ErrorCode.FailedToParse, f"the reply has no array '{name.decode()}'")
+    return span
+
 
 _ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCommitted})
 
 
 class Transaction:
-    """One transaction under way. Statements are run one after the other."""
+    """One open transaction. Statements are run one after the other."""
 
     def __init__(self, mongod: LocalMongod, lsid: Mapping[str, Any], number: int) -> None:
         self._mongod = mongod

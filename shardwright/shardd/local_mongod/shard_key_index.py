@@ -1,6 +1,6 @@
 """The index that a sharded collection needs: finding it among the existing ones, or creating it.
 
-The rules are those of MongoDB 6.0's ``shardCollection``.
+The rules come from MongoDB 6.0's ``shardCollection``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What this shard knows about namespaces and databases: versions, critical sections, operations under way.
+"""The state of namespaces and databases on this shard: versions, critical sections, running operations.
 
 Owns those states, refreshing them, persisting them in ``config.cache.*``, and following that on secondaries.
 May import `cluster`, `exchange`, `local_mongod` and `orphans`.

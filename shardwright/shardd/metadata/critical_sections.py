@@ -1,6 +1,6 @@
 """Holding a namespace during a change that no operation may see half done.
 
-A write under way may take minutes: an index build, an update of all documents, a write concern that cannot be met.
+A running write may take minutes: an index build, an update of all documents, a write concern that cannot be met.
 Others must not wait that long for a change that waits for it, so every wait here is bounded. MongoDB waits five minutes
 for a DDL lock, and then answers LockBusy.
 """
@@ -23,7 +23,7 @@ CRITICAL_SECTIONS: Final = "collection_critical_sections"
 """The collection of ``config`` with the critical sections that the next primary has to restore, by namespace."""
 
 DRAIN_SECONDS_MAX: Final = 0.5
-"""How long new writes wait for those under way before they are admitted again."""
+"""How long new writes wait for running writes before they are admitted again."""
 
 TRANSACTION_SECONDS_MAX: Final = 5.0
 """How long a statement of a transaction waits for a critical section, which usually lasts less than a tenth of that."""
@@ -38,9 +38,9 @@ HOLD_SECONDS_MAX: Final = 300.0
 
 @asynccontextmanager
 async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Block writes, wait for those under way, then block reads, until the block ends.
+    """Block writes, wait for running writes, then block reads, until the block ends.
 
-    If the writes under way do not end soon, new ones are admitted again and all of this is retried later. At the end
+    If the running writes do not end soon, new ones are admitted again and all of this is retried later. At the end
     the namespace's metadata is forgotten unless it was refreshed in the block, so that operations that waited see the
     present state.
 
@@ -56,8 +56,8 @@ async def enter_exclusively(state: NamespaceState, reason: Mapping[str, Any]) ->
     """As `held_exclusively`, until `leave`, for a coordinator that ends the critical section by another command.
 
     If the section with this reason is on already, nothing changes. Other shards have entered it, or do so meanwhile;
-    transactions that are inside here, and wait there, end soon. If new ones were admitted before they do, these would
-    go on to wait there as well, and as clients run a failed transaction again at once, there would always be some.
+    transactions that are inside here, and wait there, end soon. If new ones were admitted earlier, these would wait
+    there as well, and because clients repeat a failed transaction at once, there would always be some.
 
     Raises:
         CommandError: LockBusy, a write did not end in time.
@@ -94,9 +94,9 @@ async def _block_writes(state: NamespaceState, reason: Mapping[str, Any], transa
 
 @asynccontextmanager
 async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Block writes and reads until the block ends, without waiting for those under way.
+    """Block writes and reads until the block ends, without waiting for running ones.
 
-    This is for a drop, which ends them itself (see `shardd.ddl.dropping.drop_here`).
+    This is for a drop, which ends them itself (see `shardd.ddl.participants.drop_here`).
 
     Raises:
         CommandError: LockBusy, another critical section was not released in time.
@@ -110,7 +110,7 @@ async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncItera
 
 
 async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any], transaction_seconds: float) -> bool:
-    """Enter a critical section and wait a short time for writes under way; leave it again if they do not end.
+    """Enter a critical section and wait a short time for running writes; leave it again if they do not end.
 
     Args:
         state: the namespace.
@@ -154,5 +154,5 @@ def _busy(state: NamespaceState) -> CommandError:
     return CommandError(
         ErrorCode.LockBusy,
         f"Failed to acquire the critical section of {state.namespace} within {HOLD_SECONDS_MAX:g} seconds: "
-        f"{state.writers} writes are under way",
+        f"{state.writers} writes are running",
     )

@@ -10,7 +10,7 @@ from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.passages import EPOCH
 
 if TYPE_CHECKING:
-    from shardwright.shardd.metadata.critical_section import CriticalSection
+    from shardwright.shardd.metadata.namespace_state import CriticalSection
 
 _ACCEPTED_MAX: Final = 256
 

@@ -1,19 +1,21 @@
-"""This shard's part of the catalog, persisted in ``config.cache.*`` of its mongod.
+"""This shard's part of the catalog, persisted in ``config.cache.*`` of its mongod, without operations waiting for it.
 
 The primary writes it, so that secondaries have it by replication and a restart does not begin with nothing. While the
 chunks of a collection are being written, its entry has ``refreshing: true``; reads during that time have to be
 repeated.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import bson
+import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.cluster.network import as_command_error
 from shardwright.sharding.catalog.cache import (
     CACHE_COLLECTIONS,
     CACHE_DATABASES,
@@ -29,10 +31,11 @@ from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.limits import write_batches
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_document, index
 from shardwright.wire.transport.cursor import RawCursor
-from shardwright.wire.write_batches import write_batches
 
 _CONFIG: Final = "config"
 _CHUNKS_PER_WRITE: Final = 1_000
@@ -62,7 +65,7 @@ class MetadataStore:
 
         Args:
             namespace: the collection.
-            after: an operation time to read after, such as that of the primary's last write.
+            after: an operation time to read after, such as the time of the primary's last write.
 
         Raises:
             CommandError: ConflictingOperationInProgress, it was being written during all attempts.
@@ -90,6 +93,8 @@ class MetadataStore:
 
     async def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
         """Persist a collection's routing table; None if it is not sharded."""
+        if namespace not in self._persisted and await self._has(namespace, table):
+            self._persisted[namespace] = table
         if namespace in self._persisted and _is_same(self._persisted[namespace], table):
             return
         chunks = cache_chunks_namespace(Namespace.parse(namespace)).collection
@@ -137,7 +142,9 @@ class MetadataStore:
 
     async def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
         """Persist a database's entry; None if the database does not exist."""
-        if db in self._persisted_databases and self._persisted_databases[db] == entry:
+        if db not in self._persisted_databases:
+            self._persisted_databases[db] = await self.load_database(db)
+        if self._persisted_databases[db] == entry:
             return
         self._persisted_databases.pop(db, None)
         if entry is None:
@@ -146,6 +153,17 @@ class MetadataStore:
             cached = CachedDatabase(entry.name, entry.primary, entry.version, moved_at=entry.moved_at)
             await self._replace(CACHE_DATABASES.collection, cached.to_document())
         self._persisted_databases[db] = entry
+
+    async def _has(self, namespace: str, table: RoutingTable | None) -> bool:
+        """Whether a former primary has persisted the same routing table.
+
+        Writing it again would make each secondary refresh, and its reads wait for that. With a frozen member, the
+        dozen majority writes of one collection take half a minute.
+        """
+        entry = await self._entry(namespace, None)
+        if entry is None:
+            return table is None
+        return not entry.refreshing and table is not None and _is_same(await self.load_own_collection(namespace), table)
 
     async def _entry(self, namespace: str, after: Timestamp | None) -> CachedCollection | None:
         documents = await self._find(CACHE_COLLECTIONS.collection, {"_id": namespace}, after)
@@ -193,8 +211,8 @@ class MetadataStore:
         """Delete the cached chunks that changed ones replace: those whose lower bounds are in their ranges."""
         # One by one, so that mongod can refuse them if they arrive in a later term (`daemon.sidecar.term_fence`).
         deletes = []
-        for chunk in batch:
-            bounds = {"$gte": bson.raw_bson.RawBSONDocument(chunk.min), "$lt": bson.raw_bson.RawBSONDocument(chunk.max)}
+        for least, end_of_range in _ranges(batch):
+            bounds = {"$gte": bson.raw_bson.RawBSONDocument(least), "$lt": bson.raw_bson.RawBSONDocument(end_of_range)}
             for raw in await self._find(collection, {"_id": bounds}, None):
                 start, end = index(raw)[b"_id"][2:]
                 deletes.append({"q": {"_id": bson.raw_bson.RawBSONDocument(raw[start:end])}, "limit": 1})
@@ -222,6 +240,19 @@ def _is_same(before: RoutingTable | None, after: RoutingTable | None) -> bool:
     return before.collection == after.collection and before.collection_version == after.collection_version
 
 
+def _ranges(chunks: Iterable[ChunkPlacement]) -> Iterator[tuple[bytes, bytes]]:
+    """The bounds of what chunks in the order of their keys cover: one range for all that touch."""
+    least = end = b""
+    for chunk in chunks:
+        if chunk.min != end:
+            if end:
+                yield least, end
+            least = chunk.min
+        end = chunk.max
+    if end:
+        yield least, end
+
+
 def _decode(document: bytes) -> dict[str, Any]:
     decoded: dict[str, Any] = decode_document(document)
     return decoded
@@ -230,3 +261,95 @@ def _decode(document: bytes) -> dict[str, Any]:
 def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
     while batch := list(islice(items, size)):
         yield batch
+
+
+logger = get_logger("shardd.metadata_writer")
+
+
+class MetadataWriter:
+    """Persists the newest known metadata of each namespace and database; `run` runs while mongod is primary."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._pending: dict[tuple[str, str], RoutingTable | DatabaseEntry | None] = {}
+        self._writing: tuple[str, str] | None = None
+        self._failures: dict[tuple[str, str], CommandError] = {}
+        self._work = trio.Event()
+        self._progress = trio.lowlevel.ParkingLot()
+
+    def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
+        """Have a collection's routing table persisted soon."""
+        self._add(("collection", namespace), table)
+
+    def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
+        """Have a database's entry persisted soon."""
+        self._add(("database", db), entry)
+
+    async def wait_collection_saved(self, namespace: str) -> None:
+        """Return when what was last given for a collection is persisted.
+
+        Raises:
+            CommandError: it could not be written; InterruptedDueToReplStateChange, the term ended before that.
+        """
+        await self._wait_saved(("collection", namespace))
+
+    async def wait_database_saved(self, db: str) -> None:
+        """Return when what was last given for a database is persisted.
+
+        Raises:
+            CommandError: as for `wait_collection_saved`.
+        """
+        await self._wait_saved(("database", db))
+
+    async def run(self) -> None:
+        """Write until cancelled, at the end of the term.
+
+        A failed write is not repeated: secondaries find the older metadata and refresh, and waiters get the error.
+        """
+        self._store.forget()
+        self._pending.clear()
+        self._failures.clear()
+        try:
+            while True:
+                while self._pending:
+                    self._writing = key = next(iter(self._pending))
+                    value = self._pending.pop(key)
+                    try:
+                        await self._save(key, value)
+                    except (CommandError, BackendError) as error:
+                        self._failures[key] = as_command_error(error)
+                        logger.warning("Could not persist metadata", kind=key[0], namespace=key[1], error=str(error))
+                    self._writing = None
+                    self._progress.unpark_all()
+                self._work = trio.Event()
+                await self._work.wait()
+        finally:
+            for key in (*self._pending, *filter(None, (self._writing,))):
+                self._failures[key] = CommandError(
+                    ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted"
+                )
+            self._pending.clear()
+            self._writing = None
+            self._progress.unpark_all()
+
+    def _add(self, key: tuple[str, str], value: RoutingTable | DatabaseEntry | None) -> None:
+        self._pending.pop(key, None)
+        self._failures.pop(key, None)
+        self._pending[key] = value
+        self._work.set()
+
+    async def _wait_saved(self, key: tuple[str, str]) -> None:
+        while key in self._pending or self._writing == key:
+            await self._progress.park()
+        failure = self._failures.get(key)
+        if failure is not None:
+            raise failure
+
+    async def _save(self, key: tuple[str, str], value: RoutingTable | DatabaseEntry | None) -> None:
+        kind, name = key
+        if kind == "database":
+            assert not isinstance(value, RoutingTable)
+            await self._store.save_database(name, value)
+        else:
+            assert not isinstance(value, DatabaseEntry)
+            await self._store.save_collection(name, value)

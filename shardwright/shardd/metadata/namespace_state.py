@@ -1,31 +1,135 @@
-"""What a shard knows about one namespace, and which operations on it are under way.
+"""The metadata of one namespace on a shard and the running operations on it, and the table of these states.
+
+Clients can name any number of namespaces that do not exist. The state of such a name can be recreated cheaply, so only
+some idle states are kept. A state that an operation, a refresh or a critical section refers to is never duplicated: it
+stays in the table for as long as it is referred to.
+
+A critical section is the short time in which the placement changes and operations have to wait. It first blocks new
+writes, so that running writes can drain while reads continue, and then new reads as well.
 
 The metadata is a routing table for a sharded collection, nothing for an unsharded one, or unknown: then the first
 operation causes a refresh. Operations are counted in and out, so that a critical section knows when those that began
 before it have ended.
+
+An operation whose collection is forgotten while it waits has not become one on an unsharded collection: it would see
+orphans, and change shard keys that it must not change.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import trio
 
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
-from shardwright.shardd.metadata.critical_section import CriticalSection
-from shardwright.shardd.metadata.mutable_key import mutable_part
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_config
-from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
-from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.unowned import unowned_filter
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, unowned_filter
+from shardwright.shardd.orphans.range_deletion_tasks import orphan_ranges
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
 from shardwright.wire.passages import EPOCH
 
 if TYPE_CHECKING:
-    from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
-    from shardwright.sharding.shard_key import ShardKeyPattern
+    from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTask
+
+
+def mutable_part(pattern: ShardKeyPattern) -> ShardKeyPattern | None:
+    """The fields of a shard key that mongod allows to change: all but those in ``_id``. None if there are none."""
+    fields = tuple(each for each in pattern.fields if each.path[0] != b"_id")
+    return ShardKeyPattern(pattern.document, fields) if fields else None
+
+
+IDLE_STATES_MAX: Final = 2_000
+
+
+class Idle(Protocol):
+    """A state that can be forgotten when it is idle."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost if the state is recreated."""
+
+
+State = TypeVar("State", bound=Idle)
+
+
+class StateTable(Generic[State]):
+    """States by name.
+
+    Args:
+        make: creates the state for a name.
+        idle_max: approximate number of idle states to keep.
+    """
+
+    def __init__(self, make: Callable[[str], State], idle_max: int = IDLE_STATES_MAX) -> None:
+        self._make = make
+        self._idle_max = idle_max
+        self._all: WeakValueDictionary[str, State] = WeakValueDictionary()
+        self._kept: dict[str, State] = {}
+        self._next_sweep = idle_max
+
+    def __getitem__(self, name: str) -> State:
+        """The state for a name, created if it does not exist."""
+        state = self._kept.get(name)
+        if state is None:
+            state = self._all.get(name) or self._make(name)
+            self._all[name] = self._kept[name] = state
+            if len(self._kept) > self._next_sweep:
+                self._forget_idle()
+        return state
+
+    def find(self, name: str) -> State | None:
+        """The state for a name, None if it does not exist."""
+        return self._all.get(name)
+
+    def __iter__(self) -> Iterator[State]:
+        """All existing states."""
+        return iter(list(self._all.values()))
+
+    def __len__(self) -> int:
+        """Number of existing states."""
+        return len(self._all)
+
+    def _forget_idle(self) -> None:
+        """Forget the older half of the idle states; states that cannot be forgotten delay the next sweep."""
+        idle = [name for name, state in self._kept.items() if state.is_idle]
+        for name in idle[: max(len(idle) - self._idle_max // 2, 0)]:
+            del self._kept[name]
+        self._next_sweep = len(self._kept) + self._idle_max // 2
+
+
+class CriticalSection:
+    """A critical section of a namespace or a database.
+
+    Attributes:
+        reason: its purpose; two sections with the same reason are the same.
+        blocks_reads: whether it is in its second phase.
+        held_writes: how many writes have had to wait for it.
+    """
+
+    __slots__ = ("_released", "blocks_reads", "held_writes", "reason")
+
+    def __init__(self, reason: Mapping[str, Any]) -> None:
+        self.reason = reason
+        self.blocks_reads = False
+        self.held_writes = 0
+        self._released = trio.Event()
+
+    def blocks(self, *, is_write: bool) -> bool:
+        """Whether an operation has to wait for it."""
+        return is_write or self.blocks_reads
+
+    async def wait_released(self) -> None:
+        """Return when it is over."""
+        await self._released.wait()
+
+    def release(self) -> None:
+        """End it, and wake the operations that wait for it; they check again."""
+        self._released.set()
+
 
 _ACCEPTED_MAX: Final = 256
 
@@ -43,11 +147,11 @@ class NamespaceState:
         accepted: raw ``shardVersion`` values that are known to match; most operations need only a comparison of bytes.
         critical_section: the one that is on, if any.
         generation: incremented whenever the metadata is forgotten, which shows whether a refresh began before that.
-        operations: the generation in which new operations are counted, since the last wait for those under way.
+        operations: the generation in which new operations are counted, since the last wait for running ones.
         orphans: hides documents that other shards own from operations; None if there cannot be any.
         last_arrival: when a range last arrived from another shard, by the monotonic clock.
         last_deletion: when a range deletion last ended, by the monotonic clock.
-        writers: number of writes under way and of `transactions`, for which a critical section waits.
+        writers: number of running writes and of `transactions`. A critical section waits for them.
         is_resharding: whether this shard is a donor of a resharding operation, so that indexes must not change.
         transactions: number of open multi-document transactions with statements on the namespace.
     """
@@ -170,7 +274,7 @@ class NamespaceState:
         is_at_rest = self.critical_section is None and not self.is_resharding and not self._range_deletions
         return is_quiet and is_at_rest and self.table is None
 
-    # Operations under way
+    # Running operations
 
     def enter(self, *, is_write: bool) -> None:
         """Count an operation in; the caller has checked that no critical section blocks it."""
@@ -206,13 +310,13 @@ class NamespaceState:
             self._drained = None
 
     async def wait_earlier_operations(self) -> None:
-        """Return when all operations that are now under way have ended, regardless of those that begin meanwhile."""
+        """Return when all present operations have ended, regardless of later ones."""
         for earlier in self._begin_generation():
             await earlier.wait_over()
         self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
 
     async def wait_present_writes(self) -> None:
-        """Return when all writes that are now under way have ended, regardless of those that begin meanwhile."""
+        """Return when all present writes have ended, regardless of later ones."""
         for earlier in self._begin_generation():
             await earlier.wait_writes_over()
 
@@ -232,14 +336,14 @@ class NamespaceState:
             earlier.hidden += hidden
 
     def _begin_generation(self) -> Sequence[OperationGeneration]:
-        """Count new operations apart from those under way; returns what counts these."""
+        """Count new operations apart from running ones; returns the generations of the running ones."""
         if not self.operations.is_over:
             self._earlier_operations.append(self.operations)
             self.operations = OperationGeneration()
         return tuple(self._earlier_operations)
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
-        """Enter a critical section as `enter_section` does, and wait until no write is under way."""
+        """Enter a critical section as `enter_section` does, and wait until no write is running."""
         section = await self.enter_section(reason)
         await self.wait_writers_gone()
         return section
@@ -247,7 +351,7 @@ class NamespaceState:
     async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Enter a critical section when no other is on, or return the one with the same reason.
 
-        New writes wait from then on; those under way go on.
+        New writes wait from then on; running ones continue.
         """
         section = self.critical_section
         while section is not None and section.reason != reason:
@@ -263,14 +367,14 @@ class NamespaceState:
             await self.critical_section.wait_released()
 
     async def wait_writers_gone(self) -> None:
-        """Return when no write is under way; a critical section, of the namespace or its database, blocks new ones."""
+        """Return when no write is running; a critical section, of the namespace or its database, blocks new ones."""
         while self.writers:
             if self._drained is None:
                 self._drained = trio.Event()
             await self._drained.wait()
 
     def block_reads(self) -> None:
-        """Enter the second phase: new reads wait, while those under way rightly see the state before the change."""
+        """Enter the second phase: new reads wait, while running reads rightly see the state before the change."""
         assert self.critical_section is not None
         self.critical_section.blocks_reads = True
 
@@ -312,3 +416,22 @@ def _mismatch(namespace: str, received: ChunkVersion, wanted: ChunkVersion) -> s
     if wanted.is_set and not received.is_set:
         return f"this shard contains chunks for {namespace}, but the client expects unsharded collection"
     return f"version mismatch detected for {namespace}"
+
+
+class AdmittedPlacement(NamedTuple):
+    """The metadata of a collection as an operation was admitted by it.
+
+    Attributes:
+        table: the routing table; None for an unsharded collection.
+        mutable_key: the part of the shard key that updates could change.
+        orphans: what hides orphans; None if there are none.
+    """
+
+    table: RoutingTable | None
+    mutable_key: ShardKeyPattern | None
+    orphans: OwnershipFilter | None
+
+    @classmethod
+    def of(cls, state: NamespaceState) -> Self:
+        """The placement of an operation that has just been counted in."""
+        return cls(state.table, state.mutable_key, state.orphans)

@@ -2,8 +2,8 @@
 
 Concurrent refreshes of the same namespace or database are joined. A refresh that began before the state was forgotten
 reads again, so after a critical section has forgotten the metadata, no refresh can bring it back. A refresh that began
-in another role or term is not joined, and ends without a result: that of a secondary waits for the end of the primary's
-critical section, and the primary, which may be the same member by then, waits for a refresh.
+in another role or term is not joined, and ends without a result: a secondary's refresh waits for the primary's
+critical section to end, and the primary, which may be the same member by then, waits for a refresh.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,8 +18,7 @@ from shardwright.daemon.single_flight import SingleFlight
 from shardwright.shardd.cluster.catalog import Catalog
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.metadata_store import MetadataStore
-from shardwright.shardd.metadata.metadata_writer import MetadataWriter
+from shardwright.shardd.metadata.metadata_store import MetadataStore, MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
@@ -92,13 +91,13 @@ class MetadataRefresher:
         self._sources = sources
         self._store = store
         self._writer = writer
-        # What each term has under way; whether it came to a result.
+        # The running refreshes of each term, and whether they had a result.
         self._flights: SingleFlight[_Key, bool] = SingleFlight(nursery)
         self._counter = counter
         self._advanced_to = 0
 
     async def refresh_collection(self, state: NamespaceState) -> None:
-        """Refresh a namespace, or join the refresh under way.
+        """Refresh a namespace, or join the running refresh.
 
         Raises:
             CommandError: the metadata could not be read.
@@ -128,7 +127,7 @@ class MetadataRefresher:
         return state.table
 
     async def refresh_database(self, state: DatabaseState) -> None:
-        """Refresh a database, or join the refresh under way.
+        """Refresh a database, or join the running refresh.
 
         Raises:
             CommandError: the entry could not be read.

@@ -1,4 +1,4 @@
-"""Reads under way while their collection is renamed.
+"""Reads during a rename of their collection.
 
 The mongods of different shards rename at different moments. A read that was admitted before may find the collection on
 one shard and nothing on another, so that its replies must not be merged.
@@ -15,11 +15,11 @@ RENAME: Final = "rename"
 """The ``command`` in the reason of a rename's critical section."""
 
 READS_SECONDS_MAX: Final = 1.0
-"""How long to wait for reads under way, which is cheaper than having them sent again."""
+"""How long to wait for running reads, which is cheaper than repeating them."""
 
 
 async def supersede_reads(state: NamespaceState) -> None:
-    """Wait a short time for reads under way; from then on those that are left are answered with StaleConfig."""
+    """Wait a short time for running reads; the remaining ones are then answered with StaleConfig."""
     with trio.move_on_after(READS_SECONDS_MAX):
         await state.wait_earlier_operations()
     state.supersede_earlier_reads()

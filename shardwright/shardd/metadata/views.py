@@ -76,7 +76,7 @@ class ResolvedView:
     def error(self) -> CommandError:
         """CommandOnShardedViewNotSupportedOnMongod, which gives the router the resolved view."""
         own: dict[str, Any] = {}
-        if not self.is_time_series:  # else reads may have any collation, and the default is that of the buckets
+        if not self.is_time_series:  # else reads may have any collation, and the default is the buckets'
             own["collation"] = raw_document(self.collation)
         if self.time_series is not None:
             own |= {"timeseriesOptions": dict(self.time_series), "timeseriesMayContainMixedData": False}

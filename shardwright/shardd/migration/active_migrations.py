@@ -1,6 +1,6 @@
-"""The migration under way on this shard: one at a time, whether the shard is its donor or its recipient.
+"""The active migration of this shard: one at a time, whether the shard is its donor or its recipient.
 
-Like MongoDB's ``ActiveMigrationsRegistry``: a request for the migration that is under way joins it and gets its result.
+Like MongoDB's ``ActiveMigrationsRegistry``: a request for the active migration joins it and gets its result.
 `DDLLocks.chunk_change` keeps it apart from splits and merges of the same collection.
 """
 
@@ -16,9 +16,29 @@ from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+
+def migration_session_argument(request: Request) -> str:
+    """The migration session id that a command names.
+
+    Raises:
+        CommandError: NoSuchKey or TypeMismatch.
+    """
+    span = request.fields.get(b"sessionId")
+    if span is None:
+        raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "sessionId"')
+    value = request.get(b"sessionId")
+    if not is_string(value):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'"sessionId" had the wrong type. Expected string, found {type_name(span[0])}'
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +71,7 @@ class ActiveDonorMigration:
         began: when it began.
         migration_id: its UUID, once it has one.
         message: its progress, as ``currentOp`` shows it.
-        abort_reason: why it is to be aborted; None if nobody has asked for that.
+        abort_reason: why it must be aborted; None without a request for that.
         ended: set when it is over.
         error: why it failed, once it has ended; None if it succeeded.
     """
@@ -117,7 +137,7 @@ class ActiveMigrations:
         self._receiving: str | None = None
 
     def join_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration | None:
-        """The migration under way if it is the requested one, None if the shard is free to begin it.
+        """The active migration if it is the requested one, None if the shard is free to begin it.
 
         Raises:
             CommandError: ConflictingOperationInProgress, the shard is busy with another migration.

@@ -13,7 +13,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
-from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
 from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.error_codes import ErrorCode
@@ -31,7 +31,7 @@ ABORTED: Final = "aborted"
 
 
 def new_session_id(donor: str, recipient: str) -> str:
-    """A migration session id for a new attempt; it distinguishes the attempt's commands from those of all others."""
+    """A migration session id for a new attempt; it distinguishes the attempt's commands from all others'."""
     return f"{donor}_{recipient}_{ObjectId()}"
 
 
@@ -109,7 +109,7 @@ class MigrationCoordinatorDocument:
 class MigrationRecipientDocument:
     """A document of the recipient's ``config.migrationRecipients``, which lives as long as its critical section.
 
-    Attributes are those of `MigrationCoordinatorDocument`.
+    It has the attributes of `MigrationCoordinatorDocument`.
     """
 
     id: UUID

@@ -8,16 +8,15 @@ import trio
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.migration.active_migrations import ActiveMigrations
-from shardwright.shardd.migration.client_load import ClientLoad
 from shardwright.shardd.migration.database.database_moves import DatabaseMoves
-from shardwright.shardd.migration.donor.donor_operation import donor_operation
 from shardwright.shardd.migration.donor.donor_service import DonorService
-from shardwright.shardd.migration.parameters import MigrationParameters
-from shardwright.shardd.migration.recipient.peers import RecipientPeers
-from shardwright.shardd.migration.recipient.recipient_operation import recipient_operation
+from shardwright.shardd.migration.donor.migration import donor_operation
+from shardwright.shardd.migration.recipient.donor_link import RecipientPeers
+from shardwright.shardd.migration.recipient.migration import recipient_operation
 from shardwright.shardd.migration.recipient.service import RecipientService
+from shardwright.shardd.migration.throttling import ClientLoad, MigrationParameters
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
-from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -87,12 +86,12 @@ class Migrations:
         self.databases.end_term()
 
     async def move_range(self, request: "MoveRangeRequest") -> None:
-        """Move a range to another shard, or wait for the end of the same migration if it is under way.
+        """Move a range to another shard, or wait for the end of the same migration if it is active.
 
-        A new primary first recovers the migrations that are under way.
+        A new primary first recovers the active migration.
 
         Raises:
-            CommandError: it failed; NotWritablePrimary; ConflictingOperationInProgress, another migration is under way.
+            CommandError: it failed; NotWritablePrimary; ConflictingOperationInProgress, another migration is active.
         """
         await self._context.recovery_gate.wait_open()
         active = self.donor.start(request)
@@ -120,7 +119,7 @@ class Migrations:
         """
         await self.abort_all(namespace, reason)
         await self.recipient.end(namespace)
-        # One of its transactions may have been cut off and still be under way in mongod; a new session ends it.
+        # One of its transactions may have been cut off and still be open in mongod; a new session ends it.
         async with self._sessions.session():
             pass
 
@@ -140,7 +139,7 @@ class Migrations:
         return any(active is not None and active.opid == opid for active in (self._active.donor, self.recipient.active))
 
     def progress(self) -> list[dict[str, Any]]:
-        """The ``currentOp`` entries of the migration under way, if there is one, and of databases being received."""
+        """The ``currentOp`` entries of the active migration, if there is one, and of databases being received."""
         giving, receiving = self._active.donor, self.recipient.active
         address = self._context.options.address
         databases = self.databases.progress()

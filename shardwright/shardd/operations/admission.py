@@ -11,30 +11,80 @@ in between. So operations and critical sections cannot deadlock.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.shardd.metadata.critical_section import CriticalSection
 from shardwright.shardd.metadata.critical_sections import TRANSACTION_SECONDS_MAX
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.stale_errors import StaleError
-from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder
-from shardwright.shardd.operations.merging_pipelines import merges_cursors
+from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder, merges_cursors
 from shardwright.shardd.operations.waiting_operations import WaitingOperations
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.transactions.open_transactions import OpenTransaction
 from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, STRING, Span, spans
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Begun, Connection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+if TYPE_CHECKING:
+    from shardwright.shardd.metadata.namespace_state import AdmittedPlacement
+    from shardwright.wire.passages import Passage
+
+
+class BegunOperation(Begun):
+    """An operation that was counted in.
+
+    Attributes:
+        request_frame: the frame of the router.
+        term: of the mongod when the operation was admitted.
+        state: of its namespace.
+        operations: the generation in which it was counted.
+        placement: by which it runs.
+        passage: what has begun it.
+        is_write: whether it writes.
+        must_end: whether it needs the complete filter if its first batch leaves a cursor open.
+    """
+
+    __slots__ = ("is_write", "must_end", "operations", "passage", "placement", "request_frame", "state", "term")
+
+    def __init__(
+        self,
+        connection: Connection,
+        frame: bytes,
+        started: float,
+        request_frame: bytes,
+        term: int | None,
+        state: "NamespaceState",
+        passage: "Passage",
+        placement: "AdmittedPlacement",
+        *,
+        is_write: bool,
+        must_end: bool,
+    ) -> None:
+        self.connection, self.frame, self.started = connection, frame, started
+        self.request_frame = request_frame
+        self.term = term
+        self.state = state
+        self.operations: OperationGeneration = state.operations
+        self.passage = passage
+        self.placement = placement
+        self.is_write = is_write
+        self.must_end = must_end
+
+    def give_up(self) -> None:
+        """See `Begun`; the operation is counted out."""
+        super().give_up()
+        self.state.exit(self.operations, is_write=self.is_write)
+
 
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_FOR_READ: Final = 7032301
@@ -77,7 +127,7 @@ def namespace_of(request: Request) -> str:
     """The namespace of a versioned command; just the database if it names no collection."""
     body = request.body
     kind, _, start, end = next(iter(request.fields.values()))
-    if kind == OBJECT:  # explain: that of the explained command
+    if kind == OBJECT:  # explain: the explained command's
         _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
     if kind != STRING:
         return _chunks_of_file(request) if request.name == _FILE_MD5 else request.db

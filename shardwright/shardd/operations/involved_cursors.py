@@ -5,7 +5,7 @@ it began with. But a pipeline opens its other collections by name again for each
 to other shards since. So their versions are checked before each batch, and they count as being read during it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,8 @@ from bson import Int64
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.operations.admission import Admission, Entry
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import INT64, OBJECT, decode_value, index
 from shardwright.wire.request import Request
@@ -23,8 +24,15 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 if TYPE_CHECKING:
     from shardwright.shardd.operations.involvement import InvolvedNamespace
 
-_KEPT_MAX: Final = 10_000
-"""More can be open only if clients abandon them, and mongod ends those after ten minutes without notice."""
+logger = get_logger("shardd.operations")
+
+_FORGOTTEN_AT_FIRST: Final = 1_000
+"""With so many cursors, those that have ended are forgotten; then again whenever twice as many are known as remained.
+
+mongod does not announce that it ends a cursor, and a client may kill one. None that is open may be forgotten: its next
+batches would silently miss what has moved."""
+
+StillOpen = Callable[[Collection[bytes]], Awaitable[set[bytes]]]
 
 
 class InvolvedCursors:
@@ -32,18 +40,25 @@ class InvolvedCursors:
 
     Args:
         admission: checks the namespaces.
+        still_open: returns which of some cursors are open, by their raw ids (`OpenCursors.still_open`).
     """
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, still_open: StillOpen) -> None:
         self._admission = admission
+        self._still_open = still_open
         self._namespaces: dict[int, tuple[InvolvedNamespace, ...]] = {}
+        self._forget_at = _FORGOTTEN_AT_FIRST
 
-    def observe(self, reply: bytes | None, entries: Sequence[Entry]) -> None:
+    @may_run_in_reactor
+    async def observe(self, reply: bytes | None, entries: Sequence[Entry]) -> None:
         """Remember the cursor that an operation has opened, if any."""
         cursor_id = _cursor_id(reply)
         if cursor_id:
             # The router's versions no longer matter: from now on they only have to be unsharded and on this shard.
-            self._keep(cursor_id, tuple(replace(entry.involved, received=None, view=None) for entry in entries))
+            self._namespaces[cursor_id] = tuple(replace(entry.involved, received=None, view=None) for entry in entries)
+            if len(self._namespaces) >= self._forget_at:
+                await in_own_task()
+                await self._forget_ended()
 
     def find(self, request: Request) -> int:
         """The id of the cursor that a request reads, if it is one of these; else 0."""
@@ -57,7 +72,7 @@ class InvolvedCursors:
         """Remember the cursor that is read in place of another one, given by their raw ids."""
         known = self._namespaces.get(int.from_bytes(cursor_id, "little", signed=True))
         if known is not None:
-            self._keep(int.from_bytes(substitute, "little", signed=True), known)
+            self._namespaces[int.from_bytes(substitute, "little", signed=True)] = known
 
     @may_run_in_reactor
     async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
@@ -75,7 +90,7 @@ class InvolvedCursors:
             if error.code != ErrorCode.CommandNotSupported:
                 raise
             await self._close(upstream, request, cursor_id)
-            raise CommandError(ErrorCode.QueryPlanKilled, f"the cursor cannot go on :: caused by :: {error}") from error
+            raise CommandError(ErrorCode.QueryPlanKilled, f"the cursor must end :: caused by :: {error}") from error
         try:
             reply = await upstream.forward(request.message.frame, request.message.flags)
         finally:
@@ -85,10 +100,17 @@ class InvolvedCursors:
             self._namespaces.pop(cursor_id, None)
         return reply
 
-    def _keep(self, cursor_id: int, namespaces: "tuple[InvolvedNamespace, ...]") -> None:
-        if len(self._namespaces) >= _KEPT_MAX and cursor_id not in self._namespaces:
-            del self._namespaces[next(iter(self._namespaces))]
-        self._namespaces[cursor_id] = namespaces
+    async def _forget_ended(self) -> None:
+        known = {each.to_bytes(8, "little", signed=True): each for each in self._namespaces}
+        self._forget_at = 2 * len(known)  # until it is known how many remain, if mongod tells
+        try:
+            still_open = await self._still_open(known)
+        except (BackendError, CommandError) as error:
+            logger.debug("Could not look for cursors that have ended", error=str(error))
+            return
+        for ended in known.keys() - still_open:
+            self._namespaces.pop(known[ended], None)
+        self._forget_at = max(_FORGOTTEN_AT_FIRST, 2 * len(self._namespaces))
 
     async def _close(self, upstream: Upstream, request: Request, cursor_id: int) -> None:
         self._namespaces.pop(cursor_id, None)

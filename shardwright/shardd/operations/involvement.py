@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import bson
+
+from shardwright.daemon.first_stage import first_stage_names
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.refresh import MetadataRefresher
@@ -19,13 +22,54 @@ from shardwright.sharding.involved_namespaces import (
     involved_namespaces,
     may_involve_others,
     received_versions,
+    writes,
 )
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION, UNSHARDED, ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import ARRAY, OBJECT, Span, decode_value, find
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
+from shardwright.wire.rawbson import ARRAY, OBJECT, Span, decode_value, find, with_value
 from shardwright.wire.request import Request
+
+_MERGE_CURSORS: Final = b"$mergeCursors"
+
+
+def merges_cursors(request: Request) -> bool:
+    """Whether a request is an ``aggregate`` that begins with ``$mergeCursors``; it reads none of its own namespace."""
+    if request.name != "aggregate" or _MERGE_CURSORS not in request.body:
+        return False
+    return _MERGE_CURSORS in first_stage_names(request)
+
+
+_NO_BATCH_SIZE: Final = bson.encode({})
+
+
+def is_writing(request: Request) -> bool:
+    """Whether a request is an ``aggregate`` that writes; an explain does not.
+
+    Raises:
+        CommandError: InvalidBSON.
+    """
+    if request.name != "aggregate" or not may_involve_others(request.body):
+        return False
+    span = request.fields.get(b"pipeline")
+    return span is not None and span[0] == ARRAY and writes(request.body, span[2])
+
+
+def without_batch_size(request: Request) -> Request:
+    """The same ``aggregate`` without ``batchSize``, so that mongod writes before it replies.
+
+    With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version. Other
+    sizes do not matter, since there are no results.
+    """
+    span = request.fields.get(b"cursor")
+    if span is None or span[0] != OBJECT:
+        return request  # malformed, which mongod reports
+    message = request.message
+    body = with_value(request.body, span, _NO_BATCH_SIZE)
+    return Request(OpMsg(op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)))
+
 
 _WITH_PIPELINE: Final = frozenset({"aggregate", "explain"})
 

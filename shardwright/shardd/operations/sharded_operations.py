@@ -1,34 +1,58 @@
-"""Special handling of operations on sharded collections, because mongod does not know that they are sharded.
+"""Operations and indexes of sharded collections, in which a mongod does not do what it does not know to be needed.
 
 Each function is called after an operation has been admitted. It returns the frame of the reply, or None if the request
 is to be forwarded like any other.
+
+mongod counts measurements only where it knows that the statement is about them, and then takes no filter for orphans
+(see `orphans.filtered_commands`). So they are counted beside each statement, just before it: what others insert in
+between is changed or removed with its bucket, but not counted. Of an update that changes only some of the buckets that
+match, ``nModified`` is the number of these buckets.
+
+While a database is copied to another shard, collections that an insert or an ``$out`` creates are copied too; explicit
+changes are refused, as in MongoDB.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
+
+import bson
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.operations.sharded_indexes import (
-    check_created_indexes,
-    check_dropped_indexes,
-    check_not_resharding,
-    drop_all_but_needed,
-)
-from shardwright.shardd.shard_key_updates.detection import is_collated, may_change_shard_key
+from shardwright.shardd.shard_key_updates.key_changes import is_collated, may_change_shard_key
 from shardwright.shardd.shard_key_updates.key_changing_find_and_modify import key_changing_find_and_modify
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.key_changing_updates import KeyChangingUpdates
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
+from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
+from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    append,
+    array_of_documents,
+    decode_document,
+    element,
+    encode_document,
+    encode_elements,
+    find,
+    index,
+    raw_document,
+    without,
+)
 from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -142,3 +166,234 @@ SHARDED_OPERATIONS: Final[Mapping[str, Callable[[ShardedOperation], Awaitable[by
     "convertToCapped": convert_to_capped,
 }
 """By the command's name; all other commands are forwarded at once."""
+
+
+_REPLACED: Final = VERSION_FIELDS | {b"index"}
+
+_BUILD: Final = "buildUUID"
+
+_DROPPED_ALL: Final = "non-_id indexes and non-shard key indexes dropped for collection"
+
+
+def check_not_resharding(state: NamespaceState) -> None:
+    """Refuse to change indexes while the documents are copied to a collection that has the present ones.
+
+    Raises:
+        CommandError: ReshardCollectionInProgress.
+    """
+    if state.is_resharding:
+        raise CommandError(
+            ErrorCode.ReshardCollectionInProgress, f"reshardCollection is in progress for {state.namespace}"
+        )
+
+
+def check_created_indexes(request: Request, table: RoutingTable) -> None:
+    """Refuse unique indexes whose uniqueness a shard cannot enforce by itself.
+
+    Raises:
+        CommandError: CannotCreateIndex.
+    """
+    for specification in request.documents(b"indexes"):
+        index = decode_document(specification)
+        key = index.get("key")
+        if table.collection.time_series is not None and index.get("unique"):
+            continue  # the mongod says that there are none on such collections
+        if isinstance(key, dict) and not table.key_pattern.allows_uniqueness_of(index):
+            raise CommandError(
+                ErrorCode.CannotCreateIndex,
+                "cannot create index with 'unique' or 'prepareUnique' option over "
+                f"{document_text(encode_document(key))} with shard key pattern {table.key_pattern}",
+            )
+
+
+async def check_dropped_indexes(
+    upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
+) -> None:
+    """Refuse to drop the last index that supports the shard key.
+
+    Raises:
+        CommandError: CannotDropShardKeyIndex.
+    """
+    dropped = request.get(b"index")
+    names = dropped if isinstance(dropped, list) else [dropped]
+    indexes = await _indexes(upstream, namespace)
+    # An index of measurements is named by its key in their terms.
+    shown = await _indexes(upstream, namespace, request.get(IS_TIME_SERIES_NAMESPACE))
+    dropped_names = {index["name"] for index in shown if index["name"] in names or index["key"] in names}
+    kept = [index for index in indexes if index["name"] not in dropped_names]
+    if len(kept) == len(indexes) or any(table.key_pattern.is_supported_by_index(index) for index in kept):
+        return
+    raise CommandError(
+        ErrorCode.CannotDropShardKeyIndex, "Cannot drop the only compatible index for this collection's shard key"
+    )
+
+
+async def drop_all_but_needed(
+    upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
+) -> bytes | None:
+    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key; returns the reply.
+
+    Indexes that are being built are dropped first, together with the others of the same command: mongod accepts no
+    other indexes with them.
+    """
+    body = without(request.body, _REPLACED)
+    for unfinished in (await _unfinished(upstream, namespace)).values():
+        try:
+            await upstream.command(namespace.db, decode_document(append(body, encode_elements({"index": unfinished}))))
+        except CommandError as error:
+            if error.code != ErrorCode.IndexNotFound:  # as for one that has failed meanwhile
+                raise
+    indexes = await _indexes(upstream, namespace)
+    names = [
+        index["name"]
+        for index in indexes
+        if index["name"] != "_id_" and not table.key_pattern.is_supported_by_index(index)
+    ]
+    reply = await upstream.command(namespace.db, decode_document(append(body, encode_elements({"index": names}))))
+    request_id = request.message.request_id
+    return op_msg(encode_document({**reply, "msg": _DROPPED_ALL}), request_id=next_request_id(), response_to=request_id)
+
+
+async def _indexes(
+    upstream: TermExchange, namespace: Namespace, of_measurements: object = None
+) -> list[dict[str, Any]]:
+    """The specifications of the indexes that have been built; buckets' indexes also in the terms of measurements."""
+    return [listed for listed in await _listed(upstream, namespace, of_measurements) if _BUILD not in listed]
+
+
+async def _unfinished(upstream: TermExchange, namespace: Namespace) -> dict[UUID, list[str]]:
+    """The names of the indexes that are being built, by build."""
+    builds: dict[UUID, list[str]] = {}
+    for listed in await _listed(upstream, namespace):
+        if _BUILD in listed:
+            builds.setdefault(UUID(bytes=bytes(listed[_BUILD])), []).append(listed["spec"]["name"])
+    return builds
+
+
+async def _listed(upstream: TermExchange, namespace: Namespace, of_measurements: object = None) -> list[dict[str, Any]]:
+    """As mongod lists the indexes: the specification of one that is being built is under ``spec``."""
+    listing: dict[str, Any] = {"listIndexes": namespace.collection, "includeBuildUUIDs": True}
+    if of_measurements:
+        listing[IS_TIME_SERIES_NAMESPACE.decode()] = True
+    try:
+        reply = await upstream.command(namespace.db, listing)
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return []
+    indexes: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+    return indexes
+
+
+_STATEMENTS: Final[Mapping[str, bytes]] = {"update": b"updates", "delete": b"deletes"}
+
+
+class CountedMeasurements:
+    """One such request.
+
+    Args:
+        exchange: runs it.
+        namespace: the buckets.
+        request: on buckets, with the filter for orphans.
+        fields: how measurements are made into buckets.
+    """
+
+    def __init__(
+        self, exchange: TermExchange, namespace: Namespace, request: Request, fields: TimeSeriesFields
+    ) -> None:
+        self._exchange = exchange
+        self._namespace = namespace
+        self._request = request
+        self._statements = _STATEMENTS[request.name]
+        self._measurements = _number_of_measurements(fields)
+
+    async def run(self) -> bytes | None:
+        """The reply; None if the client wants none.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer, or has answered in another term.
+        """
+        if self._request.message.flags & MORE_TO_COME:
+            return await self._exchange.run(self._request)
+        merged: dict[str, Any] = {}
+        is_ordered = bool(self._request.get(b"ordered", True))
+        for position, statement in enumerate(self._request.documents(self._statements)):
+            reply = await self._run_statement(statement)
+            if not reply["ok"]:
+                return reply_document(self._request.message.request_id, reply)
+            _merge(merged, reply, position)
+            if is_ordered and "writeErrors" in reply:
+                break
+        return reply_document(self._request.message.request_id, merged)
+
+    async def _run_statement(self, statement: bytes) -> dict[str, Any]:
+        counted = await self._count(statement)
+        only = element(self._statements, ARRAY, array_of_documents([statement]))
+        body = append(without(self._request.body, (self._statements,)), only)
+        message = self._request.message
+        frame = await self._exchange.run(Request(OpMsg(op_msg(body, request_id=message.request_id))))
+        assert frame is not None  # an acknowledged write has a reply, and is not relayed
+        reply: dict[str, Any] = bson.decode(OpMsg(frame).body)
+        if counted is not None and reply.get("n"):
+            if reply.get("nModified") == reply["n"]:
+                reply["nModified"] = counted
+            reply["n"] = counted
+        return reply
+
+    async def _count(self, statement: bytes) -> int | None:
+        """The number of measurements in the buckets that match; None if that cannot be found out."""
+        fields: dict[str, Any] = decode_document(statement)
+        query = find(statement, b"q")
+        assert query is not None  # as the statement has been translated
+        match = raw_document(statement[query[2] : query[3]])
+        group = {"_id": None, "n": {"$sum": self._measurements}}
+        counting = {
+            "aggregate": self._namespace.collection,
+            "pipeline": [{"$match": match}, {"$group": group}],
+            "cursor": {},
+            **({"collation": fields["collation"]} if "collation" in fields else {}),
+        }
+        if (variables := self._request.get(b"let")) is not None:
+            counting["let"] = variables
+        try:
+            reply = await self._exchange.command(self._namespace.db, counting)
+        except CommandError:
+            return None  # the statement is refused as well, in mongod's own words
+        found = reply["cursor"]["firstBatch"]
+        return int(found[0]["n"]) if found else 0
+
+
+def _number_of_measurements(fields: TimeSeriesFields) -> dict[str, Any]:
+    """The expression for a bucket: those that are compressed say it, others have one time for each."""
+    times = {"$objectToArray": {"$ifNull": [f"$data.{fields.time_field}", {}]}}
+    return {"$cond": [{"$eq": ["$control.version", 2]}, "$control.count", {"$size": times}]}
+
+
+def _merge(merged: dict[str, Any], reply: Mapping[str, Any], position: int) -> None:
+    """Add the reply to the statement at a position to those before it."""
+    numbers = {name: merged.get(name, 0) + reply[name] for name in ("n", "nModified") if name in reply}
+    errors = [*merged.get("writeErrors", ()), *({**each, "index": position} for each in reply.get("writeErrors", ()))]
+    merged |= {**reply, **numbers}
+    if errors:
+        merged["writeErrors"] = errors
+
+
+REFUSED_DURING_MOVES: Final = frozenset({"create", "createIndexes"})
+
+
+def check_not_moving(context: ShardContext, request: Request) -> None:
+    """Refuse one of these commands while its database is being moved.
+
+    Raises:
+        CommandError: MovePrimaryInProgress.
+    """
+    database = context.databases.find(request.db)
+    if database is None or not database.is_moving:
+        return
+    state = context.namespaces.find(f"{request.db}.{request.collection}")
+    if state is None or state.table is None:
+        raise CommandError(
+            ErrorCode.MovePrimaryInProgress,
+            f"movePrimary is in progress for namespace {request.db}.{request.collection}",
+        )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.namespaces import namespace_of
 from shardwright.shardd.context.current_op_entry import operation_entry
 from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.transactions.session_keys import session_key
@@ -18,12 +19,14 @@ from shardwright.wire.rawbson import InvalidBSONError, decode_document, depth_ex
 from shardwright.wire.request import Request
 
 _SHOWN_MAX: Final = 1_000
-"""How many are shown, of which each may have a kilobyte: they have to fit into a command."""
+"""The most that are shown. Each may have a kilobyte, and all must fit into a command."""
 
 _COMMAND_BYTES_MAX: Final = 16_384
 _COMMAND_LEVELS_MAX: Final = 100
 """Of a command that is larger or nested more deeply, only what it is about is shown. All have to fit into a command."""
 
+
+_OF_NO_COLLECTION: Final = "$cmd"
 
 TO_BE_ADMITTED: Final = "waits until its placement is known and may be used"
 FOR_COMMITS: Final = "was executed before, and waits until all shards have committed that"
@@ -89,7 +92,7 @@ class WaitingOperations:
         return waiting is not None
 
     def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
-        """End those of some sessions, which are given by their ``lsid``."""
+        """End the operations of some sessions, given by their ``lsid``."""
         for waiting in self._waiting.values():
             lsid = waiting.request.raw_object(b"lsid")
             if lsid is not None and is_killed(lsid):
@@ -102,7 +105,7 @@ def _entry(waiting: _Waiting, address: str) -> dict[str, Any]:
     session = None if lsid is None else session_key(request.body, lsid)
     details = {
         **({} if session is None else {"lsid": decode_document(session)}),
-        "ns": f"{request.db}.{request.collection}",
+        "ns": _namespace(request),
         "command": _shown_command(request),
         "msg": waiting.why,
     }
@@ -113,4 +116,10 @@ def _shown_command(request: Request) -> dict[str, Any]:
     with suppress(InvalidBSONError):  # which mongod reports, once it gets the command
         if len(request.body) <= _COMMAND_BYTES_MAX and not depth_exceeds(request.body, _COMMAND_LEVELS_MAX):
             return request.document
-    return {request.name: request.collection}
+    collection = _namespace(request).removeprefix(f"{request.db}.")
+    return {request.name: 1 if collection == _OF_NO_COLLECTION else collection}
+
+
+def _namespace(request: Request) -> str:
+    named = namespace_of(request)
+    return f"{request.db}.{_OF_NO_COLLECTION}" if named == request.db else named

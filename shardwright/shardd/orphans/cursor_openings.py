@@ -1,6 +1,6 @@
 """Deciding which reads need a complete ownership filter from the beginning.
 
-Any range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`older_cursors`), unless a
+Any range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`fenced_cursors`), unless a
 limit counts those that are left out. Any other cursor has to be opened with a filter for everything that the shard
 does not own, as a genuine shard opens all cursors: no migration can wait until what is left of it has been read, nor
 can that be kept, however large it is. The filter costs mongod about 0.7 µs per matching document, and 17 µs per range
@@ -21,9 +21,8 @@ from shardwright.shardd.orphans.cursor_kinds import (
     shown_by_projection,
     shown_by_stages,
 )
-from shardwright.shardd.orphans.filtered_queries import collation_of
+from shardwright.shardd.orphans.filtered_queries import collation_of, is_positional
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.positional import is_positional
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import is_simple
 from shardwright.sharding.targeting.filters import key_ranges

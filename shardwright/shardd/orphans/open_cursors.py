@@ -1,40 +1,122 @@
-"""Finding the cursors that were open when a range was given away or received, and so may return its documents."""
+"""The cursors that clients have open on the local mongod: listing them, and waiting until they are closed.
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+A listing of mongod's cursors is not atomic: it shows first the cursors in use, then the idle ones. A cursor that begins
+to be used between the two, or has only just begun, is in neither part. So where no cursor may be missed, new
+``getMore`` commands are held back during the listing, and the listing is repeated until it shows all cursors in use.
+
+Inherited cursors were opened through an earlier process of this daemon, which ended while mongod kept running. What was
+hidden from them, and which further collections they read, was in that process's memory. So they are ended, as if mongod
+had been restarted: their clients get CursorNotFound.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Set
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+import trio
 from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
-from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_value, index
+from shardwright.wire.request import Request
 from shardwright.wire.transport.cursor import DecodedCursor, RawCursor, RunCommand
 from shardwright.wire.transport.pool import Pool
 
+SETTLE_SECONDS_MAX: Final = 0.02
+"""The longest wait of a listing for batches in progress; mongod shows the cursors of longer ones as in use."""
+
+
+class CursorsInUse:
+    """The cursors from which a batch is being read, by the raw bytes of their ids.
+
+    Attributes:
+        is_held: whether new ``getMore`` commands have to `wait_released`.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._readers: dict[bytes, int] = {}
+        self._unused = trio.Event()
+        self._released = trio.Event()
+        self._turn = trio.Lock()
+        self._noting: list[set[bytes]] = []
+
+    def __contains__(self, cursor_id: bytes) -> bool:
+        return cursor_id in self._readers
+
+    def enter(self, cursor_id: bytes) -> None:
+        """Note that a batch of a cursor is being read; not while `is_held`."""
+        self._readers[cursor_id] = self._readers.get(cursor_id, 0) + 1
+
+    def exit(self, cursor_id: bytes) -> None:
+        """Note that the batch has been read."""
+        for noted in self._noting:
+            noted.add(cursor_id)
+        others = self._readers.pop(cursor_id) - 1
+        if others:
+            self._readers[cursor_id] = others
+        elif not self._readers:
+            self._unused.set()
+
+    async def wait_released(self) -> None:
+        """Wait until a ``getMore`` may begin."""
+        while self.is_held:
+            await self._released.wait()
+
+    @contextmanager
+    def noting_batches(self) -> Iterator[Set[bytes]]:
+        """Collect, during the block, the ids of cursors from which a batch has been read."""
+        noted: set[bytes] = set()
+        self._noting.append(noted)
+        try:
+            yield noted
+        finally:
+            self._noting = [each for each in self._noting if each is not noted]
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Set[int]]:
+        """Hold new ``getMore`` commands back during the block; yields the ids of cursors that are still in use."""
+        async with self._turn:
+            self.is_held, self._released, self._unused = True, trio.Event(), trio.Event()
+            try:
+                if self._readers:
+                    with trio.move_on_after(SETTLE_SECONDS_MAX):
+                        await self._unused.wait()
+                yield {int.from_bytes(each, "little", signed=True) for each in self._readers}
+            finally:
+                self.is_held = False
+                self._released.set()
+                # Commands that were held back begin before the next block can hold them again.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+
+
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
-"""Lets a secondary answer, too."""
+"""Allows a secondary to answer."""
 
 _ALL_CURSORS: Final = {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}
 
 _LISTING_MS_MAX: Final = 60_000
-"""Tolerance for cursors that were opened after the listing that shows them began: their date is later than its."""
+"""Tolerance for cursors that were opened after their listing began: their date is later than the listing's."""
 
 
 class OpenCursor(NamedTuple):
     """A cursor on mongod.
 
     Attributes:
-        id: its id.
-        namespace: what it reads, ``db.collection``.
-        is_older: whether it is one of the older cursors that were asked for.
+        namespace: ``db.collection``.
+        is_older: whether it matches the condition of the listing.
         command: the command that opened it.
-        is_begun: its pipeline has been executed in part at least: with ``batchSize: 0`` that begins with the first
-            ``getMore``.
-        transaction: the ``lsid`` and number of the transaction that it belongs to, if any.
-        returned: how many documents it has returned.
+        is_begun: whether its pipeline has been executed at least in part; with ``batchSize: 0`` that begins with the
+            first ``getMore``.
+        transaction: the ``lsid`` and number of its transaction, if any.
+        returned: the number of documents returned.
         session: the ``lsid`` in which it was opened, with its owner.
         times_out: whether mongod ends it after some minutes without a reader; the end of its session ends it anyway.
     """
@@ -51,9 +133,9 @@ class OpenCursor(NamedTuple):
 
 
 class Moment:
-    """Separates the cursors on one collection that are open from those that are opened later.
+    """Separates the cursors on one collection that are open now from cursors opened later.
 
-    The first complete listing decides, not a clock: it may have been set back since a cursor was opened.
+    The first complete listing decides, not the clock, which may have been set back since a cursor was opened.
 
     Attributes:
         open: ids of the cursors that are open; None until they have been listed.
@@ -75,8 +157,10 @@ class Moment:
 class OpenCursors:
     """The cursors of clients on the local mongod.
 
+    Methods that list cursors raise CommandError if mongod refuses, and BackendError if it does not answer.
+
     Attributes:
-        in_use: those from which a batch is being read.
+        in_use: the cursors from which a batch is being read.
         is_transaction_open: whether a transaction, given by its ``lsid`` and number, is open on this shard.
     """
 
@@ -86,17 +170,9 @@ class OpenCursors:
         self._mongod = mongod
 
     async def wait_closed(self, namespace: str, *, opened_until: Moment) -> None:
-        """Return when all cursors on a collection that were open at a moment are closed.
+        """Wait until all cursors on a collection that were open at a moment are closed.
 
-        mongod does not announce when a cursor is closed, so this polls, at increasing intervals.
-
-        Args:
-            namespace: the collection.
-            opened_until: the moment.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
+        mongod does not announce that a cursor is closed, so this polls, at increasing intervals.
         """
         backoff = Backoff(first_seconds=0.05, seconds_max=1.0)
         found = await self.older(namespace, opened_until=opened_until)
@@ -108,16 +184,7 @@ class OpenCursors:
             found = visible or await self.older(namespace, opened_until=opened_until)
 
     async def older(self, namespace: str, *, opened_until: Moment) -> list[OpenCursor]:
-        """All open cursors on a collection that were open at a moment, except tailable ones and our own.
-
-        Args:
-            namespace: the collection.
-            opened_until: the moment.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """List the open cursors on a collection that were open at a moment, except tailable ones and our own."""
         backoff = Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             async with self.in_use.held() as in_use:
@@ -127,30 +194,16 @@ class OpenCursors:
             await backoff.pause()
 
     async def wait_closed_on(self, pool: Pool, namespace: str) -> None:
-        """Return when all cursors on a collection that are open now on another member of the set are closed.
-
-        Args:
-            pool: connections to its mongod.
-            namespace: the collection.
-
-        Raises:
-            CommandError: it refuses.
-            BackendError: it does not answer.
-        """
+        """Wait until all cursors on a collection that are open now on another member's mongod are closed."""
         backoff = Backoff(first_seconds=0.05, seconds_max=5.0)
         present, wanted = now(), _on(namespace)
-        # Its readers cannot be held back, so a cursor that begins to be read may be missing from one listing.
+        # The member's readers cannot be held back, so a cursor that begins to be read may be missing from one listing.
         present.older([each for _ in range(2) for each in await _listed(pool.command, wanted)])
         while any([present.older(await _listed(pool.command, wanted)) for _ in range(2)]):
             await backoff.pause()
 
     async def raw_commands(self, cursor_ids: Collection[int]) -> dict[int, bytes]:
-        """The commands that opened some cursors, as they were received, by the ids of those that are still open.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Return the raw commands that opened some cursors, by the ids of the cursors that are still open."""
         wanted = {"cursor.cursorId": {"$in": [Int64(each) for each in cursor_ids]}}
         shown = {"id": "$cursor.cursorId", "command": "$cursor.originatingCommand"}
         stages = [_ALL_CURSORS, {"$match": wanted}, {"$replaceRoot": {"newRoot": shown}}]
@@ -163,23 +216,18 @@ class OpenCursors:
         return commands
 
     async def still_open(self, cursor_ids: Collection[bytes]) -> set[bytes]:
-        """Those of some cursors that are open, by their raw ids; all from which a batch is being read are.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Return which of some cursors are open, by their raw ids; cursors that are being read count as open."""
         wanted = [Int64(int.from_bytes(each, "little", signed=True)) for each in cursor_ids]
         stages = [_ALL_CURSORS, {"$match": {"cursor.cursorId": {"$in": wanted}}}, {"$project": {"cursor.cursorId": 1}}]
         listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
         with self.in_use.noting_batches() as read:
             found = await DecodedCursor(self._mongod.command, "admin", listing).all_documents()
         listed = {int(each["cursor"]["cursorId"]).to_bytes(8, "little", signed=True) for each in found}
-        # One that begins to be read during the listing may be missing in it.
+        # A cursor that begins to be read during the listing may be missing from it.
         return listed | {each for each in cursor_ids if each in self.in_use or each in read}
 
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
-        """End cursors of transactions that have ended: nobody can read them, but mongod keeps them."""
+        """End cursors of transactions that have ended: they cannot be read any more, but mongod keeps them."""
         useless = [
             Int64(each.id)
             for each in cursors
@@ -191,17 +239,17 @@ class OpenCursors:
 
 
 async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
-    """The cursors on clients' collections that were open at a time and still are, except tailable ones.
+    """List the cursors on clients' collections that were open at a time and still are, except tailable ones.
 
-    Those of ``local``, ``config`` and ``admin`` are not among them, and all others of this daemon are. One from which a
-    batch is being read may be missing.
+    Cursors on ``local``, ``config`` and ``admin`` are left out; other cursors of this daemon are included. A cursor
+    from which a batch is being read may be missing.
 
     Args:
-        mongod: where the cursors are; its clock is this machine's.
-        opened_until: the time. A cursor that was opened in the future was opened before the clock was set back.
+        mongod: the mongod; its clock is this machine's.
+        opened_until: the time. A creation date in the future means that the clock was set back since.
 
     Raises:
-        CommandError: mongod does not say which are open.
+        CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
     is_internal = {"$regexMatch": {"input": "$ns", "regex": r"^(local|config|admin)\."}}
@@ -212,19 +260,19 @@ async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list
 
 
 def now() -> Moment:
-    """The present."""
+    """Return the current moment."""
     return Moment()
 
 
 def _on(namespace: str) -> dict[str, Any]:
-    # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
+    # A killed daemon may have left the cursor of a clone open, which is not read any more.
     is_own = {"$eq": ["$cursor.originatingCommand.comment", OWN_CURSOR_COMMENT]}
     return _wanted({"$eq": ["$ns", namespace]}, {"$not": is_own})
 
 
 def _wanted(*conditions: Mapping[str, Any]) -> dict[str, Any]:
-    # Tailable ones are left out: on a collection that can be sharded they belong to change streams, which read the
-    # oplog and never end. Operations without a cursor have no id of one.
+    # Tailable cursors are left out: on a collection that can be sharded they belong to change streams, which read the
+    # oplog and never end. Operations without a cursor have no cursor id.
     is_cursor = {"$gt": ["$cursor.cursorId", None]}
     return {"$and": [is_cursor, {"$ne": ["$cursor.tailable", True]}, *conditions]}
 
@@ -267,3 +315,56 @@ def _open_cursor(operation: Mapping[str, Any], cursor: Mapping[str, Any]) -> Ope
 
 def _transaction_of(command: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | None:
     return (command["lsid"], int(command["txnNumber"])) if "autocommit" in command else None
+
+
+logger = get_logger("shardd.orphans")
+
+WAIT_SECONDS_MAX: Final = 10.0
+"""The longest wait of a ``getMore`` for inherited cursors to end."""
+
+
+class InheritedCursors:
+    """The cursors on one mongod that clients opened through an earlier process of this daemon."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self.are_gone = False
+        self._mongod = mongod
+        self._opened_until = datetime.now(UTC)
+        self._gone = trio.Event()
+
+    async def end(self) -> None:
+        """End them as soon as mongod answers; then `are_gone`."""
+        backoff = Backoff(first_seconds=0.1, seconds_max=1.0)
+        while not self.are_gone:
+            try:
+                await self._end_all()
+                # A batch that the earlier process had just begun to read hides its cursor from one listing. No batch
+                # has begun since, so the next listing shows it.
+                await self._end_all()
+            except (BackendError, CommandError) as error:
+                logger.debug("Could not end the cursors of an earlier process", error=str(error))
+                await backoff.pause()
+            else:
+                self.are_gone = True
+        self._gone.set()
+
+    async def wait_gone(self, request: Request) -> None:
+        """Wait until all of them have ended, before a ``getMore`` is forwarded.
+
+        Raises:
+            CommandError: CursorNotFound, they could not be ended in time.
+        """
+        with trio.move_on_after(WAIT_SECONDS_MAX):
+            await self._gone.wait()
+            return
+        cursor_id = decode_value(request.body, request.fields[b"getMore"])
+        raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
+
+    async def _end_all(self) -> None:
+        found: defaultdict[str, list[Int64]] = defaultdict(list)
+        for each in await client_cursors(self._mongod, opened_until=self._opened_until):
+            found[each.namespace].append(Int64(each.id))
+        for namespace, cursors in found.items():
+            db, _, collection = namespace.partition(".")
+            await self._mongod.command(db, {"killCursors": collection, "cursors": cursors})
+            logger.info("Ended cursors of an earlier process", namespace=namespace, count=len(cursors))

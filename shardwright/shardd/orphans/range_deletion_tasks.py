@@ -1,14 +1,124 @@
-"""The range deletions of each namespace, for operations to look up.
+"""Range deletion tasks (``config.rangeDeletions``), and the ranges that may hold orphans because of them.
 
-`RangeDeletions` publishes here what it reads and changes in ``config.rangeDeletions``; ownership filters and refreshes
-only read. So neither side has to know the other.
+`RangeDeletions` publishes in `RangeDeletionTasks` what it reads and changes in the collection; ownership filters and
+refreshes only read. So neither side imports the other.
+
+**Orphan ranges** are not stored: they are the parts of range deletions that the routing table assigns to other shards.
+So an incoming range is hidden from its registration until the routing table assigns it to this shard, and an outgoing
+range from the moment when the routing table assigns it to another, without any notification.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
 
 import trio
+from bson.binary import Binary
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
 
-from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.document_fields import optional, required, required_uuid
+from shardwright.sharding.key_order import encode_key
+from shardwright.sharding.refined_key import extend_bound
+from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import encode_document, raw_document
+
+RANGE_DELETIONS: Final = "rangeDeletions"
+
+CLEAN_NOW: Final = "now"
+CLEAN_DELAYED: Final = "delayed"
+"""When a range is deleted: as soon as no older operation can read it, or ``orphanCleanupDelaySecs`` later."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The bounds of a range of shard keys, as raw documents; the lower one is inclusive."""
+
+    min: bytes
+    max: bytes
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "KeyRange":
+        """Read ``{min, max}``.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch.
+        """
+        return cls(*(encode_document(required(document, bound, Mapping)) for bound in ("min", "max")))
+
+    def to_document(self) -> dict[str, Any]:
+        """``{min, max}``."""
+        return {"min": raw_document(self.min), "max": raw_document(self.max)}
+
+    def __str__(self) -> str:
+        return f"[{document_text(self.min)}, {document_text(self.max)})"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDeletionTask:
+    """A document of ``config.rangeDeletions``, on donor or recipient.
+
+    Attributes:
+        id: the migration's UUID.
+        namespace: the collection.
+        collection_uuid: its UUID.
+        donor: id of the donor.
+        range: the range that moves.
+        pending: whether the outcome of the migration is still open.
+        when: `CLEAN_NOW` or `CLEAN_DELAYED`.
+        timestamp: when the task was registered or became ready.
+        orphans: number of documents to delete, as far as known.
+    """
+
+    id: UUID
+    namespace: str
+    collection_uuid: UUID
+    donor: str
+    range: KeyRange
+    pending: bool
+    when: str
+    timestamp: Timestamp | None = None
+    orphans: int = 0
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "RangeDeletionTask":
+        """Read a document of the collection.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch.
+        """
+        return cls(
+            id=required_uuid(document, "_id"),
+            namespace=required(document, "nss", str),
+            collection_uuid=required_uuid(document, "collectionUuid"),
+            donor=required(document, "donorShardId", str),
+            range=KeyRange.from_document(required(document, "range", Mapping)),
+            pending=bool(optional(document, "pending", bool)),
+            when=required(document, "whenToClean", str),
+            timestamp=optional(document, "timestamp", Timestamp),
+            orphans=optional(document, "numOrphanDocs", int) or 0,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB 6.0 writes it."""
+        document: dict[str, Any] = {
+            "_id": Binary.from_uuid(self.id),
+            "nss": self.namespace,
+            "collectionUuid": Binary.from_uuid(self.collection_uuid),
+            "donorShardId": self.donor,
+            "range": self.range.to_document(),
+        }
+        if self.pending:
+            document["pending"] = True
+        document["whenToClean"] = self.when
+        if self.timestamp is not None:
+            document["timestamp"] = self.timestamp
+        document["numOrphanDocs"] = Int64(self.orphans)
+        return document
 
 
 class RangeDeletionTasks:
@@ -47,3 +157,67 @@ class RangeDeletionTasks:
     async def wait_loaded(self) -> None:
         """Return when the persisted range deletions are known."""
         await self._loaded.wait()
+
+
+def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
+    """The range of a range deletion, with encoded keys for comparisons.
+
+    Args:
+        task: the range deletion. If the shard key was refined since, its bounds lack the added fields.
+        pattern: the collection's present shard key.
+    """
+    return extended(task.range.min, task.range.max, pattern)
+
+
+def extended(low: bytes, high: bytes, pattern: ShardKeyPattern) -> ChunkRange:
+    """The range between two bounds of the shard key, or of a key that it refines."""
+    low, high = extend_bound(low, pattern), extend_bound(high, pattern)
+    return ChunkRange(low, high, encode_key(low), encode_key(high))
+
+
+def orphan_ranges(
+    tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard: str, time: Timestamp | None = None
+) -> tuple[ChunkRange, ...]:
+    """The ranges that ``shard`` does not own but may hold documents of, sorted and merged.
+
+    Args:
+        tasks: the range deletions of the namespace; another collection's of that name do not count.
+        table: the collection's routing table.
+        shard: id of this shard.
+        time: a cluster time in the past for which to answer, given its ``tasks``; None for the present.
+
+    Raises:
+        CommandError: StaleChunkHistory, ``table`` does not know who owned one of the ranges at ``time``.
+    """
+    uuid = table.collection.uuid
+    return merged(
+        part
+        for task in tasks
+        if task.collection_uuid == uuid
+        for part, chunk in chunks_within(table, range_of(task, table.key_pattern))
+        if (chunk.shard if time is None else table.shard_for_key_at(chunk.min_key, time)) != shard
+    )
+
+
+def chunks_within(table: RoutingTable, wanted: ChunkRange) -> Iterator[tuple[ChunkRange, RoutedChunk]]:
+    """The chunks that overlap a range, in order, each with its part that lies in the range."""
+    key = wanted.min_key
+    while key < wanted.max_key:
+        chunk = table.chunk_for_key(key)
+        low = (chunk.min, chunk.min_key) if chunk.min_key >= wanted.min_key else (wanted.min, wanted.min_key)
+        high = (chunk.max, chunk.max_key) if chunk.max_key <= wanted.max_key else (wanted.max, wanted.max_key)
+        yield ChunkRange(low[0], high[0], low[1], high[1]), chunk
+        key = chunk.max_key
+
+
+def merged(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
+    """Sort ranges, and merge those that touch or overlap."""
+    found: list[ChunkRange] = []
+    for each in sorted(ranges, key=lambda each: each.min_key):
+        if found and each.min_key <= found[-1].max_key:
+            last = found[-1]
+            if each.max_key > last.max_key:
+                found[-1] = ChunkRange(last.min, each.max, last.min_key, each.max_key)
+        else:
+            found.append(each)
+    return tuple(found)

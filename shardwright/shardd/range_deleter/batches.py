@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.cursors import all_documents
-from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
+from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex, all_documents
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace

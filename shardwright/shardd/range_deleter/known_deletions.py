@@ -6,9 +6,7 @@ from uuid import UUID
 
 import trio
 
-from shardwright.shardd.orphans.orphan_ranges import range_of
-from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
-from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTask, RangeDeletionTasks, range_of
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError

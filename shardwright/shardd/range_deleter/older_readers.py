@@ -1,11 +1,11 @@
 """Hiding an incoming range from older operations, before its first document is written.
 
 A read that is older than the migration sees the range on its donor, so it must not see it here as well. Operations that
-begin from now on have the ownership filter. Those under way are of three kinds, and the migration waits long for none
-of the readers among them:
+begin from now on have the ownership filter. Running operations are of three kinds. The migration never waits long for
+readers:
 
 - reads that have not been answered are discarded and run again with a filter (`VersionedOperations`);
-- the range is hidden from open cursors (`older_cursors`);
+- the range is hidden from open cursors (`fenced_cursors`);
 - writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
 """
 
@@ -16,10 +16,9 @@ import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.orphans.older_cursors import OlderCursors
-from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
+from shardwright.shardd.orphans.fenced_cursors import FencedCursors
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTask, orphan_ranges
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire import rawbson
 from shardwright.wire.cursor_batch import RawBatch, id_in_reply
@@ -27,13 +26,13 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 READS_SECONDS_MAX: Final = 0.2
-"""How long to wait for reads under way, which is cheaper than repeating them."""
+"""How long to wait for running reads, which is cheaper than repeating them."""
 
 WRITES_SECONDS_MAX: Final = 10.0
 
 
-async def hide_from_older_readers(state: NamespaceState, cursors: OlderCursors, hidden: OwnershipFilter) -> None:
-    """Make sure that no operation under way on a collection sees documents written to some ranges after this returns.
+async def hide_from_older_readers(state: NamespaceState, cursors: FencedCursors, hidden: OwnershipFilter) -> None:
+    """Hide documents that are written to some ranges after this returns from all running operations on a collection.
 
     Args:
         state: the collection's state.
@@ -41,7 +40,7 @@ async def hide_from_older_readers(state: NamespaceState, cursors: OlderCursors, 
         hidden: the ranges.
 
     Raises:
-        CommandError: LockTimeout, an older write is still under way; or mongod refuses.
+        CommandError: LockTimeout, an older write is still running; or mongod refuses.
         BackendError: mongod does not answer.
     """
     with trio.move_on_after(READS_SECONDS_MAX):
@@ -51,13 +50,15 @@ async def hide_from_older_readers(state: NamespaceState, cursors: OlderCursors, 
     if patience.cancelled_caught:
         raise CommandError(
             ErrorCode.LockTimeout,
-            f"a write that began before a range of {state.namespace} was to be received is still under way",
+            f"a write that began before a range of {state.namespace} was to be received is still running",
         )
     state.supersede_earlier_reads(hidden)
     await cursors.hide(state.namespace, hidden)
 
 
-async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCursors, task: RangeDeletionTask) -> None:
+async def hide_from_cursors_of_secondary(
+    state: NamespaceState, cursors: FencedCursors, task: RangeDeletionTask
+) -> None:
     """Hide an incoming range, which the primary is going to write, from the cursors that are open on this secondary.
 
     They may have been opened while this was the primary. The migration does not wait for them.
@@ -72,7 +73,7 @@ async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCu
         BackendError: mongod does not answer.
     """
     if state.last_table is None or task.donor == state.shard:
-        return  # nobody has read the collection through this daemon, or the range is leaving this shard
+        return  # no read of the collection came through this daemon, or the range is leaving this shard
     table = state.last_table
     # If the table already assigns the range to this shard, nothing is hidden: there may be readers that should see it.
     ranges = orphan_ranges([task], table, state.shard)

@@ -15,7 +15,7 @@ _BATCH_SIZE: Final = "rangeDeleterBatchSize"
 _BATCH_DELAY: Final = "rangeDeleterBatchDelayMS"
 
 _BATCH_SIZE_MAX: Final = 1_000
-"""A limit because a batch is one transaction, and until it commits nobody else can change its documents."""
+"""A limit because a batch is one transaction, which locks its documents until it commits."""
 
 
 @dataclass(frozen=True, slots=True)

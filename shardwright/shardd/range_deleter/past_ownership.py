@@ -11,8 +11,8 @@ from typing import Final
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
-from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.range_deletion_tasks import orphan_ranges
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.rawbson import decode_document
@@ -43,8 +43,8 @@ async def ownership_at(
         time: the time of the read.
 
     Raises:
-        CommandError: StaleChunkHistory, the history of the chunks does not reach back that far; SnapshotTooOld, that
-            of the data does not; or mongod cannot read at that time for another reason.
+        CommandError: StaleChunkHistory, the history of the chunks does not reach back that far; SnapshotTooOld, the
+            history of the data does not; or mongod cannot read at that time for another reason.
         BackendError: mongod does not answer.
     """
     tasks = await range_deletions.tasks_at(str(table.namespace), time)

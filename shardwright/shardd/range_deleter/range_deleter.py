@@ -15,11 +15,10 @@ from shardwright.shardd.context.fail_point_names import (
     SUSPEND_RANGE_DELETION,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.range_contents import is_range_empty
+from shardwright.shardd.local_mongod.range_scan import is_range_empty
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.orphans.open_cursors import now
-from shardwright.shardd.orphans.orphan_ranges import chunks_within, range_of
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
+from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_NOW, RangeDeletionTask, chunks_within, range_of
 from shardwright.shardd.range_deleter.batches import delete_statement, next_batch
 from shardwright.shardd.range_deleter.known_deletions import KnownDeletion
 from shardwright.shardd.range_deleter.parameters import RangeDeleterParameters
@@ -104,7 +103,7 @@ class RangeDeleter:
                 return
 
     async def wait_older_operations(self, namespace: str) -> None:
-        """Return when all operations now under way on a collection, and the cursors that they leave open, have ended.
+        """Return when all present operations on a collection, and the cursors that they leave open, have ended.
 
         Raises:
             CommandError: mongod refuses.
@@ -253,7 +252,7 @@ def remaining_seconds(ready_at: float, seconds: float, now: float) -> float:
     Args:
         ready_at: when the range became ready (`ready_seconds`).
         seconds: the length of the wait.
-        now: seconds since the epoch, by a clock that may differ from that of ``ready_at``.
+        now: seconds since the epoch, by a clock that may differ from the clock of ``ready_at``.
     """
     return min(max(ready_at + seconds - now, 0), seconds)
 

@@ -4,7 +4,7 @@ A migration registers its range on both sides before it writes the first documen
 has its range deleted (`RangeDeletions.mark_ready`), and the other, which now owns it, forgets it
 (`RangeDeletions.remove`). Until then, and until the last document is deleted, no other migration to this shard may
 overlap the range, and the parts of it that this shard does not own are hidden from operations
-(`shardd.orphans.orphan_ranges`).
+(`shardd.orphans.range_deletion_tasks`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,10 +17,9 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.orphans.older_cursors import OlderCursors
-from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
+from shardwright.shardd.orphans.fenced_cursors import FencedCursors
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTask, orphan_ranges
 from shardwright.shardd.range_deleter.known_deletions import KnownDeletion, KnownDeletions, logger_of
 from shardwright.shardd.range_deleter.older_readers import hide_from_cursors_of_secondary, hide_from_older_readers
 from shardwright.shardd.range_deleter.range_deleter import RangeDeleter
@@ -38,7 +37,7 @@ class RangeDeletions:
     Args:
         context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
-        older_cursors: hides incoming ranges from older cursors.
+        fenced_cursors: hides incoming ranges from open cursors.
         keep_sessions: refreshes sessions on the mongod whose documents are about to be deleted.
 
     Attributes:
@@ -49,11 +48,11 @@ class RangeDeletions:
         self,
         context: ShardContext,
         sessions: ReservedSessions,
-        older_cursors: OlderCursors,
+        fenced_cursors: FencedCursors,
         keep_sessions: Callable[[], Awaitable[None]],
     ) -> None:
         self._context = context
-        self._older_cursors = older_cursors
+        self._older_cursors = fenced_cursors
         self.known = KnownDeletions(context.range_deletion_tasks)
         self._store = RangeDeletionStore(context.mongod)
         self._deleter = RangeDeleter(context, sessions, self._store, self._on_deleted, keep_sessions)
@@ -97,7 +96,7 @@ class RangeDeletions:
 
         Raises:
             CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary; LockTimeout,
-                an older write that might see the documents is under way.
+                an older write that might see the documents is running.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -148,7 +147,7 @@ class RangeDeletions:
         self.known.forget(migration_id)
 
     async def rename(self, collection_uuid: UUID, target: str) -> None:
-        """Record, on a majority, that a collection has another name; deletions under way go on under that name.
+        """Record, on a majority, that a collection has another name; running deletions continue under that name.
 
         Raises:
             CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
@@ -231,7 +230,7 @@ class RangeDeletions:
 
     async def _hide_on_secondary(self, task: RangeDeletionTask) -> None:
         state = self._context.namespaces.find(task.namespace)
-        if state is not None:  # else nobody has read the collection through this daemon, so there are no cursors
+        if state is not None:  # else no read of the collection came through this daemon, so there are no cursors
             await hide_from_cursors_of_secondary(state, self._older_cursors, task)
 
     def _start(self, deletion: KnownDeletion) -> None:

@@ -8,9 +8,8 @@ from bson.binary import Binary
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.config_collection import ConfigCollection
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS, RangeDeletionTask
+from shardwright.shardd.local_mongod.config_collection import MAJORITY, ConfigCollection
+from shardwright.shardd.orphans.range_deletion_tasks import RANGE_DELETIONS, RangeDeletionTask
 from shardwright.sharding.catalog.indexes import RANGE_DELETIONS_INDEXES
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -5,21 +5,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 import trio
+from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import (
     RESHARDING_PAUSE_RECIPIENT_DURING_CLONING,
     RESHARDING_PAUSE_RECIPIENT_DURING_OPLOG_APPLICATION,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.raw_replies import required_array
+from shardwright.shardd.local_mongod.reserved_transaction import required_array
 from shardwright.shardd.migration.recipient.donor_link import DonorConnection
-from shardwright.shardd.resharding.history_pull import ReshardingHistory
-from shardwright.shardd.resharding.passing_errors import is_passing
-from shardwright.shardd.resharding.pull_progress import PullProgress
-from shardwright.shardd.resharding.recipient_writer import RecipientWriter
+from shardwright.shardd.resharding.recipient_writer import PullProgress, RecipientWriter
+from shardwright.shardd.session_history.migrated_history import HistoryTable
+from shardwright.shardd.session_history.statement import ExecutedStatement
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.resharding.participation import Participation
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
@@ -27,6 +28,84 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import array_documents, decode_value, find, raw_document
+
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.LockFailed,  # a note in the oplog does not wait for a lock
+        ErrorCode.NotYetInitialized,  # the source has to be opened again
+        ErrorCode.WriteConcernFailed,
+    }
+)
+
+
+def is_passing(error: CommandError) -> bool:
+    """Whether what failed may succeed a little later."""
+    return is_transient(error) or error.code in _PASSING
+
+
+_HISTORY_POLL_SECONDS: Final = 0.25
+"""The pause after the donor had nothing more to hand out."""
+
+
+class ReshardingHistory:
+    """The history of one donor; a new session hands it out from the beginning.
+
+    Args:
+        table: this shard's table.
+        participation: the operation.
+    """
+
+    def __init__(self, table: HistoryTable, participation: Participation) -> None:
+        self._table = table
+        self._participation = participation
+        self._session_id = ""
+        self._number = 0
+        self._pulling = trio.Lock()
+
+    async def follow(self, connection: DonorConnection, recipient: str, session_id: str) -> None:
+        """Pull until cancelled.
+
+        Raises:
+            CommandError: the donor, or the local mongod, refused.
+            BackendError: the local mongod does not answer.
+        """
+        while True:
+            await self.drain(connection, recipient, session_id)
+            await trio.sleep(_HISTORY_POLL_SECONDS)
+
+    async def drain(self, connection: DonorConnection, recipient: str, session_id: str) -> None:
+        """Pull everything that the donor has at the moment; on return a majority of this shard has it.
+
+        Raises:
+            CommandError: the donor, or the local mongod, refused.
+            BackendError: the local mongod does not answer.
+        """
+        async with self._pulling:
+            if session_id != self._session_id:
+                self._session_id, self._number = session_id, 0
+            session = {
+                "reshardingUUID": Binary.from_uuid(self._participation.id),
+                "recipient": recipient,
+                "sessionId": session_id,
+            }
+            while await self._pull_batch(connection, session):
+                pass
+
+    async def _pull_batch(self, connection: DonorConnection, session: Mapping[str, Any]) -> bool:
+        command = {"_shardsvrReshardingSessionHistory": 1, **session, "number": self._number}
+        reply = await connection.command("admin", command)
+        statements = array_documents(reply, required_array(reply, b"oplog"))
+        await self._table.absorb([self._translated(each) for each in statements])
+        self._number += 1
+        return bool(statements)
+
+    def _translated(self, raw: bytes) -> bytes:
+        """A statement in terms of the resharded collection, of whose shard key nothing is known."""
+        statement = ExecutedStatement.from_bson(raw)
+        if statement.is_incomplete_history:
+            return raw
+        return statement._replace(collection_uuid=self._participation.id.bytes, key=None).to_bson()
+
 
 logger = get_logger("shardd.resharding.recipient")
 
@@ -90,8 +169,8 @@ class DonorPull:
         """Pull until cancelled. Whenever the donor is lost, its source is opened again from where this has come.
 
         Raises:
-            CommandError: it cannot go on: CappedPositionLost, the oplog of the donor does not reach back to where this
-                has come; DuplicateKey; NoSuchReshardCollection, the donor does not take part; and others.
+            CommandError: it cannot continue: CappedPositionLost, the donor's oplog does not reach back to this
+                position; DuplicateKey; NoSuchReshardCollection, the donor does not take part; and others.
             BackendError: the local mongod does not answer.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)

@@ -1,4 +1,4 @@
-"""What a shard persists of a resharding operation, so that the next primary continues."""
+"""What a shard persists of a resharding operation, so that the next primary continues, and the times of its states."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -6,6 +6,7 @@ from uuid import UUID
 
 import trio
 from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
@@ -134,4 +135,39 @@ class LocalPart:
 
 def no_operation(operation_id: UUID) -> CommandError:
     """The error for an operation in which this shard does not take part, or not any more."""
-    return CommandError(ErrorCode.NoSuchReshardCollection, f"No resharding operation {operation_id} is under way")
+    return CommandError(ErrorCode.NoSuchReshardCollection, f"No resharding operation {operation_id} is in progress")
+
+
+class StateTimes:
+    """The times at which states were entered.
+
+    Args:
+        state: the first one.
+
+    Attributes:
+        began: when that was entered, by trio's clock.
+        present: when the present one was.
+    """
+
+    def __init__(self, state: str) -> None:
+        self.began = self.present = trio.current_time()
+        self._state = state
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in all states together."""
+        return trio.current_time() - self.began
+
+    def enter(self, state: str) -> None:
+        """Enter a state."""
+        now = trio.current_time()
+        self._seconds[self._state] = self._seconds.get(self._state, 0.0) + now - self.present
+        self._state, self.present = state, now
+
+    def seconds_in(self, state: str) -> Int64:
+        """Whole seconds in a state so far."""
+        seconds = self._seconds.get(state, 0.0)
+        if state == self._state:
+            seconds += trio.current_time() - self.present
+        return Int64(seconds)

@@ -1,32 +1,140 @@
-"""A recipient's part in one resharding operation."""
+"""A recipient's part in one resharding operation, and the temporary collection in which it assembles its documents."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
+from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.fail_point_names import RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING
+from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.config_collection import ConfigCollection
-from shardwright.shardd.resharding.donor_pull import DonorPull
-from shardwright.shardd.resharding.donor_source import read_ownership
-from shardwright.shardd.resharding.history_pull import ReshardingHistory
-from shardwright.shardd.resharding.local_documents import PROGRESS, LocalPart
-from shardwright.shardd.resharding.passing_errors import is_passing
-from shardwright.shardd.resharding.pull_progress import PullProgress
-from shardwright.shardd.resharding.recipient_writer import RecipientWriter
-from shardwright.shardd.resharding.state_times import StateTimes
-from shardwright.shardd.resharding.temporary_collection import create_temporary
-from shardwright.shardd.session_history.table import HistoryTable
-from shardwright.sharding.resharding.progress import remaining_millis
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.config_collection import MAJORITY, ConfigCollection
+from shardwright.shardd.local_mongod.shard_key_index import has_supporting_index, index_specification
+from shardwright.shardd.resharding.donor import read_ownership
+from shardwright.shardd.resharding.donor_pull import DonorPull, ReshardingHistory, is_passing
+from shardwright.shardd.resharding.local_documents import PROGRESS, LocalPart, StateTimes
+from shardwright.shardd.resharding.recipient_writer import PullProgress, RecipientWriter
+from shardwright.shardd.session_history.migrated_history import HistoryTable
+from shardwright.sharding.resharding.operation_document import remaining_millis
+from shardwright.sharding.resharding.participation import Participation, stash_namespace
 from shardwright.sharding.resharding.states import RecipientState, has_reached
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+
+
+async def create_temporary(context: ShardContext, participation: Participation) -> tuple[str, ...]:
+    """Create the collection with the options and indexes that it has on a donor, and an index for the new key.
+
+    mongod hides no indexes of a system collection, which this is, so hidden ones are hidden later.
+
+    Returns:
+        The names of those, for `hide_indexes`.
+
+    Raises:
+        CommandError: NamespaceNotFound, the donor does not have the collection; InvalidOptions, a unique index does not
+            begin with the new key; an index cannot be created.
+        BackendError: mongod does not answer.
+    """
+    namespace, temporary = participation.namespace, participation.temporary
+    listing = {"listCollections": 1, "filter": {"name": namespace.collection}}
+    donor = participation.donors[0]
+    found = (await send_to_shard(context, donor, namespace.db, listing))["cursor"]["firstBatch"]
+    if not found:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"donor shard has no collection {namespace}")
+    options = {name: value for name, value in found[0]["options"].items() if name != "uuid"}
+    reply = await send_to_shard(context, donor, namespace.db, {"listIndexes": namespace.collection})
+    indexes = _with_key_index(participation, reply["cursor"]["firstBatch"], options)
+    mongod, id_index = context.mongod, found[0].get("idIndex")
+    await local_collections.create_with_uuid(mongod, temporary, participation.id, options, id_index)
+    await local_collections.create_indexes(mongod, temporary, [_visible(each) for each in indexes])
+    return tuple(each["name"] for each in indexes if each.get("hidden"))
+
+
+def _visible(index: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in index.items() if name != "hidden"}
+
+
+def _with_key_index(
+    participation: Participation, indexes: Sequence[dict[str, Any]], options: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    listed = (each for each in indexes if each["name"] != "_id_" and not each.get("clustered"))
+    wanted = local_collections.specifications(listed, options)
+    if not has_supporting_index(participation.namespace, participation.key, indexes, unique=False):
+        has_collation = "collation" in options
+        wanted.append(index_specification(participation.key, unique=False, has_default_collation=has_collation))
+    return wanted
+
+
+async def drop_source(context: ShardContext, participation: Participation) -> None:
+    """Drop the former collection on a shard that has received nothing. May be repeated.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    present = await local_collections.describe(context.mongod, participation.namespace)
+    if present is None or present.uuid != participation.id:
+        await local_collections.drop(context.mongod, participation.namespace)
+
+
+async def replace_source(context: ShardContext, participation: Participation) -> None:
+    """Put the assembled collection in the place of the former one. May be repeated.
+
+    Raises:
+        CommandError: NamespaceNotFound, the assembled collection is missing; mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    namespace, temporary, mongod = participation.namespace, participation.temporary, context.mongod
+    present = await local_collections.describe(mongod, namespace)
+    if present is not None and present.uuid == participation.id:
+        return
+    assembled = await local_collections.describe(mongod, temporary)
+    if assembled is None or assembled.uuid != participation.id:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"This shard has no collection {temporary}")
+    replaced = Binary.from_uuid(present.uuid) if present is not None and present.uuid is not None else False
+    rename = {
+        "renameCollection": str(temporary),
+        "to": str(namespace),
+        "dropTarget": replaced,
+        "collectionUUID": Binary.from_uuid(participation.id),
+        "writeConcern": MAJORITY,
+    }
+    await mongod.command("admin", rename)
+
+
+async def hide_indexes(context: ShardContext, participation: Participation, names: Iterable[str]) -> None:
+    """Hide indexes of the collection that is in its place now, as they were before. May be repeated.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    for name in names:
+        hide = {"collMod": participation.namespace.collection, "index": {"name": name, "hidden": True}}
+        await local_collections.change(context.mongod, participation.namespace, {**hide, "writeConcern": MAJORITY})
+
+
+async def remove_remains(context: ShardContext, participation: Participation) -> None:
+    """Drop what only the operation needs: the temporary collection, if it is still there, stashes and progress.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    stashes = [stash_namespace(participation.source_uuid, donor) for donor in participation.donors]
+    for namespace in (participation.temporary, *stashes):
+        await local_collections.drop(context.mongod, namespace)
+    progress = {"q": {"_id.reshardingUUID": Binary.from_uuid(participation.id)}, "limit": 0}
+    await context.mongod.write("config", {"delete": PROGRESS, "deletes": [progress], "writeConcern": MAJORITY})
+
 
 logger = get_logger("shardd.resharding.recipient")
 
@@ -41,7 +149,6 @@ class ReshardingRecipient:
         statistics: counts what it receives.
 
     Attributes:
-        part: see above.
         times: how long it has been in which state in this term.
         documents_to_copy: about how many documents it will receive; 0 if unknown.
         bytes_to_copy: about how many bytes it will receive; 0 if unknown.

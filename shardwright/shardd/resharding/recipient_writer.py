@@ -1,31 +1,85 @@
 """Writing to the temporary collection, to the conflict stashes, and how far a donor has been pulled.
 
 A batch is written by ``applyOps`` in the mode in which mongod executes its operations one after the other. (To execute
-them as one, it would block everything else, and wait for every open transaction.) The progress comes last. A batch of
-which only a part was written before a crash comes again, and can be repeated, because it has states of documents and
-not changes.
+them as one, it would block everything else, and wait for every open transaction.) The progress comes last. A batch
+that was written only in part before a crash is fetched again, and can be repeated, because it has states of documents
+and not changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import trio
 from bson.binary import Binary
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.cursors import all_documents
-from shardwright.shardd.local_mongod.empty_timestamps import has_empty_timestamp
+from shardwright.shardd.local_mongod.range_scan import all_documents
+from shardwright.shardd.local_mongod.reserved_sessions import has_empty_timestamp
 from shardwright.shardd.resharding.local_documents import PROGRESS
-from shardwright.shardd.resharding.pull_progress import PullProgress
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.resharding.conflict_rules import KnownDocuments, Write, identity_key, identity_of
-from shardwright.sharding.resharding.names import stash_namespace
-from shardwright.sharding.resharding.ownership import Ownership
-from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.participation import Ownership, Participation, stash_namespace
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import raw_document
+from shardwright.wire.rawbson import encode_document, raw_document
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """What has been written of one donor.
+
+    Attributes:
+        donor: the donor.
+        position: all changes up to this time have been written; None before the clone has begun.
+        from_key: the present shard key, a raw document, of the last cloned document; None at the beginning.
+        is_cloned: whether the clone is complete.
+        documents: number of documents cloned.
+        bytes: their size.
+        changes: number of changes applied.
+    """
+
+    donor: str
+    position: Timestamp | None = None
+    from_key: bytes | None = None
+    is_cloned: bool = False
+    documents: int = 0
+    bytes: int = 0
+    changes: int = 0
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "PullProgress":
+        """Read the persisted form."""
+        key = document.get("fromKey")
+        return cls(
+            donor=document["_id"]["shardId"],
+            position=document.get("position"),
+            from_key=None if key is None else encode_document(key),
+            is_cloned=bool(document["isCloned"]),
+            documents=int(document["documentsCopied"]),
+            bytes=int(document["bytesCopied"]),
+            changes=int(document["oplogEntriesApplied"]),
+        )
+
+    def to_document(self, operation_id: UUID) -> dict[str, Any]:
+        """The persisted form."""
+        document: dict[str, Any] = {
+            "_id": {"reshardingUUID": Binary.from_uuid(operation_id), "shardId": self.donor},
+            "isCloned": self.is_cloned,
+            "documentsCopied": Int64(self.documents),
+            "bytesCopied": Int64(self.bytes),
+            "oplogEntriesApplied": Int64(self.changes),
+        }
+        if self.position is not None:
+            document["position"] = self.position
+        if self.from_key is not None:
+            document["fromKey"] = raw_document(self.from_key)
+        return document
+
 
 _WRITES_MAX: Final = 500
 _BYTES_MAX: Final = 4 * 1024 * 1024
@@ -106,9 +160,7 @@ class RecipientWriter:
         """
         for donor in sorted(self._used_stashes):
             if not await local_collections.is_empty(self._mongod, self._stashes[donor]):
-                raise CommandError(
-                    STASH_NOT_EMPTY, f"Documents of shard {donor} have the same _id as those of another shard"
-                )
+                raise CommandError(STASH_NOT_EMPTY, f"Documents of shard {donor} have the same _id as another shard's")
             self._used_stashes.discard(donor)
 
     async def _look_up(self, identities: Sequence[bytes]) -> KnownDocuments:

@@ -8,13 +8,14 @@ from uuid import UUID
 import trio
 from bson.binary import Binary
 
+from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.context.fail_point_names import (
     RESHARDING_PAUSE_AFTER_COMMIT,
     RESHARDING_PAUSE_BEFORE_COMMIT,
     RESHARDING_PAUSE_BEFORE_HOLD,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.resharding.donor import ReshardingDonor
+from shardwright.shardd.resharding.donor import ReshardingDonor, ReshardingSection
 from shardwright.shardd.resharding.local_documents import (
     DONOR,
     RECIPIENT,
@@ -23,17 +24,16 @@ from shardwright.shardd.resharding.local_documents import (
     LocalPart,
     no_operation,
 )
-from shardwright.shardd.resharding.recipient import ReshardingRecipient
-from shardwright.shardd.resharding.section import ReshardingSection
-from shardwright.shardd.resharding.temporary_collection import (
+from shardwright.shardd.resharding.recipient import (
+    ReshardingRecipient,
     drop_source,
     hide_indexes,
     remove_remains,
     replace_source,
 )
-from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.shardd.session_history.migrated_history import HistoryTable
+from shardwright.sharding.resharding.operation_document import shown_operation
 from shardwright.sharding.resharding.participation import Participation
-from shardwright.sharding.resharding.shown_operation import shown_operation
 from shardwright.sharding.resharding.states import DECIDED, DonorState, RecipientState
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
 from shardwright.wire.error_codes import ErrorCode
@@ -145,7 +145,7 @@ class ReshardingService:
             await ReshardingSection(self._context, participation).block_all()
 
     async def commit(self, participation: Participation) -> None:
-        """Put the collection that was assembled in the place of the former one, and let operations go on.
+        """Replace the former collection by the new one, and admit operations again.
 
         Raises:
             CommandError: mongod refuses, or the catalog cannot be read.
@@ -168,7 +168,7 @@ class ReshardingService:
             self.statistics.end(is_success=True, is_canceled=False)
 
     async def abort(self, participation: Participation, *, is_canceled: bool) -> None:
-        """Remove everything of the operation, and let operations go on; errors as for `commit`.
+        """Remove everything of the resharding, and admit operations again; errors as for `commit`.
 
         Args:
             participation: the operation.
@@ -237,7 +237,7 @@ class ReshardingService:
             self.donors[operation_id].close()
 
     async def _check_undecided(self, operation_id: UUID) -> None:
-        """Check that the operation is under way: a command that arrives late must not begin anything.
+        """Check that the operation is in progress: a command that arrives late must not begin anything.
 
         Raises:
             CommandError: NoSuchReshardCollection, it is not.
@@ -278,3 +278,27 @@ class ReshardingService:
     @property
     def _me(self) -> str:
         return self._context.require_identity().shard_name
+
+
+def export_metrics(metrics: Metrics, statistics: ReshardingStatistics) -> None:
+    """Export what a shard daemon has counted."""
+    metrics.observed_counter(
+        "resharding_documents_copied",
+        "Documents that this shard has received by resharding",
+        lambda: statistics.documents_copied,
+    )
+    metrics.observed_counter(
+        "resharding_bytes_copied",
+        "Bytes of the documents that this shard has received by resharding",
+        lambda: statistics.bytes_copied,
+    )
+    metrics.observed_counter(
+        "resharding_changes_applied",
+        "Changes that this shard has applied to collections that were being resharded",
+        lambda: statistics.changes_applied,
+    )
+    metrics.observed_counter(
+        "resharding_held_writes",
+        "Writes that have waited on this shard for a resharding to end",
+        lambda: statistics.held_writes,
+    )

@@ -26,8 +26,8 @@ class DatabaseHistoryReader(HistoryReader):
 
     Args:
         db: the database.
-        is_moved: whether a collection is one of those that move, given its namespace.
-        copy_of: the UUID of a collection's copy, given that of the collection, both 16 bytes.
+        is_moved: whether a collection moves, given its namespace.
+        copy_of: the UUID of a collection's copy, given the collection's, both 16 bytes.
     """
 
     def __init__(self, db: str, is_moved: Callable[[str], bool], copy_of: Callable[[bytes], bytes]) -> None:

@@ -14,7 +14,6 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
-from shardwright.shardd.session_history.child_sessions import ChildTransaction, numbered_operations
 from shardwright.shardd.session_history.statement import (
     DELETE,
     INCOMPLETE_HISTORY,
@@ -22,9 +21,11 @@ from shardwright.shardd.session_history.statement import (
     POST_IMAGE,
     PRE_IMAGE,
     UPDATE,
+    ChildTransaction,
     ExecutedStatement,
     SessionWrite,
     incomplete_history,
+    numbered_operations,
     session_of,
     unpack_int64,
 )
@@ -58,8 +59,8 @@ class HistoryEntry(NamedTuple):
     """An entry of a session.
 
     Attributes:
-        write: its session and transaction number; those of the transaction if that executes a retryable write, whose
-            own are in the statements.
+        write: its session and transaction number, or the transaction's if that executes a retryable write; the write's
+            own are in the statements then.
         time: its time, packed.
         previous: the time of the previous entry with the same transaction number, packed; 0 for the first.
         statements: the executed statements, one for each statement id; none if they do not concern the range. A

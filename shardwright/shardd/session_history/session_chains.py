@@ -16,11 +16,16 @@ import bson
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
-from shardwright.shardd.local_mongod.cursors import find_cursor
+from shardwright.shardd.local_mongod.range_scan import find_cursor
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
-from shardwright.shardd.session_history.child_sessions import ChildTransaction
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
-from shardwright.shardd.session_history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
+from shardwright.shardd.session_history.statement import (
+    ChildTransaction,
+    SessionWrite,
+    incomplete_history,
+    session_of,
+    unpack_int64,
+)
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.rawbson import decode_document, find, index, raw_document

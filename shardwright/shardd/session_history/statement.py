@@ -5,7 +5,7 @@ Both forms are the same document, so that neither side decodes what it only pass
     {_id: {lsid: {id, uid}, txnNumber, stmtId}, op, nss, ui, o2: {_id}, key, image, imageKind, lastUse}
 
 ``_id`` has a fixed order of fields and fixed types: the statements of one session and number are a range of the ``_id``
-index. ``op`` is that of the oplog; ``o2`` is the ``_id`` of the document that an insert made. ``image`` is the document
+index. ``op`` is as in the oplog; ``o2`` is the ``_id`` of the document that an insert made. ``image`` is the document
 that a findAndModify returns: the one before or after an update (``imageKind``), before a delete, or inserted by an
 upsert. ``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later of its last retry.
 
@@ -16,9 +16,12 @@ the first one in the index. ``key`` is left out: the pieces are transferred with
 Statement id -1 marks incomplete history: the oplog no longer has all of the write, or it was a multi-document
 transaction, so it is unknown which other statements with that transaction number were executed. It is MongoDB's
 ``kIncompleteHistoryStmtId``.
+
+A transaction that executes a retryable write runs in a session of its own, ``{id, uid, txnNumber, txnUUID}``, derived
+from the write's session and number. Its operations with a ``stmtId`` are statements of the write.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import groupby
 from struct import Struct
@@ -33,7 +36,9 @@ from bson.min_key import MinKey
 
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.rawbson import (
+    ARRAY,
     BINARY,
+    INT64,
     OBJECT,
     Span,
     decode_document,
@@ -42,6 +47,7 @@ from shardwright.wire.rawbson import (
     from_elements,
     index,
     raw_document,
+    spans,
 )
 
 INCOMPLETE_HISTORY: Final = -1
@@ -270,3 +276,48 @@ def _joined(read: list[ExecutedStatement]) -> ExecutedStatement:
 def _raw(raw: bytes, fields: Mapping[bytes, Span], name: bytes) -> bytes | None:
     span = fields.get(name)
     return None if span is None else raw[span[2] : span[3]]
+
+
+_PARENT_FIELDS: Final = (b"id", b"uid")
+_FIELDS: Final = {*_PARENT_FIELDS, b"txnNumber", b"txnUUID"}
+
+
+class ChildTransaction(NamedTuple):
+    """A transaction on behalf of a retryable write.
+
+    Attributes:
+        own: its session and transaction number.
+        write: the session and the number of the write.
+    """
+
+    own: SessionWrite
+    write: SessionWrite
+
+    @classmethod
+    def read(cls, raw: bytes, lsid: Span, number: int) -> "ChildTransaction | None":
+        """From its ``lsid``, as mongod writes it, and its own transaction number; None if this is another session."""
+        if lsid[0] != OBJECT:
+            return None
+        fields = index(raw, lsid[2])
+        if fields.keys() != _FIELDS or fields[b"txnNumber"][0] != INT64:
+            return None
+        parent = from_elements(b"".join(raw[fields[name][1] : fields[name][3]] for name in _PARENT_FIELDS))
+        write = SessionWrite(parent, unpack_int64(raw, fields[b"txnNumber"][2])[0])
+        return cls(SessionWrite(raw[lsid[2] : lsid[3]], number), write)
+
+
+def numbered_operations(raw: bytes, fields: Mapping[bytes, Span]) -> Iterator[tuple[bytes, dict[bytes, Span]]]:
+    """The operations in an ``applyOps`` entry that are statements with an id, each with where its elements are.
+
+    Args:
+        raw: an oplog entry.
+        fields: where its elements are.
+    """
+    operations = find(raw, b"applyOps", fields[b"o"][2])
+    if operations is None or operations[0] != ARRAY:
+        return
+    for _, span in spans(raw, operations[2]):
+        operation = raw[span[2] : span[3]]
+        found = index(operation)
+        if b"stmtId" in found:
+            yield operation, found

@@ -2,21 +2,23 @@
 
 from typing import Any, Final
 
-from shardwright.shardd.shard_key_updates.child_transaction import run_in_child_transaction
-from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
 from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
-from shardwright.shardd.shard_key_updates.overtaken_updates import is_find_and_modify_overtaken
-from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import (
     NOT_A_DOCUMENT,
+    Preview,
     find_and_modify_of_nothing,
+    is_find_and_modify_overtaken,
+    only_with_id,
     previewed_find_and_modify,
+    raw_update,
 )
-from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
-from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
 from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
-from shardwright.shardd.shard_key_updates.update_statement import raw_update
+from shardwright.shardd.shard_key_updates.update_transactions import (
+    TransactionSteps,
+    run_in_child_transaction,
+    update_in_transaction,
+)
 from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import ErrorCode

@@ -1,4 +1,4 @@
-"""A request with updates that may change shard keys, each of which is previewed, checked, and executed as previewed."""
+"""A request with updates that may change shard keys. Each is previewed, checked, and executed as previewed."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,10 +10,8 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.session_history.statement import session_of
-from shardwright.shardd.shard_key_updates.detection import is_collated
-from shardwright.shardd.shard_key_updates.key_changes import KeyChange
-from shardwright.shardd.shard_key_updates.preview import Preview
-from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING
+from shardwright.shardd.shard_key_updates.key_changes import KeyChange, is_collated
+from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, Preview
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT
@@ -21,10 +19,10 @@ from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
-from shardwright.wire.document_size import check_size
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.limits import check_size
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import Span, encode_document, raw_document
 from shardwright.wire.request import Request
@@ -40,7 +38,7 @@ Made = TypeVar("Made")
 
 
 class OvertakenTest(Protocol[Reply]):
-    """Decides from a reply whether another writer was faster (see `shardd.shard_key_updates.overtaken_updates`)."""
+    """Decides from a reply whether another writer was faster (see `shardd.shard_key_updates.previewed_updates`)."""
 
     def __call__(self, preview: Preview, reply: Reply, /, *, is_last: bool) -> bool: ...
 
@@ -83,7 +81,7 @@ class KeyChangingRequest:
 
     @property
     def may_change_owner(self) -> bool:
-        """Whether its sender inserts a document on the shard to which it then belongs."""
+        """Whether its sender inserts a document on its new shard."""
         return MAY_CHANGE_OWNER in self.request.fields
 
     def is_collated(self, document: bytes, fields: Mapping[bytes, Span]) -> bool:
@@ -91,7 +89,7 @@ class KeyChangingRequest:
         return is_collated(document, fields.get(b"collation"), self.table.collection.default_collation)
 
     async def has_begun(self) -> bool:
-        """Whether the request is a retry of which mongod has already executed a part, maybe in a transaction."""
+        """Whether the request is a retry that mongod has already executed in part, maybe in a transaction."""
         lsid = self.request.fields.get(b"lsid")
         session = None if lsid is None or not self.is_retryable else session_of(self.request.body, lsid)
         if session is None:

@@ -1,4 +1,4 @@
-"""Executing an ``update`` with statements that may change shard keys, under MongoDB's rules.
+"""Executing an ``update`` with statements that may change shard keys, and the reply merged from theirs.
 
 Each such statement is previewed (`UpdatePreviews`), checked (`KeyChange`), and executed as previewed
 (`previewed_updates`), or previewed again if another writer was faster. The other statements of the request are
@@ -9,21 +9,24 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
-from shardwright.shardd.local_mongod.cursors import find_cursor
-from shardwright.shardd.shard_key_updates.child_transaction import run_in_child_transaction
-from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
-from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
-from shardwright.shardd.shard_key_updates.key_changes import KeyChange, only_one_may_leave
+from shardwright.shardd.local_mongod.range_scan import find_cursor
+from shardwright.shardd.shard_key_updates.key_changes import KeyChange, may_change_shard_key, only_one_may_leave
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
-from shardwright.shardd.shard_key_updates.merged_update_reply import MergedUpdateReply
-from shardwright.shardd.shard_key_updates.overtaken_updates import is_update_overtaken
-from shardwright.shardd.shard_key_updates.preview import Preview
-from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, previewed_statement
-from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
-from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
+from shardwright.shardd.shard_key_updates.previewed_updates import (
+    FINDING_NOTHING,
+    Preview,
+    UpdateStatement,
+    is_update_overtaken,
+    only_with_id,
+    previewed_statement,
+)
 from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
-from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
-from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
+from shardwright.shardd.shard_key_updates.update_transactions import (
+    TransactionSteps,
+    run_in_child_transaction,
+    update_in_transaction,
+)
+from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
@@ -32,6 +35,66 @@ from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import OBJECT, append, decode_document, element, encode_elements, raw_document, without
 from shardwright.wire.transport.client import response_body
+
+_TIMES: Final = ("$clusterTime", "operationTime")
+
+
+class MergedUpdateReply:
+    """Merges the replies to single statements.
+
+    Attributes:
+        errors: the entries of ``writeErrors``.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[dict[str, Any]] = []
+        self._n = 0
+        self._modified = 0
+        self._upserted: list[dict[str, Any]] = []
+        self._retried: list[int] = []
+        self._last: dict[str, Any] = {}
+
+    def add(self, position: int, reply: dict[str, Any]) -> None:
+        """Add the reply to the statement at a position."""
+        self._n += reply.get("n", 0)
+        self._modified += reply.get("nModified", 0)
+        self._upserted += [{**each, "index": position} for each in reply.get("upserted", ())]
+        self._retried += reply.get("retriedStmtIds", ())
+        self.errors += [{**each, "index": position} for each in reply.get("writeErrors", ())]
+        self._last = reply
+
+    def add_error(self, position: int, error: CommandError) -> None:
+        """Add the error of the statement at a position."""
+        self.errors.append({"index": position, "code": error.code, "errmsg": error.message, **error.extra})
+
+    @property
+    def has_times(self) -> bool:
+        """Whether mongod has answered a statement, so that the reply has its ``operationTime``."""
+        return "operationTime" in self._last
+
+    def add_times(self, reply: dict[str, Any]) -> None:
+        """Copy the times of another reply."""
+        self._last |= {field: reply[field] for field in _TIMES if field in reply}
+
+    def document(self) -> dict[str, Any]:
+        """The reply in mongod's order of fields."""
+        document: dict[str, Any] = {"n": self._n}
+        if self.errors:
+            document["writeErrors"] = self.errors
+        if self._upserted:
+            document["upserted"] = self._upserted
+        if self._retried:
+            document["retriedStmtIds"] = self._retried
+        document["nModified"] = self._modified
+        for field in ("writeConcernError", "electionId", "opTime", CHANGED_OWNER.decode()):
+            if field in self._last:
+                document[field] = self._last[field]
+        document["ok"] = 1.0
+        for field in _TIMES:
+            if field in self._last:
+                document[field] = self._last[field]
+        return document
+
 
 _STATEMENTS: Final = VERSION_FIELDS | {b"updates", b"stmtIds", b"stmtId", MAY_CHANGE_OWNER}
 _OF_SERVER: Final = (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION)
@@ -73,7 +136,7 @@ class KeyChangingUpdates:
                 if isinstance(error, _WholeCommandError) or _concerns_all(error):
                     raise
                 if error.code == ErrorCode.WouldChangeOwningShard and (self._steps is not None or len(statements) == 1):
-                    raise  # the router goes on instead
+                    raise  # the router continues instead
                 error.message = error.message.removeprefix(CAUSED_BY)
                 merged.add_error(position, error)
                 if self._steps is not None:
@@ -115,7 +178,7 @@ class KeyChangingUpdates:
     async def _update_first_once(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
         """As `_update_first`, unless the same statement, sent before, is executed meanwhile.
 
-        The preview has waited for that one. Then it sees its result, to which the statement may not be applicable.
+        The preview has waited for that one. Then it sees its result, and the statement may not be applicable to it.
         """
         try:
             return await self._update_first(statement, statement.query, statement_id)

@@ -1,28 +1,162 @@
-"""The commands that are executed in place of a previewed update: exactly what the preview showed, or nothing. Pure.
+"""What an update would do, and the commands that do exactly that, or nothing, in place of it. Pure.
+
+Such a command selects its document by its exact bytes, even if a collation considers others equal: comparisons of
+strings use the collation in force, while ``$toHashedIndexKey`` hashes their bytes.
 
 An update is executed on condition that the document is still the one that was previewed. If its result might be another
 one the second time (``$rand``, ``$$NOW``, ``$currentDate``), the previewed result is written instead. A document to be
 inserted is inserted as previewed, by an upsert whose query matches nothing: mongod records and answers it as an upsert,
 and refuses it with DuplicateKey if another writer was faster.
+
+A DuplicateKey of an insert may also be permanent: then the next preview fails with it or, after the last attempt, it is
+the result.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.shardd.shard_key_updates.exact_documents import only_if_unchanged
-from shardwright.shardd.shard_key_updates.preview import Preview
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import missing_field, wrong_type
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
     OBJECT,
+    Span,
     append,
+    array_documents,
+    decode_value,
     element,
     encode_document,
     encode_elements,
     find,
+    index,
     raw_document,
     without,
+    wrap_value,
 )
+from shardwright.wire.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """One document before and after an update. Without ``before`` it would be inserted; without both, none matched."""
+
+    before: bytes | None
+    after: bytes | None
+
+
+class UpdateStatement:
+    """A statement of an ``update``.
+
+    Args:
+        raw: its document.
+
+    Attributes:
+        fields: its fields.
+        query: its ``q``.
+
+    Raises:
+        CommandError: 40414 or TypeMismatch, it has no ``q``.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.fields = index(raw)
+        self.query = _query(raw, self.fields)
+
+    @property
+    def is_multi(self) -> bool:
+        """Whether it updates all documents that match."""
+        return bool(self._value(b"multi"))
+
+    @property
+    def supplied(self) -> bytes | None:
+        """The document to insert if none matches, whatever the pipeline makes of it; None if it is the pipeline's."""
+        constants = self.fields.get(b"c")
+        if constants is None or not (self._value(b"upsert") and self._value(b"upsertSupplied")):
+            return None
+        new = find(self.raw, b"new", constants[2])
+        return None if new is None or new[0] != OBJECT else self.raw[new[2] : new[3]]
+
+    def modification(self, request: Request) -> dict[str, Any]:
+        """The arguments of the ``findAndModify`` with the same effect; it does not insert what is `supplied`.
+
+        Args:
+            request: the ``update`` that the statement is part of.
+        """
+        modification = {"query": raw_document(self.query), "update": raw_update(self.raw, self.fields[b"u"])}
+        for name in (b"upsert", b"collation", b"arrayFilters", b"hint"):
+            if name in self.fields and not (name == b"upsert" and self.supplied is not None):
+                modification[name.decode()] = self._value(name)
+        if b"bypassDocumentValidation" in request.fields:
+            modification["bypassDocumentValidation"] = request.get(b"bypassDocumentValidation")
+        variables = {**(request.get(b"let") or {})}
+        for variable, value in (self._value(b"c") or {}).items():
+            variables[variable] = {"$literal": value}
+        if variables:
+            modification["let"] = variables
+        return modification
+
+    def _value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value
+        span = self.fields.get(name)
+        return None if span is None else decode_value(self.raw, span)
+
+
+def raw_update(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a document or a list of them
+    """Operators or a replacement as a raw document, a pipeline as a list of raw stages."""
+    if span[0] == ARRAY:
+        return [raw_document(stage) for stage in array_documents(document, span)]
+    return raw_document(document[span[2] : span[3]])
+
+
+def _query(document: bytes, fields: Mapping[bytes, Span]) -> bytes:
+    span = fields.get(b"q")
+    if span is None:
+        raise missing_field("update.updates.q")
+    if span[0] != OBJECT:
+        raise wrong_type("update.updates.q", span[0], "object")
+    return document[span[2] : span[3]]
+
+
+def only_with_id(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
+    """``query`` restricted to the document with an ``_id``.
+
+    Args:
+        query: the query, raw.
+        identity: a raw document ``{_id}``.
+        is_collated: whether a collation other than the simple one is in force.
+    """
+    narrowed = _has_id_of(identity)
+    if is_collated:
+        narrowed += _is_same_hash("$_id", raw_document(_id_value(identity, b"$literal")))
+    return append(query, narrowed)
+
+
+def only_if_unchanged(query: bytes, before: bytes, *, is_collated: bool) -> bytes:
+    """``query`` restricted to one document, as long as it is unchanged.
+
+    Comparing documents uses the collation in force for strings; so if that is not simple, hashes are compared too.
+    """
+    literal = {"$literal": raw_document(before)}
+    unchanged = encode_elements({"$expr": {"$eq": ["$$ROOT", literal]}})
+    return append(query, _has_id_of(before) + unchanged + (_is_same_hash("$$ROOT", literal) if is_collated else b""))
+
+
+def _has_id_of(document: bytes) -> bytes:
+    return encode_elements({"$and": [{"_id": raw_document(_id_value(document, b"$eq"))}]})
+
+
+def _id_value(document: bytes, name: bytes) -> bytes:
+    """``{<name>: <_id of the document>}``."""
+    span = find(document, b"_id")
+    assert span is not None
+    return wrap_value(span[0], document[span[2] : span[3]], name)
+
+
+def _is_same_hash(value: str, literal: Any) -> bytes:  # noqa: ANN401 - an expression
+    return encode_elements({"$expr": {"$eq": [{"$toHashedIndexKey": value}, {"$toHashedIndexKey": literal}]}})
+
 
 NOTHING: Final = encode_document({"$alwaysFalse": 1})
 """A query that matches no document."""
@@ -100,3 +234,28 @@ def _with_previewed_result(document: bytes, name: bytes, after: bytes | None) ->
 def _producing(document: bytes) -> list[Any]:
     """A pipeline that produces a document, whatever its field names, without filling in empty timestamps again."""
     return [{"$replaceWith": {"$literal": raw_document(document)}}]
+
+
+def is_update_overtaken(preview: Preview, reply: Mapping[str, Any], *, is_last: bool) -> bool:
+    """Whether the statement of an ``update`` has to be previewed again.
+
+    Args:
+        preview: its preview.
+        reply: the reply to the statement alone.
+        is_last: whether this was the last attempt.
+    """
+    errors = reply.get("writeErrors", ())
+    if preview.before is not None:
+        return not errors and not reply.get("n")
+    is_duplicate = any(error["code"] == ErrorCode.DuplicateKey for error in errors)
+    return preview.after is not None and is_duplicate and not is_last
+
+
+def is_find_and_modify_overtaken(preview: Preview, reply: bytes, *, is_last: bool) -> bool:
+    """Whether a ``findAndModify`` has to be previewed again; ``reply`` is the body of its reply."""
+    fields = index(reply)
+    if not decode_value(reply, fields[b"ok"]):
+        is_duplicate = b"code" in fields and decode_value(reply, fields[b"code"]) == ErrorCode.DuplicateKey
+        return preview.before is None and preview.after is not None and is_duplicate and not is_last
+    outcome = decode_value(reply, fields[b"lastErrorObject"])
+    return preview.before is not None and not outcome.get("n")

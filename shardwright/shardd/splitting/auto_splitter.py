@@ -1,9 +1,15 @@
 """Auto-splitting on a shard's primary: counts what is written to each chunk, and splits chunks that have grown.
 
-The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes
-(`byte_sampler`); everything else happens in tasks of the term, one for each chunk at a time.
+The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes (`ByteSampler`);
+everything else happens in tasks of the term, one for each chunk at a time.
+
+Bytes are attributed to chunks by samples, so that most writes cost an addition and a comparison. The bytes written
+to a collection are divided into windows of equal length. From each window one byte is chosen at random, and the
+chunk that it was written to is credited with the whole window. Whatever the order of writes, each chunk is credited
+on average with exactly the bytes that were written to it; and all of them together, always with all bytes.
 """
 
+from collections.abc import Iterator
 from random import Random
 from typing import Final
 
@@ -11,17 +17,50 @@ import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.splitting.byte_sampler import ByteSampler
-from shardwright.shardd.splitting.chunk_bytes import ChunkBounds, ChunkBytes, bounds_of
-from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter, Outcome
+from shardwright.shardd.splitting.chunk_splitter import ChunkBounds, ChunkBytes, ChunkSplitter, Outcome, bounds_of
 from shardwright.shardd.splitting.growth import WrittenKeys, grown_bytes
-from shardwright.shardd.splitting.parameters import SplitParameters
-from shardwright.shardd.splitting.settings import SplitSettings
+from shardwright.shardd.splitting.settings import SplitParameters, SplitSettings
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
+
+
+class ByteSampler:
+    """The bytes written to one collection.
+
+    Args:
+        window_bytes: the length of a window.
+        random: chooses the bytes.
+
+    Attributes:
+        window_bytes: the length of the windows that begin from now on.
+        total: the bytes so far.
+        next: the number, from 0, of the next chosen byte.
+    """
+
+    __slots__ = ("_end", "_random", "_weight", "next", "total", "window_bytes")
+
+    def __init__(self, window_bytes: int, random: Random) -> None:
+        self.window_bytes = window_bytes
+        self.total = 0
+        self._random = random
+        self._end = 0
+        self._begin_window()
+
+    def samples(self, size: int) -> Iterator[tuple[float, int]]:
+        """The chosen bytes among the last ``size``: where each of them is, from 0 up to 1, and its window's length."""
+        before = self.total - size
+        while self.next < self.total:
+            yield (self.next - before) / size, self._weight
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._weight = self.window_bytes
+        self.next = self._end + self._random.randrange(self._weight)
+        self._end += self._weight
+
 
 logger = get_logger("shardd.splitting")
 
@@ -76,8 +115,11 @@ class AutoSplitter:
         self._growing: dict[str, _Growing] = {}
         self._due: dict[tuple[str, ChunkBounds], None] = {}
         self._in_progress: set[tuple[str, ChunkBounds]] = set()
+        self._resting = 0
         self._is_active = False
+        self._is_looking = False
         self._wanted = trio.Event()
+        self._waiters = trio.lowlevel.ParkingLot()
         self._results = context.metrics.labelled_counter(
             "auto_splits",
             "Attempts to split a chunk that has grown, by their result",
@@ -177,12 +219,28 @@ class AutoSplitter:
         nursery.start_soon(self._run)
 
     def end_term(self) -> None:
-        """Forget the counts; splits under way were cancelled with the term's nursery."""
+        """Forget the counts; running splits were cancelled with the term's nursery."""
         self._is_active = False
         self._growing.clear()
         self._due.clear()
         self._in_progress.clear()
+        self._resting = 0
+        self._is_looking = False
         self._read_at = None
+        self._waiters.unpark_all()
+
+    async def wait_idle(self) -> None:
+        """Return when no chunk that has grown waits to be split or is being split, or when the term ends.
+
+        A failed split that will be repeated does not count.
+        """
+        while self._is_active and self._is_busy:
+            await self._waiters.park()
+
+    @property
+    def _is_busy(self) -> bool:
+        is_to_look = self._is_looking or bool(self._due) or self._wanted.is_set()
+        return is_to_look or len(self._in_progress) > self._resting
 
     async def _run(self) -> None:
         limiter = trio.CapacityLimiter(SPLITS_AT_ONCE)
@@ -190,6 +248,7 @@ class AutoSplitter:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
+                self._is_looking = True
                 if self._are_settings_old():
                     await self._read_settings()
                 for namespace, chunk in list(self._due):
@@ -197,6 +256,8 @@ class AutoSplitter:
                         self._in_progress.add((namespace, chunk))
                         nursery.start_soon(self._split, namespace, chunk, limiter)
                 self._due.clear()
+                self._is_looking = False
+                self._waiters.unpark_all()
 
     async def _read_settings(self) -> None:
         """Read the settings, and look again for chunks that have grown if they are other ones.
@@ -225,9 +286,13 @@ class AutoSplitter:
         except (CommandError, BackendError) as error:
             self._results.add("failed")
             logger.warning("A chunk that has grown could not be split", namespace=namespace, error=str(error))
+            self._resting += 1
+            self._waiters.unpark_all()
             await trio.sleep(RETRY_SECONDS)
+            self._resting -= 1
         finally:
             self._in_progress.discard((namespace, chunk))
+            self._waiters.unpark_all()
 
     async def _attempt(self, namespace: str, chunk: ChunkBounds) -> None:
         """Split a chunk, and count it from 0 again; if that fails, the former count is restored."""

@@ -1,24 +1,227 @@
-"""Splitting one chunk that has grown."""
+"""Splitting one chunk that has grown: how much was written to it, where it is split, and its hot end.
+
+The first or last chunk of a collection whose shard key ascends or descends gets one key only. A chunk is split after
+as many documents as by MongoDB's ``autoSplitVector``.
+"""
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
 from bson.binary import Binary
+from bson.int64 import Int64
 
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.splitting.chunk_bytes import ChunkBounds, bounds_of
+from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
 from shardwright.shardd.splitting.commit import commit_split
 from shardwright.shardd.splitting.settings import SplitSettings
-from shardwright.shardd.splitting.split_points import find_split_points
-from shardwright.shardd.splitting.top_chunk import HotEnd, extreme_key, hot_end, with_extreme_point
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document, raw_document
+from shardwright.wire.rawbson import decode_document, encode_document, raw_document
+from shardwright.wire.transport.cursor import RawCursor
+
+ChunkBounds: TypeAlias = tuple[bytes, bytes]
+"""The key bytes of a chunk's bounds: a chunk with other bounds is another chunk, which has its own count."""
+
+CHUNKS_MAX: Final = 100_000
+"""For more chunks than these, the counts that began first are forgotten."""
+
+
+def bounds_of(chunk: RoutedChunk) -> ChunkBounds:
+    """What identifies a chunk."""
+    return chunk.min_key, chunk.max_key
+
+
+class ChunkBytes:
+    """The counts of one collection."""
+
+    def __init__(self) -> None:
+        self._counts: dict[ChunkBounds, int] = {}
+
+    def add(self, chunk: ChunkBounds, number: int) -> int:
+        """Add bytes to a chunk; returns the new count."""
+        count = self._counts[chunk] = self._counts.get(chunk, 0) + number
+        if len(self._counts) > CHUNKS_MAX:
+            del self._counts[next(iter(self._counts))]
+        return count
+
+    def take(self, chunk: ChunkBounds) -> int:
+        """Begin to count a chunk from 0; returns the former count."""
+        return self._counts.pop(chunk, 0)
+
+    def reaching(self, threshold: int) -> list[ChunkBounds]:
+        """The chunks with a count of at least ``threshold``."""
+        return [chunk for chunk, count in self._counts.items() if count >= threshold]
+
+
+_RESPACED_MAX: Final = 3
+"""As many of the last split points are moved if too little is left after the last one."""
+
+_TAIL_MIN: Final = 0.8
+_AVERAGE_MIN: Final = 2 / 3
+"""Both as fractions of a full chunk: what is left over is at least the first, or else the last chunks are made equally
+large; if they would be smaller than the second, there is one fewer of them."""
+
+
+def split_positions(documents: int, documents_max: int) -> list[int]:
+    """The numbers of documents below each split point, ascending.
+
+    Args:
+        documents: the number in the chunk.
+        documents_max: the number that makes up a full chunk, at least 1.
+    """
+    points = max(0, documents - 1) // documents_max
+    tail = documents - points * documents_max
+    positions = [(number + 1) * documents_max for number in range(points)]
+    if not points or tail >= _TAIL_MIN * documents_max:
+        return positions
+    respaced = min(points, _RESPACED_MAX)
+    rest = respaced * documents_max + tail
+    chunks = respaced + 1 if rest >= _AVERAGE_MIN * documents_max * (respaced + 1) else respaced
+    kept = positions[: points - respaced]
+    first = len(kept) * documents_max
+    return kept + [first + number * rest // chunks for number in range(1, chunks)]
+
+
+_KEYS_PER_CHUNK: Final = 16
+"""How many keys of each full chunk mongod is asked for; split points are among them."""
+
+_STEP_MIN: Final = 2
+"""mongod cannot be asked for every single key."""
+
+
+async def find_split_points(
+    mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk, chunk_bytes_max: int
+) -> list[bytes]:
+    """Where ``autoSplitVector`` would split a chunk: into parts of the chunk size, the last ones equally large.
+
+    The result is empty if the local collection is smaller than one chunk, or all documents have the same key.
+
+    Only members of sharded clusters have ``autoSplitVector``. A plain mongod has ``splitVector``, which does not care
+    how large the last part gets; so it is asked for more keys, and the points are chosen among these.
+
+    Raises:
+        CommandError: mongod refuses, for instance because no index supports the shard key.
+        BackendError: mongod does not answer.
+    """
+    namespace = table.namespace
+    stats = await mongod.command(namespace.db, {"collStats": namespace.collection})
+    average, size = int(stats.get("avgObjSize", 0)), int(stats.get("size", 0))
+    if not average or size < chunk_bytes_max:
+        return []
+    documents_max = max(1, chunk_bytes_max // average)
+    step = max(_STEP_MIN, documents_max // _KEYS_PER_CHUNK)
+    keys = await _keys(mongod, table, chunk, chunk_bytes_max, step)
+    documents = await _count_documents(mongod, table, chunk)
+    if len(keys) >= documents // step - 1:
+        return _at(keys, split_positions(documents, documents_max), step)
+    # Many documents have the same keys, so that the keys are further apart than was asked for.
+    apart = documents / (len(keys) + 1)
+    every = max(1, int(documents_max / apart))
+    return keys[every - 1 :: every]
+
+
+async def _keys(
+    mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk, chunk_bytes_max: int, step: int
+) -> list[bytes]:
+    """The key of the last of every ``step`` documents in a chunk, or of half a chunk size; each key just once."""
+    request: dict[str, Any] = {
+        "splitVector": str(table.namespace),
+        **_range(table, chunk),
+        "maxChunkSizeBytes": Int64(chunk_bytes_max),
+        "maxChunkObjects": Int64(step - 1),  # mongod returns the next one
+    }
+    reply = await mongod.command("admin", request)
+    return [encode_document(key) for key in reply["splitKeys"]]
+
+
+async def _count_documents(mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk) -> int:
+    namespace = table.namespace
+    request = {"dataSize": str(namespace), **_range(table, chunk), "estimate": True}
+    return int((await mongod.command(namespace.db, request))["numObjects"])
+
+
+def _range(table: RoutingTable, chunk: RoutedChunk) -> dict[str, Any]:
+    return {
+        "keyPattern": raw_document(table.key_pattern.document),
+        "min": raw_document(chunk.min),
+        "max": raw_document(chunk.max),
+    }
+
+
+def _at(keys: list[bytes], positions: list[int], step: int) -> list[bytes]:
+    """The keys nearest to the positions. A key is the last of every ``step`` documents."""
+    if not keys:
+        return []
+    numbers = dict.fromkeys(min(max(round(position / step), 1), len(keys)) - 1 for position in positions)
+    return [keys[number] for number in numbers]
+
+
+class HotEnd(Enum):
+    """At which end of the key space a chunk lies."""
+
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+
+
+def hot_end(table: RoutingTable, chunk: RoutedChunk) -> HotEnd | None:
+    """The end at which a chunk is to be split off; None for chunks in the middle, and for hashed keys, which have none.
+
+    As in MongoDB, the only chunk of a collection counts as its first.
+    """
+    pattern = table.key_pattern
+    if pattern.hashed_field is not None:
+        return None
+    if chunk.min_key == pattern.global_min_bytes():
+        return HotEnd.LOWEST
+    return HotEnd.HIGHEST if chunk.max_key == pattern.global_max_bytes() else None
+
+
+def with_extreme_point(
+    points: Sequence[bytes], extreme: bytes | None, end: HotEnd, table: RoutingTable, chunk: RoutedChunk
+) -> list[bytes] | None:
+    """The split points with the extreme key in place of the first or last of them; None if it cannot be one.
+
+    It cannot if there is no such key, or if it is a bound of the chunk.
+    """
+    encode = table.key_pattern.key_bytes
+    if extreme is None or not chunk.min_key < encode(extreme) < chunk.max_key:
+        return None
+    rest = list(points[1:] if end is HotEnd.LOWEST else points[:-1])
+    changed = [extreme, *rest] if end is HotEnd.LOWEST else [*rest, extreme]
+    keys = [encode(point) for point in changed]
+    return changed if all(low < high for low, high in pairwise(keys)) else None
+
+
+async def extreme_key(mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk, end: HotEnd) -> bytes | None:
+    """The shard key of the chunk's last document, or of its second one; None if there is none.
+
+    The upper bound of a chunk does not belong to it, so a chunk that ends at the second key has one document.
+
+    Raises:
+        CommandError: mongod refuses; IndexNotFound.
+        BackendError: mongod does not answer.
+    """
+    pattern, namespace = table.key_pattern, table.namespace
+    index = await ShardKeyIndex.find(mongod, namespace, pattern)
+    scan = index.scans(pattern, ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key))[0]
+    is_low = end is HotEnd.LOWEST
+    order = {name: direction if is_low else _reversed(direction) for name, direction in index.key.items()}
+    find = {"find": namespace.collection, **scan, "sort": order, "skip": int(is_low), "limit": 1}
+    documents = await RawCursor(mongod.pool.exchange, namespace.db, find).all_documents()
+    return pattern.extract_from_document(documents[0]) if documents else None
+
+
+def _reversed(direction: Any) -> Any:  # noqa: ANN401 - a number, or the name of a kind of index
+    return -direction if isinstance(direction, int | float) else direction
+
 
 logger = get_logger("shardd.splitting")
 
@@ -95,10 +298,10 @@ class ChunkSplitter:
         return (table, chunk) if bounds_of(chunk) == bounds and chunk.shard == state.shard else None
 
     async def _commit(self, collection: ShardedCollection, bounds: ChunkBounds, points: Sequence[bytes]) -> bool:
-        """Commit a split; returns whether the chunk was still there once no move was under way.
+        """Commit a split; returns whether the chunk was still there once no move was active.
 
-        A collection that has been dropped and created again, or resharded, may have a chunk with the same bounds, of
-        which the points are no keys.
+        A collection that has been dropped and created again, or resharded, may have a chunk with the same bounds,
+        and the points are not keys of it.
         """
         namespace = str(collection.namespace)
         async with self._context.ddl_locks.chunk_change(namespace):
@@ -119,7 +322,7 @@ class ChunkSplitter:
         return True
 
     async def _offer(self, collection: ShardedCollection, end: HotEnd, points: Sequence[bytes]) -> None:
-        """Offer the chunk at the hot end to another shard. If it stays here, the balancer will see to it."""
+        """Offer the chunk at the hot end to another shard. If it stays here, the balancer may move it."""
         namespace = str(collection.namespace)
         state = self._context.namespace(namespace)
         table = state.table

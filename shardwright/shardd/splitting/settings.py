@@ -1,6 +1,10 @@
-"""The settings of the cluster that concern auto-splitting, from ``config.settings``."""
+"""Settings of auto-splitting: of the cluster, from ``config.settings``, and the server parameters of this shard.
+
+The parameters are set at start and by ``setParameter``; mongod does not know them.
+"""
 
 from dataclasses import dataclass
+from typing import Final
 
 from shardwright.shardd.cluster.catalog import Catalog
 from shardwright.sharding.catalog.settings import (
@@ -42,3 +46,22 @@ class SplitSettings:
             AutoSplitSettings.from_document(found.get(AUTO_SPLIT_ID)).enabled,
             BalancerSettings.from_document(found.get(BALANCER_ID)).mode != "off",
         )
+
+
+GROWTH_FRACTION: Final = 0.2
+"""MongoDB's: it looks for split points whenever a fifth of the chunk size has been written to a chunk."""
+
+
+@dataclass
+class SplitParameters:
+    """The parameters of one shard daemon.
+
+    Attributes:
+        is_enabled: whether chunks are split as they grow (``autoSplitChunks``); if not, as in MongoDB since 6.0.3, the
+            balancer splits off what it moves and nothing else.
+        growth_fraction: after which fraction of the chunk size has been written to a chunk split points are looked for
+            (``autoSplitGrowthFraction``).
+    """
+
+    is_enabled: bool = True
+    growth_fraction: float = GROWTH_FRACTION

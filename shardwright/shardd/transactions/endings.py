@@ -1,22 +1,101 @@
 """Running the commands that end a transaction, or prepare its end.
 
-Whether a transaction is prepared decides who may end it. So nobody else may end it while it is being prepared, and it
-is prepared only when no command that might end it is still on its way.
+Whether a transaction is prepared decides who may end it. So no other command may end it while it is being prepared,
+and it is prepared only when no command that might end it is in flight.
+
+Only the coordinator of its commit may prepare a transaction and decide it. That is the shard that had the
+transaction prepared here. Its next primary continues the commit, under the same name.
+
+A mongod takes these commands from anyone. A client that prepared a transaction would leave it without a coordinator,
+and so for ever; one that decided a prepared transaction would tear it from its other participants.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from shardwright.shardd.transactions.guards import check_abort, check_commit, check_prepare, coordinator_of
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.request_fields import as_for_mongod, transaction_of
+from bson.timestamp import Timestamp
+
+from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
+from shardwright.shardd.transactions.session_keys import as_for_mongod, transaction_of
+from shardwright.sharding.transaction_protocol import COORDINATED_BY
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.rawbson import decode_value, index
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_value, index, is_string
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+SHARD_DAEMON: Final = "shardwright-shardd"
+"""The name by which shard daemons introduce themselves (``client.application.name``)."""
+
+DRIFT_SECONDS_MAX: Final = 31_536_000
+"""The default of ``maxAcceptableLogicalClockDriftSecs``: a mongod's clock jumps to any commit timestamp."""
+
+_COMMIT_TIMESTAMP: Final = b"commitTimestamp"
+
+
+def coordinator_of(client: ClientConnection, request: Request) -> str | None:
+    """The shard whose daemon sends a command as a transaction's coordinator; None if no shard daemon sends it so.
+
+    With access control only parts of the cluster get as far as this (`daemon.sidecar.internal_requests`). Without it
+    any client may say of itself what it likes, so this guards against mistakes alone.
+    """
+    shard = request.get(COORDINATED_BY)
+    return shard if client.app_name == SHARD_DAEMON and is_string(shard) else None
+
+
+def check_prepare(*, is_coordinator: bool) -> None:
+    """Refuse ``prepareTransaction`` from others than a coordinator.
+
+    Raises:
+        CommandError: Unauthorized.
+    """
+    if not is_coordinator:
+        raise _unauthorized("prepareTransaction")
+
+
+def check_commit(request: Request, *, is_coordinator: bool, is_prepared: bool) -> None:
+    """Refuse to commit a prepared transaction for others than its coordinator, or far in the future.
+
+    Raises:
+        CommandError: Unauthorized; ClusterTimeFailsRateLimiter; PreparedTransactionInProgress.
+    """
+    timestamp = request.get(_COMMIT_TIMESTAMP)
+    if timestamp is None:
+        if is_prepared and not is_coordinator:
+            raise _is_prepared("commit")
+        return
+    if not is_coordinator:
+        raise _unauthorized("commitTransaction with a commitTimestamp")
+    if isinstance(timestamp, Timestamp) and timestamp.time - time.time() > DRIFT_SECONDS_MAX:
+        raise CommandError(
+            ErrorCode.ClusterTimeFailsRateLimiter,
+            f"commitTimestamp, {timestamp.time}, is too far from this node's wall clock time, {int(time.time())}.",
+        )
+
+
+def check_abort(*, is_coordinator: bool, is_prepared: bool) -> None:
+    """Refuse to abort a prepared transaction for others than its coordinator.
+
+    Raises:
+        CommandError: PreparedTransactionInProgress.
+    """
+    if is_prepared and not is_coordinator:
+        raise _is_prepared("abort")
+
+
+def _unauthorized(what: str) -> CommandError:
+    return CommandError(ErrorCode.Unauthorized, f"not authorized: only a transaction's coordinator may run {what}")
+
+
+def _is_prepared(what: str) -> CommandError:
+    return CommandError(
+        ErrorCode.PreparedTransactionInProgress,
+        f"Cannot {what} a prepared transaction: only the coordinator of its commit decides",
+    )
+
 
 PREPARE: Final = "prepareTransaction"
 COMMIT: Final = "commitTransaction"
@@ -51,7 +130,7 @@ class TransactionEndings:
             run: has mongod execute it.
 
         Raises:
-            CommandError: the client may not do that (`guards`).
+            CommandError: the client may not do that.
             BackendError: as ``run``.
         """
         coordinator = coordinator_of(client, request)

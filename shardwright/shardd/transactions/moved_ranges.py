@@ -1,19 +1,22 @@
-"""Statements of transactions on ranges that have moved since the transaction began.
+"""Statements of transactions on ranges and databases that have moved since the transaction began.
 
-A transaction reads from a snapshot. On the shard that received a range, an older snapshot lacks the documents, and the
-range would be found empty. A transaction that reads at a cluster time also writes by the placement of that time, when
-another shard may have owned what it writes.
+A transaction reads from a snapshot. On the shard that received a range, an older snapshot lacks the documents, and
+the range would be found empty. A transaction that reads at a cluster time also writes by the placement of that time,
+when another shard may have owned what it writes.
+
+While the unsharded collections of a database are copied, they are incomplete here. An older snapshot shows them so,
+and no shard has them any more as they were then.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from bson.timestamp import Timestamp
 
+from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.unowned import unowned_filter
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, unowned_filter
+from shardwright.shardd.transactions.open_transactions import OpenTransaction
 from shardwright.sharding.key_order import encode_key
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.targeting.exact_key import exact_shard_key
@@ -96,3 +99,33 @@ def _queries(request: Request) -> Iterator[bytes]:
 
 def _text(time: Timestamp) -> str:
     return f"Timestamp({time.time}, {time.inc})"
+
+
+def check_not_moved_since(
+    databases: Iterable[DatabaseState], transaction: OpenTransaction | None, read_time: Callable[[], Timestamp | None]
+) -> None:
+    """Check that an admitted operation on unsharded collections does not read from before they came here.
+
+    Args:
+        databases: the databases of the collections.
+        transaction: the transaction that the operation is a statement of, whose first statement has been admitted.
+        read_time: the cluster time at which the operation reads; None if it reads the present.
+
+    Raises:
+        CommandError: SnapshotUnavailable.
+    """
+    for database in databases:
+        moved_at = None if database.entry is None else database.entry.moved_at
+        if transaction is not None and transaction.snapshot_time is None:
+            if transaction.is_older_than(database.last_arrival):
+                raise _unavailable(database, "the transaction began here")
+        elif moved_at is not None:
+            time = read_time() if transaction is None else transaction.snapshot_time
+            if time is not None and time < moved_at:
+                raise _unavailable(database, f"Timestamp({time.time}, {time.inc})")
+
+
+def _unavailable(database: DatabaseState, since: str) -> CommandError:
+    return CommandError(
+        ErrorCode.SnapshotUnavailable, f"The database {database.name} has moved to this shard since {since}"
+    )

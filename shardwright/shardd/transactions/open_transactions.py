@@ -4,13 +4,139 @@ A session has one transaction at a time: mongod aborts the previous one when a n
 remains, and makes the newer one wait.
 """
 
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
 
 import trio
 
-from shardwright.daemon.sidecar.global_lock import GlobalLock
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
+from shardwright.daemon.sidecar.user_write_block import GlobalLock
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.transactions.session_keys import retryable_write_of
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+if TYPE_CHECKING:
+    from bson.timestamp import Timestamp
+
+
+class OpenTransaction:
+    """A transaction that has begun on this shard.
+
+    It is inside a namespace from its first statement there to its end: until then mongod keeps a lock on the
+    collection, and the transaction may still commit what it has written there.
+
+    Attributes:
+        session: see `session_keys.session_key`.
+        number: its transaction number.
+        retryable_write: what it has in common with other transactions that execute the same retryable write; None if
+            it executes none.
+        has_begun: whether mongod has executed a statement of it.
+        has_written: whether one of its statements has changed something on this shard.
+        has_ended: whether it has been committed or aborted.
+        is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is running.
+        coordinator: the shard that has prepared it; None before that, and if that was in an earlier term of this
+            primary, since mongod does not remember it.
+        snapshot_time: the cluster time at which it reads; None if it reads what was current when it began.
+        is_killed: whether it was aborted, or its session killed, during a statement that may begin it.
+        is_doubtful: whether something failed that may have ended it.
+        quiet_since: when the last of its commands was answered (`trio.current_time`); None if one is running.
+    """
+
+    __slots__ = (
+        "_began",
+        "_commands",
+        "_ended",
+        "_namespaces",
+        "_quiet",
+        "coordinator",
+        "has_begun",
+        "has_ended",
+        "has_written",
+        "is_doubtful",
+        "is_killed",
+        "is_prepared",
+        "number",
+        "quiet_since",
+        "retryable_write",
+        "session",
+        "snapshot_time",
+    )
+
+    def __init__(self, session: bytes, number: int) -> None:
+        self.session = session
+        self.number = number
+        self.retryable_write = retryable_write_of(session)
+        self.has_begun = False
+        self.has_written = False
+        self.has_ended = False
+        self.is_prepared = False
+        self.coordinator: str | None = None
+        self.is_killed = False
+        self.is_doubtful = False
+        self.snapshot_time: Timestamp | None = None
+        self._began: float | None = None
+        self.quiet_since: float | None = None
+        self._commands = 0
+        self._quiet = trio.lowlevel.ParkingLot()
+        self._ended = trio.Event()
+        self._namespaces: set[NamespaceState] = set()
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether its first statement has been admitted, so that mongod has opened a snapshot or is about to."""
+        return self._began is not None
+
+    def note_snapshot(self, snapshot_time: "Timestamp | None") -> None:
+        """Record that its first statement has been admitted, with the cluster time at which that wants to read."""
+        self._began = time.monotonic()
+        self.snapshot_time = snapshot_time
+
+    def is_older_than(self, moment: float) -> bool:
+        """Whether mongod opened its snapshot before a moment of the monotonic clock."""
+        return self._began is not None and self._began <= moment
+
+    def is_inside(self, state: NamespaceState) -> bool:
+        """Whether it has entered a namespace."""
+        return state in self._namespaces
+
+    def enter(self, state: NamespaceState) -> None:
+        """Count it in a namespace, unless that has been done; the caller is counted there itself."""
+        if not self.has_ended and state not in self._namespaces:
+            self._namespaces.add(state)
+            state.enter_transaction()
+
+    def end(self) -> None:
+        """Count it out of all namespaces."""
+        self.has_ended = True
+        self._ended.set()
+        while self._namespaces:
+            self._namespaces.pop().exit_transaction()
+
+    async def wait_ended(self) -> None:
+        """Return when it has been committed or aborted."""
+        await self._ended.wait()
+
+    def command_under_way(self) -> Self:
+        """A block in which one of its commands is running; there may be several at a time."""
+        return self
+
+    def __enter__(self) -> None:
+        """Begin a command."""
+        self._commands += 1
+        self.quiet_since = None
+
+    def __exit__(self, *_: object) -> None:
+        """End a command."""
+        self._commands -= 1
+        if not self._commands:
+            self.quiet_since = trio.current_time()
+            if self._quiet:
+                self._quiet.unpark_all()
+
+    async def wait_quiet(self) -> None:
+        """Return when none of its commands is running."""
+        while self._commands:
+            await self._quiet.park()
 
 
 class OpenTransactions:

@@ -1,10 +1,27 @@
-"""The sessions of transactions, as keys of the table of open ones. Pure."""
+"""Sessions and transactions that commands belong to or kill: fields of requests, keys of tables. Pure."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from bson.int64 import Int64
 
 from shardwright.shardd.session_history.statement import NOBODY, session_of
+from shardwright.sharding import session_patterns
 from shardwright.sharding.operation_session import TXN_NUMBER
-from shardwright.wire.rawbson import BINARY, OBJECT, Span, encode_elements, from_elements, index
+from shardwright.sharding.session_patterns import ALL_SESSIONS, MeantSessions
+from shardwright.sharding.transaction_protocol import COORDINATED_BY, COORDINATOR
+from shardwright.wire.rawbson import (
+    BINARY,
+    OBJECT,
+    Span,
+    decode_document,
+    decode_value,
+    encode_elements,
+    from_elements,
+    index,
+    raw_document,
+)
 from shardwright.wire.request import Request
 
 _CHILD_FIELDS = (b"txnNumber", b"txnUUID")
@@ -55,3 +72,108 @@ def retryable_write(request: Request) -> bytes | None:
     if session is None:
         return None
     return session[4:-1] + encode_elements({TXN_NUMBER.decode(): Int64(request.get(TXN_NUMBER))})
+
+
+_LSID: Final = b"lsid"
+_NOT_FOR_MONGOD: Final = frozenset({COORDINATED_BY, COORDINATOR, b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
+"""Fields of the commit protocol, which mongod does not know; and the parameters of the Stable API.
+
+mongod requires of all commands of a transaction the parameters of its first one. The coordinator of the commit and this
+daemon do not know them, and a mongod that has been restarted has forgotten a prepared transaction's.
+"""
+
+
+def transaction_of(request: Request) -> tuple[bytes, int] | None:
+    """The session (`session_key`) and number of a command; None if they are missing or malformed."""
+    fields = request.fields
+    number = request.get(TXN_NUMBER)
+    session = session_key(request.body, fields[_LSID]) if _LSID in fields else None
+    return None if session is None or not isinstance(number, Int64) else (session, number)
+
+
+def session_fields(request: Request) -> dict[str, Any]:
+    """The fields with which the daemon's own commands are part of the transaction of a request."""
+    return {"lsid": request.get(_LSID), "txnNumber": request.get(TXN_NUMBER), "autocommit": False}
+
+
+def as_for_mongod(request: Request) -> Request:
+    """A command of a transaction without the fields that mongod must not see; the same one if it has none of them."""
+    return request.without(_NOT_FOR_MONGOD)
+
+
+KILLS: Final = frozenset({"killAllSessions", "killAllSessionsByPattern", "killSessions"})
+
+
+def is_killed_by(request: Request) -> Callable[[bytes], bool]:
+    """Whether a command kills a session (`session_keys.session_key`); with a session, its child sessions are killed.
+
+    Args:
+        request: one of `KILLS`, which mongod has executed.
+    """
+    meant = _meant_by(request)
+    return lambda session: _key_of(session) in meant
+
+
+class RouterSessions:
+    """The writes in progress that routers have sent in sessions of their own, and the sessions of their clients.
+
+    See `sharding.operation_session`. All sessions are given by their raw ``lsid``.
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[bytes, list[bytes]] = {}  # a router that repeats a write uses its session twice
+
+    @contextmanager
+    def used(self, own: bytes, client: bytes) -> Iterator[None]:
+        """Note a write for as long as the block runs.
+
+        Args:
+            own: the router's session, in which the mongod executes it.
+            client: the client's.
+        """
+        clients = self._clients.setdefault(own, [])
+        clients.append(client)
+        try:
+            yield
+        finally:
+            clients.remove(client)
+            if not clients:
+                self._clients.pop(own, None)
+
+    def killed_with(self, is_killed: Callable[[bytes], bool]) -> list[dict[str, Any]]:
+        """The patterns for ``killAllSessionsByPattern`` that kill the writes of clients' sessions."""
+        killed = [own for own, clients in self._clients.items() if any(map(is_killed, clients))]
+        return [{"lsid": decode_document(own)} for own in killed]
+
+    def is_killed(self, lsid: bytes, is_killed: Callable[[bytes], bool]) -> bool:
+        """Whether a session is killed, or the client's session that it stands for."""
+        return is_killed(lsid) or any(map(is_killed, self._clients.get(lsid, ())))
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Stages behind ``$currentOp`` that show these writes in the sessions of their clients."""
+        branches = [
+            {
+                "case": {"$eq": ["$lsid.id", decode_document(own)["id"]]},
+                "then": {"$literal": raw_document(_with_user(clients[0]))},
+            }
+            for own, clients in self._clients.items()
+        ]
+        return [{"$set": {"lsid": {"$switch": {"branches": branches, "default": "$lsid"}}}}] if branches else []
+
+
+def _with_user(lsid: bytes) -> bytes:
+    return session_key(lsid, (OBJECT, 0, 0, len(lsid))) or lsid
+
+
+def _meant_by(request: Request) -> MeantSessions:
+    if request.name == "killAllSessionsByPattern":
+        return session_patterns.patterns(request)
+    if request.name == "killAllSessions":
+        return session_patterns.users(request)
+    named = session_patterns.sessions(request)
+    return MeantSessions(named) if named else ALL_SESSIONS
+
+
+def _key_of(session: bytes) -> bytes:
+    fields = index(session)
+    return b"".join(bytes(decode_value(session, fields[name])) for name in (b"id", b"uid"))

@@ -3,32 +3,79 @@
 * Replies have ``readOnly``, by which the router decides how to commit.
 * Errors of the daemon itself have the label of transient ones, and abort the transaction.
 * The table of open transactions is kept up to date.
+
+A reply says whether its statement has changed anything. A genuine shard looks at the operations that the transaction
+has collected. The reply of a findAndModify does not distinguish an update that changed nothing, so that counts as a
+change: the shard then takes part in the commit as one that has written.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.sidecar.failed_replies import has_failed
+from shardwright.daemon.sidecar.reply_term import has_failed
 from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.transactions.changes import has_changed
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.request_fields import as_for_mongod, session_fields, transaction_of
+from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
+from shardwright.shardd.transactions.session_keys import as_for_mongod, session_fields, transaction_of
 from shardwright.sharding.involved_namespaces import asks_for_another_way
 from shardwright.sharding.operation_session import START_TRANSACTION
-from shardwright.sharding.read_only import with_read_only
-from shardwright.sharding.transient_errors import label_transient
+from shardwright.sharding.transaction_protocol import label_transient, with_read_only
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
-from shardwright.wire.rawbson import find
+from shardwright.wire.rawbson import Span, decode_value, find, index
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+_COUNTED: Final[Mapping[str, tuple[bytes, ...]]] = {
+    "insert": (b"n",),
+    "update": (b"nModified", b"upserted"),
+    "delete": (b"n",),
+}
+"""By write command: the fields of its reply that are not zero if it has changed something."""
+
+
+def has_changed(command: str, reply: bytes) -> bool:
+    """Whether a successful statement has changed something.
+
+    Args:
+        command: its name.
+        reply: the body of the reply.
+    """
+    counted = _COUNTED.get(command)
+    if counted is not None:
+        return any(_is_counted(reply, find(reply, name)) for name in counted)
+    is_change = _OTHER_CHANGES.get(command)
+    return is_change is not None and is_change(reply, index(reply))
+
+
+def _is_counted(reply: bytes, count: Span | None) -> bool:
+    return count is not None and bool(decode_value(reply, count))
+
+
+def _has_modified(reply: bytes, fields: Mapping[bytes, Span]) -> bool:
+    outcome = fields.get(b"lastErrorObject")
+    return outcome is not None and _is_counted(reply, find(reply, b"n", outcome[2]))
+
+
+def _has_created_indexes(reply: bytes, fields: Mapping[bytes, Span]) -> bool:
+    before, after = (fields.get(name) for name in (b"numIndexesBefore", b"numIndexesAfter"))
+    if before is None or after is None or b"createdCollectionAutomatically" in fields:
+        return True
+    return bool(decode_value(reply, before) != decode_value(reply, after))
+
+
+_OTHER_CHANGES: Final[Mapping[str, Callable[[bytes, Mapping[bytes, Span]], bool]]] = {
+    "create": lambda reply, fields: True,
+    "createIndexes": _has_created_indexes,
+    "findAndModify": _has_modified,
+    "findandmodify": _has_modified,
+}
+
 
 _WRITE_ERRORS: Final = b"writeErrors"
 _BATCHES: Final = frozenset({"delete", "insert", "update"})
@@ -57,8 +104,8 @@ class TransactionStatements:
             client: who has sent it.
             upstream: the client's connection to mongod.
             request: the statement.
-            run: runs it as one of a transaction, of which the table has an entry unless the statement is malformed or
-                the transaction is not open.
+            run: runs it as one of a transaction. The table has an entry for it unless the statement is malformed or the
+                transaction is not open.
 
         Raises:
             CommandError: as ``run``, with the label that the error has in a transaction; ClientDisconnect, the
@@ -77,7 +124,7 @@ class TransactionStatements:
             if transaction.is_killed or not _goes_on_after(error, transaction):
                 await self._abort(upstream, session_fields(request), transaction)
                 if transaction.is_killed:
-                    # A router would hide errors because of which it begins again, such as those of stale versions.
+                    # A router would hide errors that make it begin again, such as stale versions.
                     raise _interrupted() from error
                 raise
             self._observe(transaction, has_failed=False)
@@ -126,7 +173,7 @@ class TransactionStatements:
 
         Raises:
             CommandError: ClientDisconnect, the router waits no longer. It may have aborted the transaction already, by
-                a connection on which the command was read earlier, so nobody would end it. WriteConflict, another
+                a connection on which the command was read earlier, so nothing would end it. WriteConflict, another
                 router executes the same retryable write in a transaction. mongod runs one command at a time for all
                 child sessions of a session: the two could wait for each other, one for documents that the other has
                 prepared, the other for its turn to commit.
@@ -205,7 +252,7 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _abort(self, upstream: Upstream, fields: dict[str, Any], transaction: OpenTransaction) -> None:
-        """Abort a transaction of which mongod does not know yet that it has failed or is superseded."""
+        """Abort a transaction that has failed or is superseded, unknown to mongod yet."""
         if transaction.is_prepared:
             return  # its coordinator decides
         with transaction.command_under_way(), suppress(CommandError):  # perhaps it has never begun, or has ended

@@ -19,9 +19,8 @@ from shardwright.shardd.transactions.live_transactions import (
     session_of_document,
     still_prepared,
 )
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.session_kills import is_killed_by
+from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
+from shardwright.shardd.transactions.session_keys import is_killed_by
 from shardwright.shardd.transactions.statements import TransactionStatements
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -144,13 +143,13 @@ class Transactions:
                     logger.warning("Could not look up open transactions", error=str(error))
 
     async def _look_up(self, quiet: list[OpenTransaction]) -> None:
-        """Forget those of some transactions that mongod has ended, and find out which of them are prepared."""
+        """Forget transactions that mongod has ended, and find out which of the others are prepared."""
         asked = trio.current_time()
         prepared = await still_prepared(self._mongod, [each.session for each in quiet])
         live = {(each.session, each.number) for each in await live_transactions(self._mongod)}
         for transaction in quiet:
             if transaction.quiet_since is None or transaction.quiet_since > asked:
-                continue  # one of its commands has been under way meanwhile
+                continue  # one of its commands has been running in between
             identity = (transaction.session, transaction.number)
             transaction.is_prepared, transaction.is_doubtful = identity in prepared, False
             if identity not in prepared and identity not in live:

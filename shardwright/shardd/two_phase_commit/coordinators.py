@@ -1,24 +1,94 @@
-"""The two-phase commits that this shard coordinates."""
+"""The two-phase commits that this shard coordinates, and the outcome of those without a coordinator.
+
+A commit has a coordinator here if its transaction began on this primary with ``coordinator: true``, less than its
+lifetime ago. Otherwise it may already be committed, or its coordinator may be on another shard. Then its state in this
+shard's mongod decides: committed, aborted, waiting for a decision, or still open. An open transaction is aborted, so
+that no coordinator gets its vote.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.session_keys import retryable_write_of
-from shardwright.shardd.two_phase_commit.commit_state import CommitState
-from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
-from shardwright.shardd.two_phase_commit.decision import Abort
-from shardwright.shardd.two_phase_commit.local_participant import recover_outcome
-from shardwright.shardd.two_phase_commit.statistics import CommitStatistics
-from shardwright.shardd.two_phase_commit.transaction_coordinator import TransactionCoordinator, logger
-from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
-from shardwright.shardd.two_phase_commit.unbegun_commits import UnbegunCommits
+from shardwright.shardd.transactions.session_keys import retryable_write_of, transaction_of
+from shardwright.shardd.transactions.statements import BEFORE_ALL_PREPARED
+from shardwright.shardd.two_phase_commit.commit_state import Abort, CommitState, TransactionId, UnbegunCommits
+from shardwright.shardd.two_phase_commit.reporting import CommitStatistics
+from shardwright.shardd.two_phase_commit.transaction_coordinator import (
+    CoordinatorDocuments,
+    TransactionCoordinator,
+    logger,
+)
+from shardwright.sharding.operation_session import START_TRANSACTION
+from shardwright.sharding.transaction_protocol import COORDINATOR
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
+from shardwright.wire.request import Request
+
+_ABORTED: Final = "Recovering the transaction's outcome found the transaction aborted"
+
+_PAUSE_SECONDS: Final = 0.02
+"""The longest first pause between probes; it doubles each time."""
+
+_PAUSE_SECONDS_MAX: Final = 1.0
+"""The longest pause. The wait for the coordinator's decision has no limit, as in MongoDB."""
+
+
+async def recover_outcome(mongod: LocalMongod, identity: TransactionId) -> dict[str, Any]:
+    """Wait until a transaction has an outcome on this shard, aborting it if it is not prepared; returns the reply.
+
+    Raises:
+        CommandError: NoSuchTransaction, it was aborted; TransactionTooOld, the session has a newer one; or mongod's
+            error, after which the outcome is unknown.
+        BackendError: mongod does not answer.
+    """
+    # The transaction ends inside mongod, and no command waits for that without taking part in the transaction.
+    backoff = Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
+    has_asked = False
+    while True:
+        try:
+            reply = await mongod.command("admin", _probe(identity))
+        except CommandError as error:
+            if error.code == ErrorCode.NoSuchTransaction:
+                raise _aborted(error) from error
+            if error.code != ErrorCode.InvalidOptions:
+                raise
+        else:
+            return {name: value for name, value in reply.items() if name == "writeConcernError"}
+        if has_asked:
+            await backoff.pause()
+        has_asked = True
+
+
+def _probe(identity: TransactionId) -> dict[str, Any]:
+    """Build a command that commits nothing, but reports or forces the outcome.
+
+    mongod refuses the timestamp with InvalidOptions. An unprepared transaction does not survive that; a second probe
+    tells it from a prepared one. A committed transaction answers ok. The command is atomic, so a concurrent
+    ``prepareTransaction`` runs either before or after it.
+    """
+    return {
+        "commitTransaction": 1,
+        **identity.to_document(),
+        "autocommit": False,
+        "commitTimestamp": BEFORE_ALL_PREPARED,
+        "writeConcern": MAJORITY,
+    }
+
+
+def _aborted(error: CommandError) -> CommandError:
+    """The error for the router, not transient if a majority does not confirm the primary's answer."""
+    if "writeConcernError" in error.extra:
+        return CommandError(error.code, _ABORTED, extra=error.extra)
+    return CommandError(error.code, _ABORTED, labels=(TRANSIENT_TRANSACTION_ERROR,))
+
 
 LIFETIME_LIMIT: Final = "transactionLifetimeLimitSeconds"
 """The server parameter of mongod with the time limit for a transaction."""
@@ -30,12 +100,11 @@ _LIFETIME_SECONDS: Final = 60.0
 class TransactionCoordinators:
     """The coordinators of one shard daemon, and the transactions for which it may become one.
 
+    Methods that wait raise CommandError with NotWritablePrimary outside a term as primary.
+
     Args:
         context: this shard daemon's context.
         transactions: the transactions that are open on this shard.
-
-    Attributes:
-        statistics: counts them.
     """
 
     def __init__(self, context: ShardContext, transactions: OpenTransactions) -> None:
@@ -56,7 +125,7 @@ class TransactionCoordinators:
             term: the term that begins.
             nursery: the term's nursery, in which coordinators run until step-down.
         """
-        # Participants must not learn anything that this primary knows but a majority does not.
+        # Participants must not receive a decision that this primary has but a majority does not.
         await self._context.wait_majority()
         await self.read_lifetime()
         for document in await self._documents.all():
@@ -82,17 +151,17 @@ class TransactionCoordinators:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is known that no commit is under way."""
+        """Whether recovery is complete and no commit is in progress."""
         return self._gate.is_open and not self._running
 
     async def wait_for_attempts(self, write: bytes) -> None:
-        """Return when no commit is under way of a transaction in which a retryable write was executed before.
+        """Wait for commits of the transaction that an earlier attempt of a retryable write started.
 
         Args:
             write: as `retryable_write_of`.
 
         Raises:
-            CommandError: NotWritablePrimary; InterruptedDueToReplStateChange, the next primary goes on with a commit.
+            CommandError: InterruptedDueToReplStateChange, the next primary continues the commit.
         """
         await self._gate.wait_open()
         with self._context.sidecar.certainty.while_role_lasts() as scope:
@@ -103,13 +172,9 @@ class TransactionCoordinators:
             raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
     async def wait_for_retryable_writes(self) -> None:
-        """Return when the present commits of transactions in which retryable writes were executed are over.
+        """Wait for the current commits of transactions that executed retryable writes. Call it within a term.
 
-        A shard that gets their history with a range answers retries by itself, and does not know of commits here. This
-        is to be called within a term.
-
-        Raises:
-            CommandError: NotWritablePrimary.
+        A shard that receives their session history with a range answers retries from it, regardless of commits here.
         """
         await self._gate.wait_open()
         for coordinator in self.running:
@@ -118,22 +183,21 @@ class TransactionCoordinators:
 
     @property
     def running(self) -> Sequence[TransactionCoordinator]:
-        """The commits under way."""
+        """The commits in progress."""
         return tuple(self._running.values())
 
     async def commit(self, identity: TransactionId, participants: Sequence[str]) -> dict[str, Any]:
-        """Commit a transaction, or find out what became of it; returns the reply.
+        """Commit a transaction, or recover its outcome; returns the reply.
 
-        A new primary first finds out which commits are under way.
+        A new primary first resumes the commits in progress.
 
         Args:
             identity: the transaction.
-            participants: the shards that take part; none to find out its outcome, which prevents a commit that has not
-                begun.
+            participants: the participating shards. If there are none, the outcome is recovered, which aborts a
+                transaction whose commit has not begun.
 
         Raises:
-            CommandError: it was aborted, with the code of the vote that led to it; NotWritablePrimary; as
-                `recover_outcome`.
+            CommandError: it was aborted, with the code of the vote that decided; as `recover_outcome`.
             BackendError: mongod does not answer.
         """
         await self._gate.wait_open()
@@ -169,7 +233,7 @@ class TransactionCoordinators:
         return reply
 
     def _note_end(self, identity: TransactionId) -> None:
-        """Let migrations go on that wait for a transaction, which has ended without a command of the router."""
+        """End a transaction for migrations that wait for it; no command of the router has ended it."""
         transaction = self._transactions.find(identity.session, identity.number)
         if transaction is not None:
             self._transactions.end(transaction)
@@ -201,6 +265,19 @@ class TransactionCoordinators:
         del self._running[coordinator.identity]
 
     async def read_lifetime(self) -> None:
-        """Read from mongod how long transactions may last, for those that begin from now on."""
+        """Read the lifetime limit from mongod; it applies to transactions that begin from now on."""
         reply = await self._context.mongod.command("admin", {"getParameter": 1, LIFETIME_LIMIT: 1})
         self._lifetime_seconds = float(reply[LIFETIME_LIMIT])
+
+
+def expect_commit(request: Request, coordinators: TransactionCoordinators) -> None:
+    """Expect to coordinate the transaction that a statement with ``coordinator: true`` has started.
+
+    Call it only after mongod has started the transaction. One that mongod refuses to start may have been committed long
+    ago, and its participants would never vote on it again.
+    """
+    if request.get(COORDINATOR) is not True or START_TRANSACTION not in request.fields:
+        return
+    identity = transaction_of(request)
+    if identity is not None:
+        coordinators.expect(TransactionId(*identity))

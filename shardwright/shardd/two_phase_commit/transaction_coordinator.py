@@ -1,22 +1,153 @@
-"""One two-phase commit under way: the I/O of each step of `commit_state`."""
+"""The coordinator of one two-phase commit: its document, its commands to participants, and the I/O of each step.
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+`CommitState` decides the next step and `TransactionCoordinator` takes it. A step is repeated until it succeeds or the
+term ends; then the next primary resumes from the document.
+
+The document is written as a write of the term, which mongod refuses in a later term. So a daemon that was paused during
+a failover decides nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.until_done import until_done
+from shardwright.daemon.backoff import Backoff, until_done
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context import fail_point_names as places
+from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.two_phase_commit.commit_state import CommitState, Step
-from shardwright.shardd.two_phase_commit.commit_times import CommitTimes
-from shardwright.shardd.two_phase_commit.coordinator_documents import CoordinatorDocuments
-from shardwright.shardd.two_phase_commit.decision import Commit, Decision, name_of
-from shardwright.shardd.two_phase_commit.participant_link import RETRY_SECONDS, RETRY_SECONDS_MAX, ParticipantLink
-from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
+from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN, MAJORITY, ConfigCollection
+from shardwright.shardd.two_phase_commit.commit_state import (
+    Commit,
+    CommitState,
+    CommitTimes,
+    Decision,
+    Step,
+    TransactionId,
+    Vote,
+    is_acknowledged,
+    name_of,
+    vote_of,
+)
+from shardwright.sharding.clock import signed_cluster_time
+from shardwright.sharding.transaction_protocol import COORDINATED_BY
 from shardwright.wire.errors import BackendError, CommandError
-from shardwright.wire.logger import get_logger
+from shardwright.wire.logger import Logger, get_logger
+
+_COLLECTION: Final = "transaction_coordinators"
+
+
+class CoordinatorDocuments:
+    """The collection with the documents of all coordinators of this shard.
+
+    All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
+
+    Args:
+        mongod: the local mongod.
+    """
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self._collection = ConfigCollection(mongod, _COLLECTION)
+
+    async def all(self) -> list[dict[str, Any]]:
+        """All documents."""
+        return await self._collection.all()
+
+    async def save(self, identity: TransactionId, state: CommitState, *, is_durable: bool = True) -> None:
+        """Write the document of a commit; if `is_durable`, return only when a majority of the set has it."""
+        concern = MAJORITY if is_durable else LOCAL_WRITE_CONCERN
+        document = {"_id": identity.to_document(), **state.to_fields()}
+        await self._collection.save(document, write_concern=concern, gossip=_time_of(state))
+
+    async def remove(self, identity: TransactionId) -> None:
+        """Remove the document of a commit that has ended.
+
+        No majority is needed: a primary that finds the document again sends the decision again, which changes nothing.
+        """
+        await self._collection.remove(identity.to_document(), write_concern=LOCAL_WRITE_CONCERN)
+
+
+def _time_of(state: CommitState) -> Mapping[str, Any]:
+    """The commit timestamp as a cluster time: mongod refuses a decision whose timestamp is later than its clock."""
+    if isinstance(state.decision, Commit):
+        return {"$clusterTime": signed_cluster_time(state.decision.timestamp)}
+    return {}
+
+
+RETRY_SECONDS: Final = 0.1
+"""The longest pause before a command is sent to a participant again; it doubles each time."""
+
+RETRY_SECONDS_MAX: Final = 5.0
+"""The longest pause before a command is sent again."""
+
+Answer = Mapping[str, Any] | CommandError
+
+
+class ParticipantLink:
+    """Commands of a coordinator to one participant, which may be this shard itself."""
+
+    def __init__(self, context: ShardContext, identity: TransactionId, shard: str, logger: Logger) -> None:
+        self._context = context
+        self._shard = shard
+        self._logger = logger.bind(shard=shard)
+        coordinator = context.require_identity().shard_name
+        self._fields: Mapping[str, Any] = {
+            **identity.to_document(),
+            "autocommit": False,
+            COORDINATED_BY.decode(): coordinator,
+        }
+
+    async def vote(self) -> Vote:
+        """Send ``prepareTransaction`` until the participant votes; there is no time limit."""
+        backoff, is_repeated = Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX), False
+        while True:
+            answer = await self._send({"prepareTransaction": 1}, is_repeated=is_repeated)
+            vote = vote_of(self._shard, answer)
+            if vote is not None:
+                return vote
+            await self._pause("prepareTransaction", answer, backoff)
+            is_repeated = True
+
+    async def tell(self, decision: Decision) -> None:
+        """Send a decision until the participant has executed it; there is no time limit."""
+        command = _commit(decision) if isinstance(decision, Commit) else {"abortTransaction": 1}
+        backoff, is_repeated = Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX), False
+        while True:
+            answer = await self._send(command, is_repeated=is_repeated)
+            if is_acknowledged(decision, answer):
+                return
+            await self._pause(next(iter(command)), answer, backoff)
+            is_repeated = True
+
+    async def commit_ahead(self, decision: Commit) -> None:
+        """Send the decision to commit once, without waiting for a majority; `tell` follows."""
+        await self._send(_commit(decision), is_repeated=False, write_concern=LOCAL_WRITE_CONCERN)
+
+    async def _send(
+        self, command: Mapping[str, Any], *, is_repeated: bool, write_concern: Mapping[str, Any] = MAJORITY
+    ) -> Answer:
+        request = {**command, **self._fields, "writeConcern": write_concern}
+        try:
+            # A shard that does not answer may have moved to other hosts, or be gone.
+            return await send_to_shard(self._context, self._shard, "admin", request, may_be_cached=not is_repeated)
+        except CommandError as error:
+            return error
+
+    async def _pause(self, command: str, answer: Answer, backoff: Backoff) -> None:
+        pause = backoff.next_seconds()
+        self._logger.warning(
+            "Repeating a command of a two-phase commit",
+            command=command,
+            answer=str(answer if isinstance(answer, CommandError) else answer.get("writeConcernError", answer)),
+            retry_seconds=round(pause, 3),
+        )
+        await trio.sleep(pause)
+
+
+def _commit(decision: Commit) -> dict[str, Any]:
+    return {"commitTransaction": 1, "commitTimestamp": decision.timestamp}
+
 
 logger = get_logger("shardd.two_phase_commit")
 
@@ -27,19 +158,9 @@ _AHEAD_SECONDS_MAX: Final = 1.0
 class TransactionCoordinator:
     """The coordinator of one transaction, from the request to commit until its document is deleted.
 
-    Args:
-        context: this shard daemon's context.
-        identity: the transaction.
-        state: of its commit.
-        deadline: until when participants may vote, on trio's clock.
-        is_recovered: whether a former primary began it.
-
     Attributes:
-        identity: see above.
-        state: see above.
-        deadline: see above.
-        is_recovered: see above.
-        times: of its steps.
+        deadline: the end of the transaction's lifetime, on trio's clock.
+        is_recovered: whether a former primary began the commit.
         ended: set when the document has been deleted.
     """
 
@@ -58,7 +179,7 @@ class TransactionCoordinator:
         self._links = {each: ParticipantLink(context, identity, each, self._logger) for each in state.participants}
 
     async def run(self) -> None:
-        """Take the remaining steps. Only the end of the term prevents that; then the next primary takes them."""
+        """Take the remaining steps. Only the end of the term cancels this; then the next primary resumes."""
         actions: dict[Step, Callable[[], Awaitable[None]]] = {
             Step.WRITING_PARTICIPANT_LIST: self._write_participant_list,
             Step.WAITING_FOR_VOTES: self._collect_votes,
@@ -82,7 +203,7 @@ class TransactionCoordinator:
         self.state.participant_list_written()
 
     async def _collect_votes(self) -> None:
-        """Ask all participants at once, until the first of them votes to abort, or the time is over."""
+        """Send ``prepareTransaction`` to all participants, until one votes to abort or the transaction expires."""
         with trio.CancelScope(deadline=self.deadline):
             async with trio.open_nursery() as nursery:
                 for shard, link in self._links.items():
@@ -113,9 +234,9 @@ class TransactionCoordinator:
                 nursery.start_soon(self._tell, shard, link, decision)
 
     async def _commit_here_first(self, decision: Commit) -> None:
-        """Commit on this shard a moment before the others, if it can, so that the others' commits have later times.
+        """Commit on this shard a moment before the others, so that their commits have later cluster times.
 
-        A document that moves away from here is then deleted before it is inserted, for change streams too.
+        When a document moves to another shard, change streams then report its deletion before its insertion.
         """
         here = self._context.require_identity().shard_name
         if here in self._links:
@@ -133,7 +254,7 @@ class TransactionCoordinator:
         self.state.document_deleted()
 
     def _save(self, place: str) -> Callable[[], Awaitable[None]]:
-        """A function that writes the document; at the fail point it is written, but perhaps not on a majority."""
+        """Return a function that writes the document; at the fail point it may not be on a majority yet."""
 
         async def save() -> None:
             if self._context.fail_points.is_any_on:

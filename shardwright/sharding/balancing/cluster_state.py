@@ -9,7 +9,7 @@ from shardwright.sharding.namespace import Namespace
 
 
 class ForceJumbo(Enum):
-    """What a shard does about a chunk that is larger than the limit; the values are those of ``forceJumbo``."""
+    """A shard's treatment of a chunk that is larger than the limit, with the values of ``forceJumbo``."""
 
     NO = 0
     BALANCER = 2

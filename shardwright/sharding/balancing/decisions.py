@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
+from shardwright.sharding.balancing.chunk_queries import Candidate
 from shardwright.sharding.balancing.cluster_state import ForceJumbo
-from shardwright.sharding.balancing.questions import Candidate
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import raw_document
@@ -135,7 +135,7 @@ class Merge(_InPlace):
 
 
 class Measure(_InPlace):
-    """Have a shard add up the size of a chunk, upon which it depends whether the chunk is moved."""
+    """Measure a chunk on its shard to decide whether to move it."""
 
     __slots__ = ()
     action: ClassVar[str] = "measureChunk"

@@ -1,14 +1,62 @@
-"""Moves that even out the data of a collection, or the number of its chunks."""
+"""Moves that even out the data of a collection, or the number of its chunks, and the shards they choose."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shardwright.sharding.balancing.choice import ShardChoice
-from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ShardState
+from shardwright.sharding.balancing.chunk_queries import (
+    Asking,
+    Candidate,
+    ChunkCounts,
+    FirstChunk,
+    ask_counts,
+    ask_first_chunk,
+)
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
 from shardwright.sharding.balancing.decisions import Decisions, Move, Rule, Skipped
-from shardwright.sharding.balancing.questions import Asking, FirstChunk, ask_first_chunk
 from shardwright.sharding.balancing.zones import NO_ZONE
+
+
+class ShardChoice:
+    """The shards of a round. A shard takes part in at most one move of each round.
+
+    Attributes:
+        shards: all of them.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self.shards = cluster.shards
+        self._busy: set[str] = set()
+
+    def take(self, *shards: str) -> None:
+        """Shards have got their move."""
+        self._busy.update(shards)
+
+    def free(self) -> Iterator[ShardState]:
+        """The shards that may still get a move; those that get one while this is iterated are passed over."""
+        return (shard for shard in self.shards if shard.is_available and shard.id not in self._busy)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further move is possible: it takes two shards."""
+        return sum(1 for _ in self.free()) < 2
+
+    def receivers(self, zone: str) -> list[ShardState]:
+        """The free shards that may receive chunks of a zone."""
+        return [shard for shard in self.free() if shard.may_receive(zone)]
+
+    def least_loaded(self, zone: str, loads: Mapping[str, int]) -> ShardState | None:
+        """The free shard with the smallest load that may receive chunks of a zone; None if there is none.
+
+        Of several, it is the first by name, as in MongoDB.
+        """
+        return min(self.receivers(zone), key=lambda shard: loads.get(shard.id, 0), default=None)
+
+    def most_loaded_first(self, loads: Mapping[str, int]) -> list[ShardState]:
+        """The free shards by their load, in descending order."""
+        return sorted(self.free(), key=lambda shard: -loads.get(shard.id, 0))
+
 
 THRESHOLD_CHUNKS: Final = 3
 """Data is moved between two shards if their sizes differ by at least this many times the chunk size."""
@@ -145,3 +193,25 @@ def _uneven_pairs(
         if recipient is None or not counts.get(donor.id, 0) > ideal > counts.get(recipient.id, 0):
             return
         yield donor, recipient
+
+
+def place_offered(cluster: ClusterState, collection: CollectionState, chunk: Candidate) -> Asking[Move | None]:
+    """The move to the least loaded shard of the chunk's zone; None if that is the owner, or there is none.
+
+    Args:
+        cluster: shards and settings.
+        collection: the chunk's collection.
+        chunk: a chunk that does not contain the bound of a zone in its interior.
+    """
+    if collection.why_skipped:
+        return None
+    if cluster.policy is Policy.DATA_SIZE:
+        loads = collection.sizes
+    else:
+        loads = Counter((yield from ask_counts(ChunkCounts(collection.namespace, None))))
+    zone = collection.zones.zone_of(chunk.range.min_key)
+    recipient = ShardChoice(cluster).least_loaded(zone, loads)
+    if recipient is None or recipient.id == chunk.shard:
+        return None
+    numbers = {"donorLoad": loads.get(chunk.shard, 0), "recipientLoad": loads.get(recipient.id, 0)}
+    return Move(collection.namespace, chunk, recipient.id, Rule.HOT_END, is_whole=True, zone=zone, numbers=numbers)

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from shardwright.sharding.balancing.choice import ShardChoice
+from shardwright.sharding.balancing.chunk_queries import Asking, ChunkCounts, ChunksAcross, ask_counts
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy
 from shardwright.sharding.balancing.decisions import Decisions, Rule, Skipped, Split
-from shardwright.sharding.balancing.evening_out import even_out_counts, even_out_data
-from shardwright.sharding.balancing.obligatory import CountsByZone, empty_draining_shards, move_into_zones
-from shardwright.sharding.balancing.questions import Asking, ChunkCounts, ChunksAcross, ask_counts
+from shardwright.sharding.balancing.evening_out import ShardChoice, even_out_counts, even_out_data
+from shardwright.sharding.balancing.mandatory_moves import CountsByZone, empty_draining_shards, move_into_zones
 from shardwright.sharding.balancing.zones import NO_ZONE
 
 
@@ -42,7 +41,7 @@ def choose_moves(cluster: ClusterState, collections: Iterable[CollectionState]) 
     decisions, choice = Decisions(), ShardChoice(cluster)
     for shard in cluster.shards:
         if not shard.is_available:
-            # Nothing else is known of it, so that it is in nobody's way.
+            # Nothing else is known of it, so it takes no part in a move.
             choice.take(shard.id)
     for collection in collections:
         if collection.why_skipped:
@@ -76,7 +75,7 @@ def _choose_for(
 def _counts_by_zone(collection: CollectionState) -> Asking[CountsByZone]:
     """The numbers of chunks by zone, `NO_ZONE` included, and shard.
 
-    Those of `NO_ZONE` are what is left of all chunks, which takes fewer and shorter look-ups than its many ranges.
+    The numbers for `NO_ZONE` are all chunks minus the chunks in zones, which takes fewer look-ups than its many ranges.
     """
     zones, counts = collection.zones, dict[str, Mapping[str, int]]()
     rest = Counter((yield from ask_counts(ChunkCounts(collection.namespace, None))))

@@ -1,4 +1,4 @@
-"""The zones of one collection: which keys belong to which zone, or to none."""
+"""The zones of one collection, and the zone of each key."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ class ZoneMap:
 
     @property
     def bounds(self) -> tuple[ChunkRange, ...]:
-        """The parts after the first one, each of which has to begin with a chunk."""
+        """The parts after the first one. Each must begin with a chunk."""
         return tuple(part.range for part in self.parts[1:])
 
     def zone_of(self, key: bytes) -> str:

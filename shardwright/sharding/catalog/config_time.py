@@ -34,7 +34,7 @@ def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as
 
 
 def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-    """Advance the config time to that of the catalog which a majority or snapshot read saw.
+    """Advance the config time to the catalog time of a majority or snapshot read.
 
     Genuine config servers report it; otherwise it is the operation time, which for such reads is majority committed.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwright.sharding.catalog.changelog_entry import ACTIONLOG_BYTES_MAX, CHANGELOG_BYTES_MAX
+from shardwright.sharding.key_statistics import HISTORY, HISTORY_BYTES_MAX, MINUTES, MINUTES_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,18 @@ INDEXES: Final[Mapping[str, tuple[IndexDefinition, ...]]] = {
     "reshardingOperations": (
         IndexDefinition({"active": 1}, unique=True, options={"name": "ReshardingCoordinatorActiveIndex"}),
     ),
+    MINUTES: (IndexDefinition({"at": 1}),),
+    HISTORY: (IndexDefinition({"at": 1}),),
     "system.sessions": (IndexDefinition({"lastUse": 1}, options={"name": "lsidTTLIndex", "expireAfterSeconds": 1800}),),
 }
-"""Of the config server's collections, by name within the database ``config``."""
+"""Of the config server's collections, by name within the database ``config``; key statistics are our own addition."""
 
-CAPPED_BYTES: Final[Mapping[str, int]] = {"changelog": CHANGELOG_BYTES_MAX, "actionlog": ACTIONLOG_BYTES_MAX}
+CAPPED_BYTES: Final[Mapping[str, int]] = {
+    "changelog": CHANGELOG_BYTES_MAX,
+    "actionlog": ACTIONLOG_BYTES_MAX,
+    MINUTES: MINUTES_BYTES_MAX,
+    HISTORY: HISTORY_BYTES_MAX,
+}
 """The capped collections of the config server, with their sizes."""
 
 CACHE_CHUNKS_INDEXES: Final = (IndexDefinition({"lastmod": 1}),)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bson.timestamp import Timestamp
 
+from shardwright.sharding import feature_version
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
@@ -18,7 +19,7 @@ from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunks import ChunkPlacement, read_placements
 from shardwright.sharding.refined_key import refined_placement
 from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
-from shardwright.sharding.signing_keys import KEYS_COLLECTION, KEYS_DB, PURPOSE, SigningKey, SigningKeys
+from shardwright.sharding.time_signer import KEYS_COLLECTION, KEYS_DB, PURPOSE, SigningKey, SigningKeys
 from shardwright.wire.cursor_batch import DocumentSink
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
@@ -28,6 +29,12 @@ CONFIG: Final = "config"
 
 ROUTING_READS_MAX: Final = 3
 """How often a collection and its chunks are read while they do not fit together, before an error is raised."""
+
+CHANGED_CHUNKS_MAX: Final = 200_000
+"""How many changed chunks are laid over a known table, which blocks a daemon for about a second.
+
+A table of all chunks is built batch by batch, while the daemon serves other requests.
+"""
 
 # A document of one field "chunks": its length, a type byte and the name come before the chunk, a null byte after it.
 _CHUNK_PREFIX: Final = b"\x03chunks\0"
@@ -78,7 +85,7 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
         except CommandError as error:
             if error.code != ErrorCode.ConflictingOperationInProgress or attempt == ROUTING_READS_MAX:
                 raise
-            # Perhaps the changes do not fit the table they were read for: the next read is of all chunks.
+            # The changes do not fit the table they were read for, or are too many: the next read is of all chunks.
             known = None
     raise AssertionError("unreachable")
 
@@ -94,6 +101,7 @@ class _RoutingReply:
         self._known = known
         self._entry: CollectionEntry | None = None
         self._changed: list[ChunkPlacement] = []
+        self._has_too_many = False
         self._builder: RoutingTableBuilder | None = None
 
     def extend(self, documents: Iterable[bytes], /) -> None:
@@ -118,6 +126,10 @@ class _RoutingReply:
         if self._builder is not None:
             return self._builder.finish()
         known, collection = self._known, self._entry.sharded_collection()
+        if self._has_too_many:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress, f"Too many chunks of {collection.namespace} have changed"
+            )
         assert known is not None, "there is either a table or a builder"
         if not self._changed:  # not even the chunk that gave the known table its version
             raise CommandError(
@@ -141,10 +153,13 @@ class _RoutingReply:
     def _take_chunks(self, entry: CollectionEntry, chunks: Iterator[ChunkPlacement]) -> None:
         if entry.refined_from is not None:
             chunks = (refined_placement(chunk, entry.key) for chunk in chunks)
-        if self._builder is None:
-            self._changed += chunks
-        else:
+        if self._builder is not None:
             self._builder.add(chunks)
+        elif not self._has_too_many:
+            self._changed += chunks
+            if len(self._changed) > CHANGED_CHUNKS_MAX:
+                self._has_too_many = True
+                self._changed.clear()
 
 
 def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable:
@@ -186,6 +201,16 @@ def read_chunk_size() -> CatalogReads[int]:
     """
     documents = yield _find("settings", {"_id": CHUNK_SIZE_ID})
     return ChunkSizeSettings.from_document(_decode(documents[0]) if documents else None).value_bytes
+
+
+def read_feature_version() -> CatalogReads[int]:
+    """The feature version of the cluster, see `sharding.feature_version`.
+
+    Raises:
+        CommandError: NoSuchKey or TypeMismatch, the document is malformed.
+    """
+    documents = yield CatalogRead("admin", feature_version.query())
+    return feature_version.version_of(_decode(documents[0]) if documents else None)
 
 
 def read_signing_keys() -> CatalogReads[SigningKeys]:

@@ -49,7 +49,7 @@ class ActiveWindow:
         return cls(start, stop)
 
     def includes(self, now: datetime) -> bool:
-        """Whether a time is in the window, which may go on past midnight."""
+        """Whether a time is in the window, which may extend past midnight."""
         minute = time(now.hour, now.minute)
         if self.start <= self.stop:
             return self.start <= minute <= self.stop
@@ -70,7 +70,7 @@ class BalancerSettings:
 
     Args:
         mode: ``full``, ``autoSplitOnly`` or ``off``.
-        active_window: ``{start: "HH:MM", stop: "HH:MM"}`` outside of which nothing is balanced.
+        active_window: ``{start: "HH:MM", stop: "HH:MM"}``; nothing is balanced outside of it.
         secondary_throttle: a boolean or a write concern for copied documents.
         wait_for_delete: whether a migration waits until the donor has deleted what moved.
         attempt_to_balance_jumbo_chunks: whether chunks above the size limit may move.

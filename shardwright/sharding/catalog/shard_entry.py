@@ -8,7 +8,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.sharding.document_fields import optional, required
 from shardwright.sharding.timestamps import pack_timestamp
-from shardwright.wire.connection_string import ConnectionString
+from shardwright.wire.host_and_port import ConnectionString
 
 SHARD_AWARE: Final = 1
 """``state`` of a shard that has adopted its identity."""

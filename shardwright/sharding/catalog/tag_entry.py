@@ -8,8 +8,8 @@ from bson.objectid import ObjectId
 
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.document_fields import required
+from shardwright.sharding.initial_chunks import ZoneRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.presplit_zones import ZoneRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

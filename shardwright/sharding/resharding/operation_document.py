@@ -1,4 +1,4 @@
-"""The document of ``config.reshardingOperations``: a resharding operation as its coordinator persists it."""
+"""A resharding operation as its coordinator persists it, and as ``$currentOp`` shows it, with the time left."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,7 @@ from bson.int64 import Int64
 
 from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.names import temporary_namespace
-from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding.participation import Participation, temporary_namespace
 from shardwright.sharding.resharding.states import CoordinatorState, DonorState, RecipientState
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
@@ -143,3 +142,50 @@ def _entries(shard_ids: Sequence[str], state: str) -> list[dict[str, Any]]:
 
 def _encoded(documents: Sequence[Mapping[str, Any]] | None) -> list[bytes] | None:
     return None if documents is None else [encode_document(each) for each in documents]
+
+
+def shown_operation(role: str, told: Participation, seconds: float, details: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of one part in an operation.
+
+    Args:
+        role: ``Coordinator``, ``Donor`` or ``Recipient``.
+        told: the operation.
+        seconds: how long it has been running.
+        details: the fields that only this role has.
+    """
+    namespace = str(told.namespace)
+    command = {
+        "reshardCollection": namespace,
+        "key": raw_document(told.key.document),
+        "unique": False,
+        "collation": {"locale": "simple"},
+    }
+    return {
+        "type": "op",
+        "desc": f"Resharding{role}Service {told.id}",
+        "op": "command",
+        "ns": namespace,
+        "originatingCommand": command,
+        "totalOperationTimeElapsedSecs": Int64(seconds),
+        **details,
+        "opStatus": "running",
+    }
+
+
+def remaining_millis(*, elapsed_millis: int, copied: int, to_copy: int, applied: int, fetched: int) -> int | None:
+    """The estimated time until a recipient has applied all that it knows of; None if there is nothing to go by.
+
+    While it clones, the applying of changes is expected to take as long again.
+
+    Args:
+        elapsed_millis: how long the present phase, cloning or applying, has taken.
+        copied: bytes cloned.
+        to_copy: estimated bytes to clone.
+        applied: changes applied.
+        fetched: changes known.
+    """
+    if copied < to_copy:
+        return None if copied == 0 else elapsed_millis * (to_copy - copied) // copied * 2
+    if fetched <= applied:
+        return 0
+    return None if applied == 0 else elapsed_millis * (fetched - applied) // applied

@@ -1,17 +1,97 @@
-"""What a donor or a recipient is told about a resharding operation, and persists."""
+"""What a donor or a recipient is told about a resharding operation, and which documents it has to do with.
 
-from collections.abc import Mapping
+Chunks do not move while a collection is resharded, so both follow from the document alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from bson.binary import Binary
 
 from shardwright.sharding.document_fields import required, required_uuid
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.names import temporary_namespace
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import encode_document, raw_document
+
+_TEMPORARY_PREFIX: Final = "system.resharding."
+_STASH_PREFIX: Final = "localReshardingConflictStash."
+
+
+def temporary_namespace(namespace: Namespace, source_uuid: UUID) -> Namespace:
+    """The collection in which recipients assemble their documents, renamed to ``namespace`` by the commit.
+
+    Args:
+        namespace: the collection that is resharded.
+        source_uuid: its UUID before.
+    """
+    return Namespace(namespace.db, f"{_TEMPORARY_PREFIX}{source_uuid}")
+
+
+def is_temporary(namespace: Namespace) -> bool:
+    """Whether it is such a collection."""
+    return namespace.collection.startswith(_TEMPORARY_PREFIX)
+
+
+def stash_namespace(source_uuid: UUID, donor: str) -> Namespace:
+    """A recipient's collection for the documents of one donor whose ``_id`` another donor's document has.
+
+    Args:
+        source_uuid: the UUID of the collection before.
+        donor: id of the donor.
+    """
+    return Namespace("config", f"{_STASH_PREFIX}{source_uuid}.{donor}")
+
+
+class Ownership:
+    """The owners of documents before and after.
+
+    Args:
+        source: the routing table by the present shard key.
+        target: the one by the new shard key.
+    """
+
+    def __init__(self, source: RoutingTable, target: RoutingTable) -> None:
+        self._source = source
+        self._target = target
+
+    def donor_of(self, document: bytes) -> str:
+        """The shard that owns a document now; a copy on any other shard is an orphan.
+
+        Raises:
+            CommandError: ShardKeyNotFound, it has an array in its shard key.
+        """
+        return self._source.shard_for_key(self._source.key_pattern.key_bytes_of_document(document))
+
+    def recipient_of(self, document: bytes) -> str:
+        """The shard that will own a document.
+
+        Raises:
+            CommandError: ShardKeyNotFound, it has an array in its new shard key.
+        """
+        return self._target.shard_for_key(self._target.key_pattern.key_bytes_of_document(document))
+
+    def source_key_of(self, document: bytes) -> bytes:
+        """The present shard key of a document, as a raw document.
+
+        Raises:
+            CommandError: as for `donor_of`.
+        """
+        return self._source.key_pattern.extract_from_document(document)
+
+    def handed_over(self, documents: Sequence[bytes], donor: str, recipient: str) -> list[bytes]:
+        """The documents that ``donor`` owns now and ``recipient`` will own.
+
+        Raises:
+            CommandError: ShardKeyNotFound, one of them has an array in its new shard key.
+        """
+        owned: Iterable[bytes] = documents
+        if self._source.shards != {donor}:  # otherwise there are no orphans, whatever the keys
+            owned = (each for each in documents if self.donor_of(each) == donor)
+        key_of, shard_for_key = self._target.key_pattern.key_bytes_of_document, self._target.shard_for_key
+        return [each for each in owned if shard_for_key(key_of(each)) == recipient]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from shardwright.sharding.initial_chunks import PlannedChunk
-from shardwright.sharding.presplit_zones import ZoneRange
+from shardwright.sharding.initial_chunks import PlannedChunk, ZoneRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
 

@@ -42,7 +42,7 @@ class ReshardingStatistics:
         stored, deleted: these, by whether there is a newest version.
         held_writes: writes that had to wait for a critical section.
         chunk_imbalance: by how many chunks recipients differed after the last operation.
-        remaining_millis: the shortest and the longest time that a recipient of the operation under way still needs.
+        remaining_millis: the shortest and the longest remaining time of a recipient in the present operation.
         fetching: how long it took to get a batch of the clone.
         applying: how long it took to write a batch of changes.
     """

@@ -18,7 +18,7 @@ _MS_MIN: Final = -(2**63)
 _MS_MAX: Final = 2**63 - 1
 
 _OF_FILTERS: Final = frozenset({b"$and", b"$or"})
-"""Operators with filters of which targeting makes use."""
+"""Operators whose nested filters targeting uses."""
 _OF_META_FILTERS: Final = _OF_FILTERS | {b"$nor"}
 
 Bounds = tuple[int, int]

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from shardwright.sharding.key_order import encode_value
-from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.shard_key_field import descend, refuse_deep_nesting
+from shardwright.sharding.shard_key import ShardKeyPattern, descend, refuse_deep_nesting
 from shardwright.sharding.targeting.filters import FILTER_DEPTH_MAX, is_operator_object
 from shardwright.sharding.targeting.values import is_collatable
 from shardwright.wire import rawbson

@@ -10,8 +10,7 @@ from functools import reduce
 from typing import Final
 
 from shardwright.sharding.key_order import AFTER, encode_value
-from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.shard_key_field import ShardKeyField
+from shardwright.sharding.shard_key import ShardKeyField, ShardKeyPattern
 from shardwright.sharding.targeting.boxes import Boxes, compound_ranges, intersect, limited, unite, unlimited
 from shardwright.sharding.targeting.intervals import ALL, Intervals, intersection, is_point, union
 from shardwright.sharding.targeting.values import absent, compared, equal_to

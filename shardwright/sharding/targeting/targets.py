@@ -4,7 +4,9 @@ from collections.abc import Set
 from typing import Protocol
 
 from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.targeting.collation import uncollated_field
 from shardwright.sharding.targeting.filters import KeyRanges, key_ranges, only_key
 from shardwright.wire.error_codes import ErrorCode
@@ -27,6 +29,18 @@ class Placement(Protocol):
 
     def shards_for_range(self, low: bytes, high: bytes) -> Set[str]:
         """The shards that own a part of ``[low, high)``."""
+
+
+class CollectionPlacement(Placement, Protocol):
+    """What targeting a write needs of a routing table."""
+
+    @property
+    def collection(self) -> ShardedCollection:
+        """The collection, apart from its chunks."""
+
+    @property
+    def namespace(self) -> Namespace:
+        """The name of the collection."""
 
 
 def target_filter(filter_document: bytes, placement: Placement, *, simple_collation: bool = True) -> Set[str]:

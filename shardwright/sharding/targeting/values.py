@@ -7,9 +7,18 @@ may be wider than the comparison, never narrower.
 from typing import Final
 
 from shardwright.sharding.hashing import equal_values_hashes
-from shardwright.sharding.key_order import AFTER, ENCODED_NULL, ENCODED_UNDEFINED, RANKS, encode_value
-from shardwright.sharding.number_order import NAN, NUMBERS_END, NUMBERS_MIN, encode_int64
-from shardwright.sharding.shard_key_field import ShardKeyField, descend, refuse_deep_nesting
+from shardwright.sharding.key_order import (
+    AFTER,
+    ENCODED_NULL,
+    ENCODED_UNDEFINED,
+    NAN,
+    NUMBERS_END,
+    NUMBERS_MIN,
+    RANKS,
+    encode_int64,
+    encode_value,
+)
+from shardwright.sharding.shard_key import ShardKeyField, descend, refuse_deep_nesting
 from shardwright.sharding.targeting.intervals import ALL, Interval, Intervals, point, union
 from shardwright.wire import rawbson
 from shardwright.wire.rawbson import Span

@@ -36,7 +36,7 @@ def suitable_servers(
 
     Raises:
         CommandError: MaxStalenessOutOfRange, the maximum is too small to be checked with heartbeats; 13111, a tag is
-            no string.
+            not a string.
     """
     if topology.type is TopologyType.UNKNOWN or not topology.is_compatible:
         return ()
@@ -54,7 +54,7 @@ def suitable_servers(
 
 
 def in_latency_window(servers: Sequence[Server]) -> Sequence[Server]:
-    """The servers whose round trip is at most `LATENCY_WINDOW_SECONDS` longer than that of the nearest one."""
+    """The servers whose round trip is at most `LATENCY_WINDOW_SECONDS` longer than the nearest server's."""
     if len(servers) <= 1:
         return servers
     limit = min(server.round_trip_seconds or 0.0 for server in servers) + LATENCY_WINDOW_SECONDS

@@ -50,7 +50,7 @@ MECHANISMS: Final = {mechanism.value: mechanism for mechanism in Mechanism}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScramKeys:
-    """What a password becomes with a salt. Secret: whoever has the client's key can log in.
+    """The keys derived from a password and a salt. Secret: the client's key suffices to authenticate.
 
     Attributes:
         mechanism: of the keys.

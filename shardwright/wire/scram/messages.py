@@ -103,7 +103,7 @@ class ClientFinal:
     """``c=biws,r=nonce,p=proof``.
 
     Attributes:
-        nonce: that of the server's message.
+        nonce: the nonce in the server's message.
         proof: empty until it is made.
     """
 

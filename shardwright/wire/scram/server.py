@@ -31,7 +31,7 @@ class ServerConversation:
         """
         final = ClientFinal.parse(message)
         if not hmac.compare_digest(final.nonce, self.reply.nonce):
-            raise ScramError("the nonce is that of another conversation")
+            raise ScramError("the nonce belongs to another conversation")
         proven = auth_message(self._first, self.reply, final)
         for credentials in self._credentials:
             if _is_proof_of(credentials, final.proof, proven):

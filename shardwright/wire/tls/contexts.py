@@ -94,7 +94,7 @@ def _refuse_encrypted_key() -> str:
 
 
 def _password_in(path: Path) -> bytes:
-    """The first line of a file that nobody but its owner may read.
+    """The first line of a file that only its owner may read.
 
     Raises:
         OSError: it cannot be read.

@@ -51,7 +51,7 @@ class ProcessTls:
         self._load(self.settings)
 
     def is_member(self, subject: Subject | None) -> bool:
-        """Whether a certificate is that of a member of the cluster: of this server's own organization.
+        """Whether a certificate belongs to a member of the cluster: it has this server's own organization.
 
         Args:
             subject: the name in a certificate that was checked; None if there is none.

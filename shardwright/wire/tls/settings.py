@@ -50,12 +50,12 @@ class TlsSettings:
         crl_file: the certificates that were revoked, PEM.
         cluster_file: certificate and key for connections to other servers, in place of ``certificate_key_file``.
         cluster_password_file: the password of its private key, if that is encrypted.
-        cluster_ca_file: who has to have signed those of clients, in place of ``ca_file``.
+        cluster_ca_file: the authorities for clients' certificates, in place of ``ca_file``.
         disabled_protocols: names such as ``TLS1_2``.
         allows_connections_without_certificates: clients need none; one that is sent is checked.
         allows_invalid_certificates: certificates of peers are not checked at all.
         allows_invalid_hostnames: a server's certificate may be for another host.
-        members_too: another organization whose certificates are those of members, while the cluster changes its own.
+        members_too: another organization of member certificates, while the cluster changes its own.
         expiration_warning_days: how long before they expire the log warns of certificates; 0: it does not.
         secured_sockets: paths of UNIX sockets at which a server asks for TLS; on others it is not used.
     """
@@ -82,7 +82,7 @@ class TlsSettings:
         return self.cluster_ca_file or self.ca_file
 
     def check(self) -> None:
-        """Refuse combinations that a mongod refuses, with its words, and those in which nobody would be recognised.
+        """Refuse combinations that a mongod refuses, with its errors, and settings that would recognise no peer.
 
         Raises:
             TlsConfigurationError: there is one.
@@ -98,5 +98,5 @@ class TlsSettings:
         if self.crl_file is not None and self.ca_file is None:
             raise TlsConfigurationError("need tlsCAFile with tlsCRLFile")
         if self.ca_file is None and not self.allows_invalid_certificates:
-            # A mongod would connect to any server that has a certificate, whoever made it.
+            # A mongod would connect to any server that has a certificate of any authority.
             raise TlsConfigurationError("need tlsCAFile to recognise other servers, or tlsAllowInvalidCertificates")

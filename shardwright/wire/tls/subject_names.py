@@ -1,6 +1,6 @@
 """The names in certificates as MongoDB writes them: RFC 2253, the most specific part first.
 
-Names of attributes, order and escapes are those of ``openssl x509 -nameopt RFC2253``.
+Names of attributes, order and escapes are as ``openssl x509 -nameopt RFC2253`` prints them.
 """
 
 from typing import Final, TypeAlias

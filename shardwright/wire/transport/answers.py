@@ -1,13 +1,19 @@
 """The reply to each frame of a client: plain, compressed, with a checksum, or an old hello.
 
 What no handler sees is answered here: messages that are no commands, and commands that end with an error.
+
+Long messages are compressed in threads, since every other client would have to wait if the event loop did it. The
+compressors release the interpreter's lock. A short message is finished before a thread would have started. A
+connection serves one request at a time, so its frames keep their order.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import bson
+import trio
 
-from shardwright.wire import legacy
+from shardwright.wire import compression, legacy
+from shardwright.wire.compression import Compressor
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import (
     RETRYABLE_WRITE_ERROR,
@@ -16,19 +22,39 @@ from shardwright.wire.errors import (
     MalformedRequestError,
     RemoteProtocolError,
 )
-from shardwright.wire.frames import OP_COMPRESSED, OP_GET_MORE, OP_MSG, OP_QUERY, Header, next_request_id
+from shardwright.wire.frames import HEADER_BYTES, OP_COMPRESSED, OP_GET_MORE, OP_MSG, OP_QUERY, Header, next_request_id
+from shardwright.wire.limits import MESSAGE_BYTES_MAX
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, error_reply, flags_of, op_msg, with_checksum
 from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
 from shardwright.wire.request import Request
-from shardwright.wire.transport import packing
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.handler import Handler
-from shardwright.wire.transport.newcomers import Newcomers
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.unauthenticated_clients import Newcomers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Handler(Protocol):
+    """What a daemon does for its clients."""
+
+    @may_run_in_reactor
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request with the frame of the reply, or None if there is nothing (more) to send.
+
+        Called in the reactor, if it is running: code that waits for anything but sockets must call `in_own_task` first.
+
+        Raises:
+            CommandError: converted to the ``ok: 0`` reply.
+        """
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has disconnected; release its resources."""
+
 
 logger = get_logger("wire.server")
 
@@ -82,11 +108,11 @@ class Answers:
         if opcode == OP_MSG:
             return await self._to_op_msg(client, frame)
         if opcode == OP_COMPRESSED:
-            inner, compressor = await packing.decompress(frame, client.stream.message_bytes_max)
+            inner, compressor = await decompress(frame, client.stream.message_bytes_max)
             if compressor.name.lower() not in client.compressors:
                 raise RemoteProtocolError(f"a message compressed with {compressor.name}, which was not negotiated")
             reply = await self._to_other(client, inner)
-            return None if reply is None else await packing.compress(reply, compressor)
+            return None if reply is None else await compress(reply, compressor)
         if opcode == OP_QUERY:
             return await self._to_op_query(client, frame)
         if opcode == OP_GET_MORE:
@@ -161,3 +187,38 @@ def _labels_at_shutdown(request: Request) -> tuple[str, ...]:
     if b"autocommit" in request.fields and request.name not in _ENDINGS_OF_TRANSACTIONS:
         return (TRANSIENT_TRANSACTION_ERROR,)
     return (RETRYABLE_WRITE_ERROR,)
+
+
+LONG_MESSAGE_BYTES: Final = 1 << 18
+"""Uncompressed size from which a thread is used; zlib takes some milliseconds for that."""
+
+_THREADS_MAX: Final = 2
+"""At the same time; requests that wait hold a reply, but neither a connection to a shard nor the event loop."""
+
+_threads = trio.CapacityLimiter(_THREADS_MAX)
+
+
+@may_run_in_reactor
+async def compress(frame: bytes, compressor: Compressor) -> bytes:
+    """See `wire.compression.compress`."""
+    if len(frame) < LONG_MESSAGE_BYTES:
+        return compression.compress(frame, compressor)
+    await in_own_task()
+    return await trio.to_thread.run_sync(compression.compress, frame, compressor, limiter=_threads)
+
+
+@may_run_in_reactor
+async def decompress(frame: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[bytes, Compressor]:
+    """See `wire.compression.decompress`.
+
+    Args:
+        frame: the frame.
+        bytes_max: the longest frame that may be inside.
+    """
+    announced = compression.announced_bytes(frame)
+    if announced + HEADER_BYTES > bytes_max:
+        raise RemoteProtocolError(f"a compressed message of {announced} bytes, more than a message may have")
+    if announced < LONG_MESSAGE_BYTES:
+        return compression.decompress(frame)
+    await in_own_task()
+    return await trio.to_thread.run_sync(compression.decompress, frame, limiter=_threads)

@@ -23,14 +23,13 @@ from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_exactly
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.handshakes import dial_handshake
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
 from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.timeouts import SERVER_LIMITS
-from shardwright.wire.transport.tls_socket import TlsSocket
-from shardwright.wire.transport.unread import UNREAD_REPLIES
+from shardwright.wire.transport.tls_socket import TlsSocket, dial_handshake
 
 if TYPE_CHECKING:
     from shardwright.wire.tls.subject_names import Subject
@@ -67,8 +66,8 @@ class Connection:
         hello: the reply to the handshake.
         stream: its frames.
         broken_off: why `break_off` was called; empty if it was not.
-        take_abandoned: takes over the stream of a request that was sent, if nobody waits for its reply any longer;
-            without it, the stream is closed.
+        silent_host: the host to blame for that: the peer, or one from which the peer was reading for the request.
+        take_abandoned: takes over the stream when a sent request is cancelled; without it, the stream is closed.
     """
 
     __slots__ = (
@@ -78,12 +77,13 @@ class Connection:
         "broken_off",
         "hello",
         "idle_since",
+        "silent_host",
         "stream",
         "take_abandoned",
     )
 
     def __init__(self, address: str, stream: FrameStream) -> None:
-        self.address = address
+        self.address = self.silent_host = address
         self.broken_off = ""
         self.stream = stream
         self._certificate: Subject | None = None
@@ -217,7 +217,7 @@ class Connection:
         try:
             reply = await (stream.receive() if relay is None else stream.receive_beginning())
             if reply is None:
-                raise ConnectionClosedError(self.address, self.broken_off or "closed the connection", sent=True)
+                raise ConnectionClosedError(self.silent_host, self.broken_off or "closed the connection", sent=True)
             if reply[8:12] != frame[4:8]:
                 raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
             if relay is not None and not is_whole_frame(reply):
@@ -228,11 +228,11 @@ class Connection:
             if relay is not None and relay.is_receiver_gone:
                 raise
             reason = self.broken_off or f"connection broke: {error}"
-            raise ConnectionClosedError(self.address, reason, sent=True) from error
+            raise ConnectionClosedError(self.silent_host, reason, sent=True) from error
         except RemoteProtocolError as error:
             if not self.broken_off:
                 raise
-            raise ConnectionClosedError(self.address, self.broken_off, sent=True) from error
+            raise ConnectionClosedError(self.silent_host, self.broken_off, sent=True) from error
         except trio.Cancelled:
             if relay is None or not relay.has_begun:
                 self.abandon()
@@ -301,10 +301,16 @@ class Connection:
             self._was_abandoned = True
             self.take_abandoned(self.stream)
 
-    def break_off(self, reason: str) -> None:
-        """Make a request in progress fail with a ConnectionClosedError, because the peer will not answer."""
-        if not self._was_abandoned:
+    def break_off(self, reason: str, silent_host: str | None = None) -> None:
+        """Make a request in progress fail with a ConnectionClosedError, because the peer will not answer.
+
+        Args:
+            reason: for the error.
+            silent_host: the host that does not answer; None for the peer.
+        """
+        if not self._was_abandoned and not self.broken_off:
             self.broken_off = reason
+            self.silent_host = silent_host or self.address
             self.stream.break_off()
 
     def close(self) -> None:
@@ -387,7 +393,7 @@ async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, A
     try:
         return await trio.socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except ValueError as error:  # the port is not a number, or the name is impossible, such as "a..b"
-        raise OSError(f"{host}:{port} is no address: {error}") from error
+        raise OSError(f"{host}:{port} is not an address: {error}") from error
 
 
 def _connect_unix_socket(path: str) -> socket.socket:

@@ -1,4 +1,4 @@
-"""One client of a server: its connection, and the state of the request that it is waiting for."""
+"""One client of a server: its connection, the request that it is waiting for, and that request's deadline."""
 
 import math
 from itertools import count
@@ -8,20 +8,22 @@ import trio
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import is_string
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from shardwright.wire.request import Request
     from shardwright.wire.tls.subject_names import Subject
     from shardwright.wire.transport.client import Begun
 
+
 _connection_ids = count(1)
 
 
 class LogIns(Protocol):
-    """Follows the log-ins of clients (`wire.transport.newcomers.Newcomers`)."""
+    """Follows the log-ins of clients (`wire.transport.unauthenticated_clients.Newcomers`)."""
 
     def add(self, client: "ClientConnection", *, has_asked: bool) -> None:
         """A client is not logged in any longer."""
@@ -63,9 +65,10 @@ class ClientConnection:
         unsent: the rest of a reply that the next step of the loop sends.
         lane: serves recognised requests; None if the daemon has no passages.
         interruption: the error with which the running operation was interrupted.
-        deadline: when the running operation has to end, on trio's clock (`wire.transport.deadlines`).
+        deadline: when the running operation has to end, on trio's clock (`wire.transport.client_connection`).
         log_ins: follows its log-ins; None without access control.
         loop: what runs the connection's requests, once it is served.
+        permit: what passages serve it (`wire.passages.PassageTable`); None for none.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
         login: the handler's own record of who has logged in.
@@ -91,6 +94,7 @@ class ClientConnection:
         "loop",
         "metadata",
         "peer",
+        "permit",
         "reserved_bytes",
         "scope",
         "state",
@@ -125,6 +129,7 @@ class ClientConnection:
         self.begun: Begun | None = None
         self.scope = trio.CancelScope()
         self.reserved_bytes = 0
+        self.permit: bytes | None = b""
         self.state: Any = None
         self.login: Any = None
 
@@ -134,6 +139,13 @@ class ClientConnection:
         host, colon, port = self.peer.rpartition(":")
         return (host, int(port)) if colon and port.isdecimal() else None
 
+    @property
+    def app_name(self) -> str:
+        """The name of the client's application in its handshake; empty without one."""
+        application = (self.metadata or {}).get("application")
+        name = application.get("name") if isinstance(application, dict) else None
+        return name if is_string(name) else ""
+
     def allow_interruption(self) -> None:
         """Let the running operation end when its client disconnects; for reads and waits, not writes, as in MongoDB."""
         self.is_interruptible = True
@@ -141,7 +153,7 @@ class ClientConnection:
             self.scope.cancel()
 
     def on_disconnect(self) -> None:
-        """Handle the client's disconnect: cancel an interruptible operation, whose result nobody needs."""
+        """Handle the client's disconnect: cancel an interruptible operation."""
         self.is_disconnected = True
         if self.is_interruptible:
             self.scope.cancel()
@@ -184,3 +196,45 @@ class ClientConnection:
             await UNREAD_REPLIES.send(self.stream, rest, self)
         elif self.reserved_bytes:
             UNREAD_REPLIES.reservations.release(self)
+
+
+class Deadlines:
+    """The deadlines of operations that are running, at most one for each client."""
+
+    def __init__(self) -> None:
+        self._clients: set[ClientConnection] = set()
+        self._next = math.inf
+        self._is_earlier = trio.Event()
+
+    def set(self, client: ClientConnection, seconds: float) -> None:
+        """Interrupt the client's running operation after some seconds, unless `clear` is called first."""
+        client.deadline = deadline = trio.current_time() + seconds
+        self._clients.add(client)
+        if deadline < self._next:
+            self._next = deadline
+            self._is_earlier.set()
+
+    def clear(self, client: ClientConnection) -> None:
+        """Remove the time limit of the client's operation."""
+        # The client stays in the set until the task next wakes: its next operation probably sets a deadline again.
+        client.deadline = math.inf
+
+    def forget(self, client: ClientConnection) -> None:
+        """Forget a disconnected client at once, even if its last deadline is far away."""
+        self._clients.discard(client)
+
+    async def run(self) -> None:
+        """Interrupt operations at their deadlines, until cancelled."""
+        while True:
+            self._is_earlier = trio.Event()
+            with trio.move_on_at(self._next):
+                await self._is_earlier.wait()
+                continue
+            self._interrupt_due(trio.current_time())
+
+    def _interrupt_due(self, now: float) -> None:
+        for client in [each for each in self._clients if each.deadline <= now]:
+            client.deadline = math.inf
+            client.on_deadline()
+        self._clients = {each for each in self._clients if each.deadline < math.inf}
+        self._next = min((each.deadline for each in self._clients), default=math.inf)

@@ -1,19 +1,169 @@
 """How this process and others prove to each other that they belong to the cluster: with a key, or with certificates.
 
-With a certificate a process logs in by MONGODB-X509. Both sides look at the subject of the other's certificate, which
-has to be that of a member (`ProcessTls.is_member`): an ordinary one of the same authority passes for no server either.
+With a certificate a process logs in by MONGODB-X509. Both sides look at the subject of the other's certificate,
+which must belong to a member (`ProcessTls.is_member`): an ordinary certificate of the same authority does not
+identify a server either.
 """
 
 import hashlib
-from typing import Final
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+import trio
+from bson.binary import Binary
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram.keys import ScramKeys
+from shardwright.wire.scram.messages import ScramError, ServerFirst
+from shardwright.wire.scram.system_user import SYSTEM_DATABASE, SYSTEM_MECHANISM, SYSTEM_USER
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode
 from shardwright.wire.tls.subject_names import Subject
-from shardwright.wire.transport.cluster_auth_mode import UNDEFINED, ClusterAuthMode, check_transition, mode_named
-from shardwright.wire.transport.cluster_keys import ClusterKeys, RunCommand
+
+_ILLEGAL_TRANSITION: Final = 5579202
+
+
+class ClusterAuthMode(Enum):
+    """Which proofs a process sends and accepts; the modes are in the order in which a cluster goes through them."""
+
+    KEY_FILE = "keyFile"
+    SEND_KEY_FILE = "sendKeyFile"
+    SEND_X509 = "sendX509"
+    X509 = "x509"
+
+    @property
+    def sends_certificate(self) -> bool:
+        """Whether a process logs in with its certificate, rather than with a key."""
+        return self in (ClusterAuthMode.SEND_X509, ClusterAuthMode.X509)
+
+    @property
+    def accepts_certificate(self) -> bool:
+        """Whether a certificate of a member lets a client in."""
+        return self is not ClusterAuthMode.KEY_FILE
+
+    @property
+    def accepts_key(self) -> bool:
+        """Whether a key lets a client in."""
+        return self is not ClusterAuthMode.X509
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_MODES: Final = tuple(ClusterAuthMode)
+UNDEFINED: Final = "undefined"
+"""What MongoDB calls the mode of a process without access control."""
+
+
+def mode_named(name: object) -> ClusterAuthMode:
+    """The mode that a client names.
+
+    Raises:
+        CommandError: BadValue, there is none.
+    """
+    for mode in _MODES:
+        if mode.value == name:
+            return mode
+    raise CommandError(ErrorCode.BadValue, f"Invalid clusterAuthMode '{name}'")
+
+
+def check_transition(old: ClusterAuthMode | None, new: ClusterAuthMode) -> None:
+    """Allow only the step to the next mode, so that at no time one process sends what another does not accept.
+
+    Args:
+        old: the present mode; None without access control.
+        new: the wanted mode.
+
+    Raises:
+        CommandError: 5579202, it is not the next one.
+    """
+    if old is None or _MODES.index(new) != _MODES.index(old) + 1:
+        raise CommandError(
+            _ILLEGAL_TRANSITION, f"Illegal state transition for clusterAuthMode from '{old or UNDEFINED}' to '{new}'"
+        )
+
+
+_NONCE_BYTES: Final = 24
+_DERIVED_MAX: Final = 1_000
+"""As servers keep their salts as long as they run, this many servers need no second derivation."""
+
+RunCommand: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class ClusterKeys:
+    """The keys of this process; there are none until `use` is called, once, at startup.
+
+    Attributes:
+        keys: the first is used first. Empty without a key file.
+    """
+
+    def __init__(self) -> None:
+        self.keys: tuple[bytes, ...] = ()
+        self._derived: dict[tuple[bytes, bytes, int], ScramKeys] = {}
+
+    def use(self, keys: Sequence[str]) -> None:
+        """Log in with these keys from now on."""
+        self.keys = tuple(key.encode() for key in keys)
+
+    async def log_in(self, run: RunCommand) -> None:
+        """Log in on a connection, if there are keys. Nothing is trusted that the server sends before it is verified.
+
+        Args:
+            run: sends a command on the connection, given its database, and returns the reply.
+
+        Raises:
+            CommandError: AuthenticationFailed, the server refuses all keys, or does not know the one that it accepts.
+            BackendError: the connection broke.
+        """
+        for number, key in enumerate(self.keys, start=1):
+            try:
+                await self._converse(run, key)
+            except CommandError as error:
+                if error.code != ErrorCode.AuthenticationFailed or number == len(self.keys):
+                    raise
+            except ScramError as error:
+                raise CommandError(ErrorCode.AuthenticationFailed, f"cannot authenticate: {error}") from error
+            else:
+                return
+
+    async def _converse(self, run: RunCommand, key: bytes) -> None:
+        conversation = ClientConversation(SYSTEM_USER, secrets.token_urlsafe(_NONCE_BYTES).encode())
+        start = {
+            "saslStart": 1,
+            "mechanism": SYSTEM_MECHANISM.value,
+            "payload": Binary(conversation.first),
+            "options": {"skipEmptyExchange": True},
+        }
+        answer = await run(SYSTEM_DATABASE, start)
+        reply = conversation.read(_payload(answer))
+        proof = conversation.prove(reply, await self._keys_for(key, reply))
+        more = {"saslContinue": 1, "conversationId": answer.get("conversationId"), "payload": Binary(proof)}
+        answer = await run(SYSTEM_DATABASE, more)
+        conversation.verify(_payload(answer))
+        if answer.get("done") is not True:
+            raise ScramError("the server does not end the conversation")
+
+    async def _keys_for(self, key: bytes, reply: ServerFirst) -> ScramKeys:
+        wanted = (key, reply.salt, reply.iterations)
+        derived = self._derived.get(wanted)
+        if derived is None:
+            derived = await trio.to_thread.run_sync(ScramKeys.derive, SYSTEM_MECHANISM, *wanted)
+            if len(self._derived) >= _DERIVED_MAX:
+                self._derived.clear()
+            self._derived[wanted] = derived
+        return derived
+
+
+def _payload(answer: Mapping[str, Any]) -> bytes:
+    payload = answer.get("payload")
+    if not isinstance(payload, bytes):
+        raise ScramError("the server's payload is not binary")
+    return payload
+
 
 EXTERNAL_DATABASE: Final = "$external"
 WITH_CERTIFICATE: Final = "MONGODB-X509"
@@ -25,7 +175,7 @@ class ClusterAuth:
     Attributes:
         keys: the keys of this process.
         mode: what is sent and accepted; None without access control.
-        secret: what nobody outside knows: the key, or without one a digest of the private key of this process.
+        secret: a secret of the cluster: the key, or without one a digest of the private key of this process.
     """
 
     def __init__(self) -> None:
@@ -127,7 +277,7 @@ class ClusterAuth:
             return
         if not TLS.is_member(server):
             raise CommandError(
-                ErrorCode.AuthenticationFailed, "the server's certificate is not that of a member of the cluster"
+                ErrorCode.AuthenticationFailed, "the server's certificate does not belong to a member of the cluster"
             )
         await run(EXTERNAL_DATABASE, {"authenticate": 1, "mechanism": WITH_CERTIFICATE})
 

@@ -3,8 +3,8 @@
 All daemons read cursors with this, including tailable ones. Only the cursors that a router keeps for its clients are
 different (`router.cursors`): they pass batches on, and send ``getMore`` when the client does.
 
-Reading the first batch opens the cursor. Closing it before the last batch kills it. The caller decides how commands are
-sent: through a pool, on a separate connection, or to one member of a replica set.
+Reading the first batch opens the cursor. Closing it before the last batch kills it. The caller decides how commands
+are sent: through a pool, on a separate connection, or to one member of a replica set.
 """
 
 from abc import ABC, abstractmethod

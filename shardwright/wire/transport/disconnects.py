@@ -1,4 +1,4 @@
-"""Detecting that a peer has disconnected while nobody reads from its socket.
+"""Detecting that a peer has disconnected while its socket is not being read.
 
 A task that works on a request does not read its client's socket, so it would not notice a disconnect. One epoll set
 watches all these sockets for the hang-up event only; the set itself is a file descriptor that one task waits for. So

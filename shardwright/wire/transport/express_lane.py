@@ -1,11 +1,11 @@
 """Serving recognised requests straight from the reactor's callbacks, while the connection's request loop sleeps.
 
 Most of the cost of a short operation is the coroutine that receives it, and those that it awaits. So while a
-connection waits for its next request, its socket wakes the lane rather than the request loop. If the daemon's passages
-recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the reply. It does
-nothing else. Whatever happens besides (an unknown frame, part of a frame, an unusual reply, an error, a deadline, a
-client that leaves, a shutdown) wakes the request loop, which continues the ordinary way: from a frame that was given
-back to its stream, or from an operation that has begun.
+connection waits for its next request, its socket wakes the lane rather than the request loop. If the daemon's
+passages recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the
+reply. It does nothing else. Whatever happens besides (an unknown frame, part of a frame, an unusual reply, an error,
+a deadline, a client that leaves, a shutdown) wakes the request loop, which continues the ordinary way: from a frame
+that was given back to its stream, or from an operation that has begun.
 
 ```
             request                                reply

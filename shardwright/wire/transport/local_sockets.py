@@ -1,7 +1,8 @@
 """UNIX sockets between daemons on the same machine, at half the cost of TCP over the loopback interface.
 
-A daemon that is started with a socket directory also listens on a socket there, named after its address. Daemons with
-the same directory find each other's sockets by that name; if there is no socket, or nobody listens on it, they use TCP.
+A daemon that is started with a socket directory also listens on a socket there, named after its address. Daemons
+with the same directory find each other's sockets by that name; without a socket, or a process that listens on it,
+they use TCP.
 """
 
 from pathlib import Path

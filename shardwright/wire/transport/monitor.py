@@ -1,13 +1,13 @@
 """Monitoring the members of a replica set with hello: the sockets and timers around `wire.discovery`.
 
-Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed at
-once, and an idle set costs next to nothing.
+Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed
+at once, and an idle set costs next to nothing.
 
-A host that is frozen or unplugged does not end its connections, so requests would wait for it as long as it is away. A
-member that does not answer in time is not selected any more, and has to answer another hello on a new connection within
-`Timeouts.recheck_seconds`. So does a primary as soon as another member has become primary, since its requests may then
-succeed elsewhere. If it remains silent it is lost, and all requests to it fail. The second hello keeps a process that
-was itself paused from counting its peers as lost.
+A host that is frozen or unplugged does not end its connections, so requests would wait for it as long as it is away.
+A member that does not answer in time is not selected any more, and has to answer another hello on a new connection
+within `Timeouts.recheck_seconds`. So does a primary as soon as another member has become primary, since its requests
+may then succeed elsewhere. If it remains silent it is lost, and all requests to it fail. The second hello keeps a
+process that was itself paused from counting its peers as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,10 +88,10 @@ class ReplicaSetMonitor:
         return f"{self.set_name}/{','.join(sorted(self.members))}"
 
     def may_be_at(self, addresses: Iterable[str]) -> bool:
-        """Whether addresses that somebody else knows can be those of this set.
+        """Whether another process's addresses can belong to this set.
 
-        They are if one of them is a member's, or if the set was first looked for there. Others belong to a newer set
-        of the same name, as that of a shard that was removed and added again.
+        They do if one of them is a member's or one of the seeds. Others belong to a newer set of the same name, for
+        example after a shard was removed and added again.
         """
         others = tuple(addresses)
         return others == self._seeds or not self.members.keys().isdisjoint(others)
@@ -169,7 +169,7 @@ class ReplicaSetMonitor:
     def on_error(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
         """Handle the failure of an operation; if it implies that a member's state has changed, check the member now.
 
-        A connection that could not be opened counts as an unanswered hello, because nobody else would try another
+        A connection that could not be opened counts as an unanswered hello, because no caller would try another
         member.
         """
         server = self.members.get(address)

@@ -2,24 +2,104 @@
 
 Plain functions decide what happens to a connection; only opening one and waiting for one are asynchronous. The
 connection that was returned last is lent first, so that superfluous ones become idle and are closed.
+
+The connection of an abandoned request, which was cancelled before its reply came, is only half-closed. A mongod then
+ends the operation as if its client had disconnected, but it still sends the reply. So a cursor that was opened in
+that instant is known, and killed, rather than left to time out after ten minutes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import bson
 import trio
+from bson.int64 import Int64
 
-from shardwright.wire.errors import CommandError, ConnectFailedError
+from shardwright.wire.cursor_batch import RawBatch
+from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
-from shardwright.wire.transport.abandoned import AbandonedRequests
+from shardwright.wire.rawbson import InvalidBSONError
 from shardwright.wire.transport.client import Connection, decode_reply
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
+
+logger = get_logger("wire.abandoned")
+
+_REPLY_SECONDS_MAX: Final = 60.0
+"""How long the reply is awaited: operations that a mongod does not end for lack of a client may take any time."""
+
+_KILL_SECONDS_MAX: Final = 60.0
+
+RunCommand = Callable[[str, Mapping[str, Any]], Awaitable[object]]
+"""Runs a command on a database of the host."""
+
+
+class AbandonedRequests:
+    """Receives the replies to abandoned requests. While `run` is not running, their connections are closed at once."""
+
+    def __init__(self) -> None:
+        self._to_end, self._ending = trio.open_memory_channel[tuple[FrameStream, RunCommand]](float("inf"))
+        self._is_running = False
+
+    async def run(self) -> None:
+        """Receive replies until cancelled."""
+        self._is_running = True
+        try:
+            async with trio.open_nursery() as nursery:
+                async for stream, run_command in self._ending:
+                    nursery.start_soon(_end, stream, run_command)
+        finally:
+            self._is_running = False
+            while self._ending.statistics().current_buffer_used:
+                self._ending.receive_nowait()[0].close()
+
+    def end(self, stream: FrameStream, run_command: RunCommand) -> None:
+        """End a request.
+
+        Args:
+            stream: the connection on which it was sent, and no part of its reply was taken; it is closed in the end.
+            run_command: runs a command on another connection to the same host.
+        """
+        if self._is_running and stream.half_close():
+            self._to_end.send_nowait((stream, run_command))
+        else:
+            stream.close()
+
+
+async def _end(stream: FrameStream, run_command: RunCommand) -> None:
+    """Receive the reply, and kill the cursor that it names; one that cannot be killed now times out there."""
+    try:
+        reply = None
+        with trio.move_on_after(_REPLY_SECONDS_MAX):
+            reply = await stream.receive()
+        if reply is not None:
+            await _kill_cursor_of(reply, run_command)
+    except (OSError, RemoteProtocolError, InvalidBSONError) as error:
+        logger.debug("Could not read the reply to an abandoned request", error=str(error))
+    finally:
+        stream.close()
+
+
+async def _kill_cursor_of(reply: bytes, run_command: RunCommand) -> None:
+    try:
+        batch = RawBatch(reply)
+    except CommandError:
+        return  # it opened none
+    if not batch.cursor_id:
+        return
+    db, _, collection = batch.namespace.partition(".")
+    try:
+        with trio.fail_after(_KILL_SECONDS_MAX):
+            await run_command(db, {"killCursors": collection, "cursors": [Int64(batch.cursor_id)]})
+    except (BackendError, CommandError, trio.TooSlowError) as error:
+        reason = str(error) or "timeout"
+        logger.info("Could not kill a cursor", namespace=batch.namespace, error=reason)
+
 
 IDLE_SECONDS_MAX: Final = 300.0
 """How long a connection may be idle, as mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``."""
@@ -59,7 +139,7 @@ class Pool:
         address: ``host:port``, or the path of a UNIX socket.
         handshake: builds the hello for the handshake.
         watcher: detects idle connections that the peer has closed, so that they are not lent after a restart.
-        abandoned: ends requests whose replies nobody waits for any longer.
+        abandoned: ends requests that were cancelled before their reply came.
     """
 
     def __init__(
@@ -78,6 +158,7 @@ class Pool:
         self._options = options
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
+        self._readers: set[Connection] = set()
         self._openings: set[trio.CancelScope] = set()
         self._open_count = 0
         self._silence = ""
@@ -204,7 +285,7 @@ class Pool:
             self.last_used = last_used
 
     def end_request(self, stream: FrameStream) -> None:
-        """End a request that nobody waits for, which was sent to this host on any connection, and close that."""
+        """End an abandoned request that was sent to this host on any connection, and close that connection."""
         self._abandoned.end(stream, self.command)
 
     def close(self) -> None:
@@ -221,6 +302,8 @@ class Pool:
     def break_off(self, reason: str) -> None:
         """Fail all requests to a silent host: the ones in progress, and new ones until `resume`.
 
+        Requests to other hosts that read from this one fail too (`add_reader`).
+
         Args:
             reason: for the errors.
         """
@@ -230,11 +313,32 @@ class Pool:
             scope.cancel()
         for connection in self._connections:
             connection.break_off(reason)
+        for connection in self._readers:
+            connection.break_off(reason, self.address)
         self._waiters.unpark_all()
 
     def resume(self) -> None:
         """Open connections again, because the host has answered."""
         self._silence = ""
+
+    def add_reader(self, connection: Connection) -> None:
+        """Note a request to another host, which reads from this one and would wait for it as long as it is silent.
+
+        Args:
+            connection: the connection of the request; `remove_reader` has to follow.
+        """
+        self._readers.add(connection)
+        if self._silence:
+            connection.break_off(self._silence, self.address)
+
+    def remove_reader(self, connection: Connection) -> None:
+        """Forget a request that `add_reader` has noted, because it has ended."""
+        self._readers.discard(connection)
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether requests to other hosts read from this one."""
+        return bool(self._readers)
 
     @property
     def in_use(self) -> int:
@@ -301,13 +405,20 @@ class Asked:
         is_over: whether it was.
     """
 
-    __slots__ = ("_connection", "_frame", "_pool", "is_over")
+    __slots__ = ("_connection", "_frame", "_pool", "_sources", "is_over")
 
     def __init__(self, pool: Pool, connection: Connection, frame: bytes) -> None:
         self._pool = pool
         self._connection = connection
         self._frame = frame
+        self._sources: tuple[Pool, ...] = ()
         self.is_over = False
+
+    def reads_from(self, sources: Iterable[Pool]) -> None:
+        """Make the request fail if one of these hosts becomes silent, because the peer reads from them for it."""
+        self._sources = tuple(sources)
+        for source in self._sources:
+            source.add_reader(self._connection)
 
     @may_run_in_reactor
     async def receive_whole(self) -> bytes:
@@ -331,7 +442,7 @@ class Asked:
         try:
             return await self._connection.receive_answer(self._frame, relay)
         finally:
-            self._pool.give_back(self._connection)
+            self._give_back()
 
     async def wait_begun(self) -> None:
         """As `Connection.wait_answer_begun`."""
@@ -341,4 +452,9 @@ class Asked:
         """Abandon the reply, see `Connection.abandon`."""
         self.is_over = True
         self._connection.abandon()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for source in self._sources:
+            source.remove_reader(self._connection)
         self._pool.give_back(self._connection)

@@ -7,9 +7,8 @@ import trio
 
 from shardwright.wire.errors import BackendError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.abandoned import AbandonedRequests
 from shardwright.wire.transport.disconnects import DisconnectWatcher
-from shardwright.wire.transport.pool import Pool, PoolOptions, PoolStatistics
+from shardwright.wire.transport.pool import AbandonedRequests, Pool, PoolOptions, PoolStatistics
 
 logger = get_logger("wire.pools")
 
@@ -95,7 +94,8 @@ class ConnectionPools:
             pool.reap(now)
             numbers = pool.statistics()
             unused_seconds = now - pool.last_used
-            if not numbers.in_use and not numbers.waiting and unused_seconds > self._options.idle_seconds_max:
+            is_needed = numbers.in_use or numbers.waiting or pool.has_readers
+            if not is_needed and unused_seconds > self._options.idle_seconds_max:
                 pool.close()
                 del self._pools[address]
 

@@ -2,11 +2,11 @@
 
 An iteration of trio's loop costs several times the work on a message that is only passed on. So the reactor waits in
 trio's place: when trio has nothing to run and is about to wait, the reactor waits for its own sockets and for
-everything that trio would wait for, in one epoll set that contains trio's. Events of its own sockets go to callbacks at
-once; when there is work for trio, or trio's next deadline has passed, it lets trio continue.
+everything that trio would wait for, in one epoll set that contains trio's. Events of its own sockets go to callbacks
+at once; when there is work for trio, or trio's next deadline has passed, it lets trio continue.
 
 It is a trio instrument, the public way to be called before every wait. Only trio's epoll descriptor is not public
-(`_epoll_descriptor`); without it, or if nobody calls `Reactor.start`, trio does all the waiting.
+(`_epoll_descriptor`); without it, or without a call of `Reactor.start`, trio does all the waiting.
 """
 
 import select

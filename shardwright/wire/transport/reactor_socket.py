@@ -1,8 +1,8 @@
 """A socket that the reactor watches, and whose frames are written together at the end of the reactor's round.
 
-The reactor notifies once for all that has arrived, so it is remembered here whether there may be more to read. Frames
-are written only after everything received by this process has been processed: each peer is then woken once for all of
-its frames, and a woken peer does not take the processor from us while there are more frames for it.
+The reactor notifies once for all that has arrived, so it is remembered here whether there may be more to read.
+Frames are written only after everything received by this process has been processed: each peer is then woken once
+for all of its frames, and a woken peer does not take the processor from us while there are more frames for it.
 """
 
 import socket

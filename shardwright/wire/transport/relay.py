@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import trio
 
-from shardwright.wire.transport.receivers import Receiver
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.unread import UNREAD_REPLIES
+from shardwright.wire.transport.reservations import Receiver
 
 
 class Relay:

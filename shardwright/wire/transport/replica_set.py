@@ -121,8 +121,12 @@ class ReplicaSetClient:
         self._pools[address].give_back(connection)
 
     def on_failure(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
-        """Report the failure of an operation, which may imply that a member's state has changed."""
-        self.monitor.on_error(address, error)
+        """Report the failure of an operation, which may imply that a member's state has changed.
+
+        It implies nothing if another host was silent, from which the member was reading for the operation.
+        """
+        if not isinstance(error, BackendError) or error.address == address:
+            self.monitor.on_error(address, error)
 
     @may_run_in_reactor
     async def command(

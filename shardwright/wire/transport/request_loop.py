@@ -1,13 +1,13 @@
 """Work that runs in the reactor while it only waits for sockets, and in a trio task when it needs more.
 
 A request loop is a sequence of steps, each of them an ordinary coroutine; on a client's connection, each step serves
-one request. The reactor starts a step and resumes it when the socket that it waits for is readable. Before a step uses
-anything that needs a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its end it
-runs in the request loop's task, where trio also waits for sockets. If the call was forgotten, trio itself raises an
-error, because there is no current task in the reactor.
+one request. The reactor starts a step and resumes it when the socket that it waits for is readable. Before a step
+uses anything that needs a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its
+end it runs in the request loop's task, where trio also waits for sockets. If the call was forgotten, trio itself
+raises an error, because there is no current task in the reactor.
 
-When the task is cancelled, it takes over the current step, which is cancelled where it waits. So it does when a step is
-interrupted; then it goes on with the next one.
+When the task is cancelled, it takes over the current step, which is cancelled where it waits. It does the same when
+a step is interrupted, and continues with the next one.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -155,7 +155,7 @@ class RequestLoop:
                 return await _rest_of(step)
             finally:
                 self._scope = None
-        assert self._after_interruption is not None, "nobody can end an interrupted step"
+        assert self._after_interruption is not None, "an interrupted step has no ending"
         return await self._after_interruption()
 
     async def _run_in_reactor(self) -> None:

@@ -6,25 +6,115 @@ before the rest of it is read from its connection, until the reply to the client
 nothing more is read. Room is freed by clients that read, and by disconnecting those that do not
 (`UnreadReplies.close_stalled`); if that is not enough, the waiting operation eventually fails.
 
-Operations cannot deadlock. Those that already have a long reply come first, and if there is no room for the next reply
-of one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its client,
-and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier request
-counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation that wait
-at the same time are admitted together, and count together. Work shared by many operations, such as a load of the
-catalog (`daemon.single_flight`), belongs to none of them and does not wait.
+Operations cannot deadlock. Those that already have a long reply come first, and if there is no room for the next
+reply of one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its
+client, and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier
+request counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation
+that wait at the same time are admitted together, and count together. Work shared by many operations, such as a load
+of the catalog (`daemon.single_flight`), belongs to none of them and does not wait.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import trio
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.receivers import ReceivingClient
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.unread_total import UnreadTotal
+
+
+class Receiver(Protocol):
+    """The stream for replies, for example a `wire.transport.stream.FrameStream`.
+
+    Attributes:
+        backlog: the rest of a reply, to be written before anything else.
+    """
+
+    backlog: memoryview | None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stream is closed, so that nothing can be written."""
+
+    def send_now(self, frame: bytes | memoryview) -> memoryview | None:
+        """Write as much as possible without waiting; returns the rest, or None."""
+
+    async def send_some(self, rest: memoryview) -> memoryview:
+        """Write part of the rest as soon as the peer has read something; returns the remainder."""
+
+    def break_off(self) -> None:
+        """Make every later read and write fail."""
+
+
+class ReceivingClient(Protocol):
+    """A client that waits for a reply, for example a `wire.transport.client_connection.ClientConnection`.
+
+    Attributes:
+        reserved_bytes: memory reserved for long replies to its running request.
+    """
+
+    reserved_bytes: int
+
+    @property
+    def stream(self) -> Receiver:
+        """The stream for its replies."""
+
+    @property
+    def is_interruptible(self) -> bool:
+        """Whether the running operation may be cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadBounds:
+    """Limits on the memory used by unread replies.
+
+    Attributes:
+        total_bytes: limit for all clients; if it is exceeded, the client that has read nothing for longest is
+            disconnected, or its cursor closed.
+        client_bytes: limit for one client; it is disconnected if it exceeds this and reads nothing for
+            `patience_seconds`.
+        patience_seconds: also how long a client that reads nothing may hold a connection to a shard.
+    """
+
+    total_bytes: int = 256 << 20
+    client_bytes: int = 32 << 20
+    patience_seconds: float = 10.0
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long a client may read nothing before it is disconnected if others are waiting for room."""
+        return self.patience_seconds / 5
+
+    @property
+    def relay_seconds(self) -> float:
+        """How long a client may hold a connection to a shard in total, for one reply that it reads slowly."""
+        return 3 * self.patience_seconds
+
+
+class UnreadTotal(ABC):
+    """The total size of all kinds of unread replies.
+
+    Attributes:
+        bounds: the limits.
+        total_bytes: the current size, including reservations and holdings.
+    """
+
+    def __init__(self, bounds: UnreadBounds) -> None:
+        self.bounds = bounds
+        self.total_bytes = 0
+
+    @abstractmethod
+    def change_total(self, by: int) -> None:
+        """Change the total; if it shrinks, operations that wait for room are admitted."""
+
+    @abstractmethod
+    def close_stalled(self) -> bool:
+        """Discard what has been idle longest, if that is long enough; returns whether there was anything."""
+
 
 LONG_REPLY_BYTES: Final = 1 << 20
 """Replies with fewer bytes still to be received do not wait for room."""
@@ -159,7 +249,7 @@ class Reservations:
         for receiver in receivers:
             client = receiver.client
             receiver.admitted.set()
-            if not client.stream.is_closed:  # otherwise nobody would release it: the task has outlived its client
+            if not client.stream.is_closed:  # the task has outlived its client, so nothing would release it
                 size = self._counted(client, receiver.size)
                 self.add(client, size)
                 self._unread.change_total(size)

@@ -2,15 +2,19 @@
 
 This has what all daemons share: the limit of connections, noticing that clients have gone, and orderly shutdown.
 `Answers` knows the kinds of messages, and the handler implements the commands.
+
+The bytes that clients and a server have exchanged are counted by the kernel. Each socket is asked when the numbers
+are requested, and before it is closed (tcp(7), ``TCP_INFO``).
 """
 
 import errno
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Final
+from struct import Struct
+from typing import Final, NamedTuple
 
 import trio
 from trio.lowlevel import wait_readable
@@ -18,19 +22,41 @@ from trio.lowlevel import wait_readable
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.answers import Answers
-from shardwright.wire.transport.arrivals import Arrivals, needs_greeting
+from shardwright.wire.transport.accepting import Arrivals, RefusalLog, needs_greeting
+from shardwright.wire.transport.answers import Answers, Handler
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.express_lane import ExpressLane, Passages
-from shardwright.wire.transport.handler import Handler
-from shardwright.wire.transport.newcomers import Newcomers
-from shardwright.wire.transport.refusals import RefusalLog
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES, SlowClientError
 from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from shardwright.wire.transport.reservations import SERVED_CLIENT
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.traffic import Traffic, sum_of, traffic_of
-from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError
+from shardwright.wire.transport.unauthenticated_clients import Newcomers
+
+_COUNTERS: Final = Struct("=128xQ64xQ")
+"""``tcpi_bytes_received`` and ``tcpi_bytes_sent`` of ``struct tcp_info`` (linux/tcp.h), the second since Linux 4.19."""
+
+
+class Traffic(NamedTuple):
+    """Bytes received from clients, and sent to them."""
+
+    received: int = 0
+    sent: int = 0
+
+
+def traffic_of(connected: socket.socket) -> Traffic:
+    """The bytes of one connection; none on a UNIX socket, whose kernel side does not count."""
+    if connected.family == socket.AF_UNIX:
+        return Traffic()
+    counters = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS.size)
+    return Traffic(*_COUNTERS.unpack(counters.ljust(_COUNTERS.size, b"\0")))
+
+
+def sum_of(parts: Iterable[Traffic]) -> Traffic:
+    """The bytes of several connections."""
+    received, sent = map(sum, zip(Traffic(), *parts, strict=True))
+    return Traffic(received, sent)
+
 
 logger = get_logger("wire.server")
 
@@ -65,8 +91,8 @@ class Server:
     Args:
         handler: answers the requests.
         connections_max: how many clients there may be.
-        newcomers: see above.
-        handshakes_max: see `Arrivals`.
+        newcomers: the limits for unauthenticated clients.
+        handshakes_max: the most connections in their handshake (`Arrivals`).
     """
 
     def __init__(
@@ -219,7 +245,7 @@ class Server:
 
     async def _serve_client(self, client: ClientConnection) -> None:
         with ExitStack() as leaving:  # the stack runs all callbacks, the last one first, even if one of them fails
-            leaving.callback(self._note_gone)
+            leaving.callback(self._note_gone, client)
             leaving.callback(self._handler.connection_closed, client)
             if self.newcomers is not None:
                 leaving.callback(self.newcomers.remove, client)
@@ -233,6 +259,9 @@ class Server:
             self.clients.add(client)
             if self.newcomers is not None:
                 self.newcomers.add(client)
+            logger.info(
+                "Connection accepted", connection_id=client.id, remote=client.peer, connections=len(self.clients)
+            )
             self._handler.connection_opened(client)
             SERVED_CLIENT.set(client)
             self._watcher.watch(client.stream.socket, client.on_disconnect)
@@ -242,7 +271,8 @@ class Server:
         self._watcher.unwatch(client.stream.socket)
         self._past_traffic = sum_of([self._past_traffic, traffic_of(client.stream.socket)])
 
-    def _note_gone(self) -> None:
+    def _note_gone(self, client: ClientConnection) -> None:
+        logger.info("Connection ended", connection_id=client.id, remote=client.peer, connections=len(self.clients))
         if self.is_draining and not self.clients:
             self._clients_gone.set()
 

@@ -1,10 +1,10 @@
 """Whole frames over a non-blocking socket.
 
-A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event loop,
-which is most of the cost of a hop. Frames sent by request loops are written together
+A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event
+loop, which is most of the cost of a hop. Frames sent by request loops are written together
 (`wire.transport.reactor_socket`). A read is attempted before waiting only within a frame; between frames, where a
-daemon waits for a client's next request or a backend's reply, the attempt would nearly always fail and cost more than
-it saves.
+daemon waits for a client's next request or a backend's reply, the attempt would nearly always fail and cost more
+than it saves.
 """
 
 import select
@@ -31,7 +31,7 @@ READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
-"""The send buffer of UNIX sockets, as far as ``net.core.wmem_max`` allows; it does not grow like that of TCP."""
+"""The send buffer of UNIX sockets, as far as ``net.core.wmem_max`` allows. Unlike a TCP buffer, it does not grow."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
 """A peer that always has more data must not keep the other tasks from running."""
 
@@ -88,7 +88,7 @@ class FrameStream:
 
     @property
     def has_peer_left(self) -> bool:
-        """Whether the peer has closed its side by now, as a system call says: nobody need have been notified yet."""
+        """Whether the peer has closed its side by now. A system call checks it, before any notification."""
         if self.is_closed:
             return True
         poller = select.poll()

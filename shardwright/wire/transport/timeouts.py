@@ -15,7 +15,7 @@ _OVERSLEPT_SECONDS: Final = 1.0
 
 
 class Timeouts:
-    """The limits in seconds; changed only at startup, if at all.
+    """The limits in seconds, which the options of a process set at its start, and again at SIGHUP.
 
     Attributes:
         hello_seconds: a member of a replica set, or a daemon's own mongod, that has not answered a hello for this long

@@ -6,10 +6,10 @@ from typing import Any
 from bson.int64 import Int64
 
 from shardwright.configd.balancer.configuration import Configuration
-from shardwright.configd.balancer.defragmentation.chunks import SIZE_FIELD, chunks_of
+from shardwright.configd.balancer.defragmentation.situation import SIZE_FIELD, chunks_of
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.primary.donor_requests import request_move
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.term.donor_requests import request_move
+from shardwright.configd.term.term import Term
 from shardwright.sharding.balancing.defragmentation import LARGE_BYTES, MeasuredChunk, merged_size
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
@@ -18,7 +18,7 @@ from shardwright.wire.rawbson import raw_document
 
 
 async def merge(
-    primary: Primary, shard: ShardEntry, entry: CollectionEntry, parts: Sequence[MeasuredChunk], threshold: int
+    term: Term, shard: ShardEntry, entry: CollectionEntry, parts: Sequence[MeasuredChunk], threshold: int
 ) -> MeasuredChunk:
     """Merge chunks of one shard that follow each other; the size of the whole is recorded if it is known.
 
@@ -32,16 +32,14 @@ async def merge(
         "epoch": entry.epoch,
         "timestamp": entry.timestamp,
     }
-    await primary.shards.command(shard, "admin", request)
+    await term.shards.command(shard, "admin", request)
     merged = MeasuredChunk(whole, shard.id, merged_size(parts, threshold))
     if merged.size is not None:
-        await record_size(primary, entry, merged, merged.size)
+        await record_size(term, entry, merged, merged.size)
     return merged
 
 
-async def measure(
-    primary: Primary, shard: ShardEntry, entry: CollectionEntry, chunk: MeasuredChunk, threshold: int
-) -> None:
+async def measure(term: Term, shard: ShardEntry, entry: CollectionEntry, chunk: MeasuredChunk, threshold: int) -> None:
     """Have a shard add up the documents of a chunk, as far as is necessary to know that it is not small.
 
     Raises:
@@ -54,13 +52,13 @@ async def measure(
         "estimate": True,
         "maxSize": Int64(threshold),
     }
-    reply = await primary.shards.command(shard, entry.namespace.db, request)
+    reply = await term.shards.command(shard, entry.namespace.db, request)
     size = int(reply["size"])
     is_small = not reply.get("maxReached") and size < threshold
-    await record_size(primary, entry, chunk, size if is_small else LARGE_BYTES)
+    await record_size(term, entry, chunk, size if is_small else LARGE_BYTES)
 
 
-async def record_size(primary: Primary, entry: CollectionEntry, chunk: MeasuredChunk, size: int) -> None:
+async def record_size(term: Term, entry: CollectionEntry, chunk: MeasuredChunk, size: int) -> None:
     """Record the size of a chunk, provided that it is unchanged and on the same shard. Errors as for transactions."""
 
     async def work(transaction: Transaction) -> None:
@@ -69,11 +67,11 @@ async def record_size(primary: Primary, entry: CollectionEntry, chunk: MeasuredC
         if document is not None:
             transaction.put("chunks", [{**document, SIZE_FIELD: Int64(size)}])
 
-    await primary.catalog.transaction(work)
+    await term.catalog.transaction(work)
 
 
 async def move(
-    primary: Primary,
+    term: Term,
     donor: ShardEntry,
     recipient: ShardEntry,
     entry: CollectionEntry,
@@ -96,4 +94,4 @@ async def move(
         "forceJumbo": 0,
         **configuration.move_options(),
     }
-    await request_move(primary, donor, request)
+    await request_move(term, donor, request)

@@ -4,17 +4,23 @@ from collections.abc import AsyncIterator
 from typing import Final, TypeAlias
 
 from shardwright.configd.balancer.configuration import Configuration
-from shardwright.configd.balancer.defragmentation.chunks import chunks_in_order, neighbours_of, next_small_chunk
-from shardwright.configd.balancer.defragmentation.situation import Situation, read_situation
-from shardwright.configd.balancer.defragmentation.small_chunks import decide_about_small
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.balancer.defragmentation.situation import (
+    Situation,
+    chunks_in_order,
+    decide_about_small,
+    neighbours_of,
+    next_small_chunk,
+    read_situation,
+)
+from shardwright.configd.term.term import Term
 from shardwright.sharding.balancing.decisions import Measure, Merge, Move, Rule, Skipped
-from shardwright.sharding.balancing.defragmentation import MeasuredChunk, runs
-from shardwright.sharding.balancing.defragmentation_decisions import (
+from shardwright.sharding.balancing.defragmentation import (
     UNKNOWN_SHARD,
     WAITS_FOR_NEIGHBOUR,
+    MeasuredChunk,
     merge_of,
     move_of,
+    runs,
     stays,
     steps_of_run,
 )
@@ -29,7 +35,7 @@ _PHASES: Final = {each.value: each for each in (Rule.MERGE_AND_MEASURE, Rule.MOV
 Step: TypeAlias = Move | Merge | Measure | Skipped
 
 
-async def next_steps(primary: Primary, entry: CollectionEntry, configuration: Configuration) -> list[Step]:
+async def next_steps(term: Term, entry: CollectionEntry, configuration: Configuration) -> list[Step]:
     """The decisions of the present phase about the chunks as they are, and what it leaves alone.
 
     Raises:
@@ -40,11 +46,11 @@ async def next_steps(primary: Primary, entry: CollectionEntry, configuration: Co
     if not entry.may_migrate:
         return [Skipped(entry.namespace, "migrations of the collection are not permitted", rule)]
     try:
-        situation = await read_situation(primary, entry, configuration)
+        situation = await read_situation(term, entry, configuration)
     except CommandError as error:
         return [Skipped(entry.namespace, f"its zones do not fit its shard key: {error}", rule)]
     steps: list[Step] = []
-    found = _small_chunks(primary, situation) if rule is Rule.MOVE_AND_MERGE else _runs(primary, situation, rule)
+    found = _small_chunks(term, situation) if rule is Rule.MOVE_AND_MERGE else _runs(term, situation, rule)
     async for each in found:
         if len(steps) >= STEPS_MAX:
             steps.append(Skipped(entry.namespace, f"only the first {STEPS_MAX} decisions of the phase are shown", rule))
@@ -53,9 +59,9 @@ async def next_steps(primary: Primary, entry: CollectionEntry, configuration: Co
     return steps
 
 
-async def _runs(primary: Primary, situation: Situation, rule: Rule) -> AsyncIterator[Step]:
+async def _runs(term: Term, situation: Situation, rule: Rule) -> AsyncIterator[Step]:
     rest: list[MeasuredChunk] = []
-    async for page in chunks_in_order(primary.catalog, situation.entry):
+    async for page in chunks_in_order(term.catalog, situation.entry):
         *complete, rest = runs([*rest, *page], situation.zones)
         for run in complete:
             for each in _steps(situation, run, rule):
@@ -72,14 +78,14 @@ def _steps(situation: Situation, run: list[MeasuredChunk], rule: Rule) -> list[S
     return [*steps]
 
 
-async def _small_chunks(primary: Primary, situation: Situation) -> AsyncIterator[Step]:
+async def _small_chunks(term: Term, situation: Situation) -> AsyncIterator[Step]:
     """The decisions about all small chunks, as long as none depends on the result of one before."""
     entry, zones, threshold = situation.entry, situation.zones, situation.threshold
     above: bytes | None = None
     changed_up_to = b""
-    while chunk := await next_small_chunk(primary.catalog, entry, threshold, above):
+    while chunk := await next_small_chunk(term.catalog, entry, threshold, above):
         above = chunk.range.min
-        neighbours = await neighbours_of(primary.catalog, entry, chunk)
+        neighbours = await neighbours_of(term.catalog, entry, chunk)
         if any(each.range.min_key < changed_up_to for each in (*neighbours, chunk)):
             yield stays(entry.namespace, chunk, zones, Rule.MOVE_AND_MERGE, WAITS_FOR_NEIGHBOUR)
             continue

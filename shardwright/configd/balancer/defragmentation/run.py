@@ -1,36 +1,44 @@
-"""The defragmentation of one collection, from phase to phase.
+"""The defragmentation of collections, each in a task of its own, from phase to phase.
 
 The phase is recorded in the collection's entry and the size of each measured chunk in its document, so that the next
-primary goes on in the same phase. All steps may be repeated. Each of them begins with a look at the entry and at the
-balancer's settings: it waits while the balancer is off, and the defragmentation ends if it was turned off.
+primary continues in the same phase. All steps may be repeated. Each of them begins with a look at the entry and at
+the balancer's settings: it waits while the balancer is off, and the defragmentation ends if it was turned off.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
 
 from shardwright.configd.balancer.defragmentation.actions import measure, merge, move
-from shardwright.configd.balancer.defragmentation.chunks import chunks_in_order, neighbours_of, next_small_chunk
-from shardwright.configd.balancer.defragmentation.progress import forget, set_phase
 from shardwright.configd.balancer.defragmentation.situation import (
     PausedError,
     ReplacedError,
     Situation,
     TurnedOffError,
+    chunks_in_order,
+    decide_about_small,
+    forget,
+    neighbours_of,
+    next_small_chunk,
+    set_phase,
     step,
     wait_situation,
 )
-from shardwright.configd.balancer.defragmentation.small_chunks import decide_about_small
-from shardwright.configd.balancer.shown import shown
-from shardwright.configd.primary.primary import Primary
+from shardwright.configd.balancer.metrics import BalancerMetrics
+from shardwright.configd.balancer.round import shown
+from shardwright.configd.term.term import Term
 from shardwright.sharding.balancing.decisions import Move, Rule, Skipped
-from shardwright.sharding.balancing.defragmentation import MeasuredChunk, Phase, Union, runs
-from shardwright.sharding.balancing.defragmentation_decisions import (
+from shardwright.sharding.balancing.defragmentation import (
     UNKNOWN_SHARD,
+    MeasuredChunk,
+    Phase,
+    Union,
     measurement_of,
     merge_of,
     move_of,
+    runs,
     stays,
 )
 from shardwright.sharding.catalog.shard_entry import ShardEntry
@@ -53,13 +61,13 @@ class Defragmentation:
     """Defragments one collection.
 
     Args:
-        primary: the term's resources.
+        term: the term's resources.
         namespace: the collection.
         on_step: called after each step with its name.
     """
 
-    def __init__(self, primary: Primary, namespace: str, on_step: Callable[[str], None]) -> None:
-        self._primary = primary
+    def __init__(self, term: Term, namespace: str, on_step: Callable[[str], None]) -> None:
+        self._term = term
         self._namespace = namespace
         self._on_step = on_step
         self._begun_with: Situation | None = None
@@ -97,10 +105,10 @@ class Defragmentation:
         phase: Phase | None = Phase(recorded) if recorded in {each.value for each in Phase} else Phase.MERGE_AND_MEASURE
         while phase is not None:
             logger.info("A phase of defragmentation begins", namespace=self._namespace, phase=phase.value)
-            await set_phase(self._primary, situation.entry, phase)
+            await set_phase(self._term, situation.entry, phase)
             await steps[phase]()
             phase = phase.next
-        await forget(self._primary, (await self._next_step()).entry)
+        await forget(self._term, (await self._next_step()).entry)
 
     # Phases
 
@@ -133,7 +141,7 @@ class Defragmentation:
         is_changed, above = False, None
         while True:
             situation = await self._next_step()
-            catalog, entry = self._primary.catalog, situation.entry
+            catalog, entry = self._term.catalog, situation.entry
             chunk = await next_small_chunk(catalog, entry, situation.threshold, above)
             if chunk is None:
                 return is_changed
@@ -165,7 +173,7 @@ class Defragmentation:
         Raises:
             ReplacedError: the collection was dropped and created again, or resharded, since the first step.
         """
-        situation = await wait_situation(self._primary, self._namespace)
+        situation = await wait_situation(self._term, self._namespace)
         if self._begun_with is not None and situation.entry.uuid != self._begun_with.entry.uuid:
             raise ReplacedError
         return situation
@@ -174,7 +182,7 @@ class Defragmentation:
         """The runs of chunks that can be merged, in order; a long one comes in several pieces."""
         situation = await self._next_step()
         rest: list[MeasuredChunk] = []
-        async for page in chunks_in_order(self._primary.catalog, situation.entry):
+        async for page in chunks_in_order(self._term.catalog, situation.entry):
             *complete, rest = runs([*rest, *page], situation.zones)
             for run in complete:
                 yield run
@@ -189,18 +197,18 @@ class Defragmentation:
     ) -> MeasuredChunk:
         entry, threshold = situation.entry, situation.threshold
         decided = merge_of(entry.namespace, run, shard.id, situation.zones, threshold, rule)
-        async with step(self._primary):
+        async with step(self._term):
             logger.info("Merging chunks", **shown(decided.to_document()))
-            merged = await merge(self._primary, shard, entry, run, threshold)
+            merged = await merge(self._term, shard, entry, run, threshold)
         self._on_step("merged")
         return merged
 
     async def _measure(self, situation: Situation, shard: ShardEntry, chunk: MeasuredChunk) -> None:
         entry, threshold = situation.entry, situation.threshold
-        async with step(self._primary):
+        async with step(self._term):
             decided = measurement_of(entry.namespace, chunk, situation.zones, threshold)
             logger.debug("Measuring a chunk", **shown(decided.to_document()))
-            await measure(self._primary, shard, entry, chunk, threshold)
+            await measure(self._term, shard, entry, chunk, threshold)
         self._on_step("measured")
 
     async def _unite(self, situation: Situation, union: Union) -> bool:
@@ -225,7 +233,7 @@ class Defragmentation:
         return True
 
     async def _move(self, situation: Situation, chunk: MeasuredChunk, recipient: ShardEntry, decided: Move) -> None:
-        donor, busy = situation.shards[chunk.shard], self._primary.busy_shards
+        donor, busy = situation.shards[chunk.shard], self._term.busy_shards
         while True:
             if donor.id in busy or recipient.id in busy:
                 reason = "one of its shards takes part in another move"
@@ -233,7 +241,7 @@ class Defragmentation:
             await busy.wait_free(donor.id, recipient.id)
             with busy.taking(donor.id, recipient.id) as is_free:
                 if is_free:
-                    async with step(self._primary):
+                    async with step(self._term):
                         await self._move_now(situation, donor, recipient, chunk, decided)
                     return
 
@@ -242,14 +250,56 @@ class Defragmentation:
     ) -> None:
         logger.info("Moving a small chunk to its neighbour", **shown(decided.to_document()))
         entry, configuration = situation.entry, situation.configuration
-        await move(self._primary, donor, recipient, entry, chunk, configuration, situation.chunk_bytes_max)
+        await move(self._term, donor, recipient, entry, chunk, configuration, situation.chunk_bytes_max)
         self._on_step("moved")
 
     async def _throttle(self) -> None:
         """The pause between merges and moves."""
-        reply = await self._primary.catalog.mongod.command("admin", {"getParameter": 1, _THROTTLING: 1})
+        reply = await self._term.catalog.mongod.command("admin", {"getParameter": 1, _THROTTLING: 1})
         await trio.sleep(int(reply[_THROTTLING]) / 1000)
 
 
 def _leave_alone(skipped: Skipped) -> None:
     logger.debug("Left alone", **shown(skipped.to_document()))
+
+
+LOOK_SECONDS: Final = 10.0
+"""How often collections are looked for, apart from whenever a user has changed the settings of one."""
+
+
+class Defragmenter:
+    """Starts the defragmentation of collections in one term, and continues what former primaries began.
+
+    Args:
+        term: the term's resources.
+        metrics: counts what is done.
+    """
+
+    def __init__(self, term: Term, metrics: BalancerMetrics) -> None:
+        self._term = term
+        self._metrics = metrics
+        self._running: set[str] = set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for namespace in await self._wanted():
+                    if namespace not in self._running:
+                        self._running.add(namespace)
+                        nursery.start_soon(self._defragment, namespace)
+                await self._term.balancer_rounds.wait_changed(LOOK_SECONDS)
+
+    async def _wanted(self) -> list[str]:
+        try:
+            found = await self._term.catalog.find("collections", {"defragmentCollection": True})
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not look for collections to defragment", error=str(error))
+            return []
+        return [str(document["_id"]) for document in found]
+
+    async def _defragment(self, namespace: str) -> None:
+        try:
+            await Defragmentation(self._term, namespace, partial(self._metrics.defragmentation.add)).run()
+        finally:
+            self._running.discard(namespace)

@@ -1,20 +1,143 @@
-"""What each step of a defragmentation begins with: collection, settings, shards and zones as they are now."""
+"""The state in which a step of a defragmentation begins: collection, settings, shards, zones, recorded progress,
+chunks.
 
-from collections.abc import AsyncIterator, Mapping
+Chunks are read a page at a time, with their recorded sizes. What happens to a small chunk is decided here, for the
+defragmentation and for its explanation.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
+
+from bson.binary import Binary
 
 from shardwright.configd.balancer.cluster_view import chunk_bytes_max
 from shardwright.configd.balancer.configuration import Configuration
-from shardwright.configd.balancer.defragmentation.progress import forget
-from shardwright.configd.primary.primary import Primary
-from shardwright.sharding.balancing.defragmentation import small_bytes
+from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.term.term import Term
+from shardwright.sharding.balancing.decisions import Rule, Skipped
+from shardwright.sharding.balancing.defragmentation import (
+    UNKNOWN_SHARD,
+    MeasuredChunk,
+    Phase,
+    Union,
+    choose_union,
+    small_bytes,
+    stays,
+    why_alone,
+)
 from shardwright.sharding.balancing.zones import NO_ZONE, ZoneMap
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.document_fields import required
+from shardwright.wire.rawbson import encode_document, raw_document
+
+SIZE_FIELD: Final = "estimatedDataSizeBytes"
+"""The field of a chunk with its recorded size; a chunk that is written again loses it."""
+
+_CHUNKS_PER_PAGE: Final = 1000
+
+
+async def chunks_in_order(catalog: Catalog, entry: CollectionEntry) -> AsyncIterator[list[MeasuredChunk]]:
+    """All chunks of a collection in pages; later pages show changes made since the first.
+
+    Raises:
+        CommandError: the mongod refused, or a chunk is malformed.
+        BackendError: the mongod does not answer.
+    """
+    since: Mapping[str, Any] = {}
+    while True:
+        query = {**chunks_of(entry), **since}
+        page = await catalog.find_some("chunks", query, sort={"min": 1}, limit=_CHUNKS_PER_PAGE)
+        if page:
+            yield [measured(document, entry) for document in page]
+        if len(page) < _CHUNKS_PER_PAGE:
+            return
+        since = {"min": {"$gt": page[-1]["min"]}}
+
+
+async def next_small_chunk(
+    catalog: Catalog, entry: CollectionEntry, threshold: int, above: bytes | None
+) -> MeasuredChunk | None:
+    """The first small chunk that begins above a bound; None if there is none. Errors as `chunks_in_order`."""
+    query: dict[str, Any] = {**chunks_of(entry), SIZE_FIELD: {"$lt": threshold}}
+    if above is not None:
+        query["min"] = {"$gt": raw_document(above)}
+    document = await catalog.find_first("chunks", query, sort={"min": 1})
+    return None if document is None else measured(document, entry)
+
+
+async def neighbours_of(catalog: Catalog, entry: CollectionEntry, chunk: MeasuredChunk) -> list[MeasuredChunk]:
+    """The chunks next to a chunk, in order. Errors as `chunks_in_order`."""
+    below = {**chunks_of(entry), "min": {"$lt": raw_document(chunk.range.min)}}
+    above = {**chunks_of(entry), "min": raw_document(chunk.range.max)}
+    found = [
+        await catalog.find_first("chunks", below, sort={"min": -1}),
+        await catalog.find_first("chunks", above, sort={"min": 1}),
+    ]
+    return [measured(document, entry) for document in found if document is not None]
+
+
+def chunks_of(entry: CollectionEntry) -> dict[str, Any]:
+    """The query for all chunks of a collection."""
+    return {"uuid": Binary.from_uuid(entry.uuid)}
+
+
+def measured(document: Mapping[str, Any], entry: CollectionEntry) -> MeasuredChunk:
+    """A chunk from its document."""
+    low, high = (encode_document(required(document, name, Mapping)) for name in ("min", "max"))
+    return MeasuredChunk(
+        ChunkRange.of(entry.key, low, high), required(document, "shard", str), document.get(SIZE_FIELD)
+    )
+
+
+DEFRAGMENTATION_FIELDS: Final = ("defragmentCollection", "defragmentationPhase")
+"""The fields of a collection's entry, both absent unless it is defragmented."""
+
+_NOT_BEGUN: Final = "none"
+
+
+async def defragmentation_details(term: Term, entry: CollectionEntry, chunk_bytes_max: int) -> dict[str, Any]:
+    """The ``details`` of ``balancerCollectionStatus`` for a collection that is defragmented.
+
+    Raises:
+        CommandError: the mongod refused.
+        BackendError: the mongod does not answer.
+    """
+    details: dict[str, Any] = {"currentPhase": entry.defragmentation_phase or _NOT_BEGUN}
+    remaining = {
+        Phase.MERGE_AND_MEASURE.value: {"$exists": False},
+        Phase.MOVE_AND_MERGE.value: {"$lt": small_bytes(chunk_bytes_max)},
+    }.get(entry.defragmentation_phase or "")
+    if remaining is not None:
+        number = await term.catalog.count("chunks", {**chunks_of(entry), SIZE_FIELD: remaining})
+        details["progress"] = {"remainingChunksToProcess": int(number)}
+    return details
+
+
+async def set_phase(term: Term, entry: CollectionEntry, phase: Phase) -> None:
+    """Record that a phase has begun, unless the defragmentation was turned off. Errors as `Catalog.update_many`."""
+    wanted = {**_incarnation(entry), "defragmentCollection": True}
+    await term.catalog.update_many("collections", wanted, {"$set": {"defragmentationPhase": phase.value}})
+
+
+async def forget(term: Term, entry: CollectionEntry) -> None:
+    """Remove the recorded sizes and the phase: the defragmentation is over. Errors as `Catalog.update_many`."""
+    sized = {**chunks_of(entry), SIZE_FIELD: {"$exists": True}}
+    await term.catalog.update_many("chunks", sized, {"$unset": {SIZE_FIELD: ""}})
+    await term.catalog.update_many(
+        "collections", _incarnation(entry), {"$unset": dict.fromkeys(DEFRAGMENTATION_FIELDS, "")}
+    )
+
+
+def _incarnation(entry: CollectionEntry) -> dict[str, Any]:
+    """The query for the entry, which does not match a later collection of the same name."""
+    return {"_id": str(entry.namespace), **chunks_of(entry)}
+
 
 OFF_SECONDS: Final = 10.0
 """How often to look whether the balancer is on again, apart from whenever it is started."""
@@ -33,7 +156,7 @@ class PausedError(Exception):
 
 
 @asynccontextmanager
-async def step(primary: Primary) -> AsyncIterator[None]:
+async def step(term: Term) -> AsyncIterator[None]:
     """Do something for which ``balancerStop`` waits, and which does not begin after that.
 
     Raises:
@@ -41,8 +164,8 @@ async def step(primary: Primary) -> AsyncIterator[None]:
         CommandError: the settings could not be read; and whatever the block raises.
         BackendError: likewise.
     """
-    with primary.balancer_rounds.step():
-        configuration = await Configuration().reread(primary.catalog)
+    with term.balancer_rounds.step():
+        configuration = await Configuration().reread(term.catalog)
         if not configuration.is_valid or not configuration.balancer.may_balance(datetime.now()):
             raise PausedError
         yield
@@ -73,7 +196,7 @@ class Situation:
         return shard is not None and not shard.is_draining and (zone == NO_ZONE or zone in shard.tags)
 
 
-async def wait_situation(primary: Primary, namespace: str) -> Situation:
+async def wait_situation(term: Term, namespace: str) -> Situation:
     """Wait until the balancer is on and the collection may migrate; returns the situation then.
 
     Raises:
@@ -81,29 +204,40 @@ async def wait_situation(primary: Primary, namespace: str) -> Situation:
         CommandError: the catalog could not be read.
         BackendError: the mongod does not answer.
     """
-    catalog = primary.catalog
+    catalog = term.catalog
     while True:
         document = await catalog.find_by_id("collections", namespace)
         if document is None:
             raise TurnedOffError
         entry = CollectionEntry.from_document(document)
         if not entry.is_defragmented:
-            await forget(primary, entry)
+            await forget(term, entry)
             raise TurnedOffError
         configuration = await Configuration().reread(catalog)
         if configuration.is_valid and configuration.balancer.may_balance(datetime.now()) and entry.may_migrate:
-            return await read_situation(primary, entry, configuration)
-        await primary.balancer_rounds.wait_changed(OFF_SECONDS)
+            return await read_situation(term, entry, configuration)
+        await term.balancer_rounds.wait_changed(OFF_SECONDS)
 
 
-async def read_situation(primary: Primary, entry: CollectionEntry, configuration: Configuration) -> Situation:
+async def read_situation(term: Term, entry: CollectionEntry, configuration: Configuration) -> Situation:
     """The situation of a collection now, whether or not a step may be made.
 
     Raises:
         CommandError: the catalog could not be read, or the zones do not fit the shard key.
         BackendError: the mongod does not answer.
     """
-    catalog = primary.catalog
+    catalog = term.catalog
     tags = [TagEntry.from_document(each) for each in await catalog.find("tags", {"ns": str(entry.namespace)})]
     zones = ZoneMap(entry.key, [tag.zone_range(entry.key) for tag in tags])
     return Situation(entry, configuration, {shard.id: shard for shard in await catalog.shards()}, zones)
+
+
+def decide_about_small(
+    situation: Situation, chunk: MeasuredChunk, neighbours: Sequence[MeasuredChunk]
+) -> Union | Skipped:
+    """What to do about a small chunk, or why it stays as it is."""
+    zones, namespace = situation.zones, situation.entry.namespace
+    if chunk.shard not in situation.shards:
+        return stays(namespace, chunk, zones, Rule.MOVE_AND_MERGE, UNKNOWN_SHARD)
+    union = choose_union(chunk, neighbours, zones, situation.may_receive, situation.threshold)
+    return union or stays(namespace, chunk, zones, Rule.MOVE_AND_MERGE, why_alone(chunk, neighbours, zones))

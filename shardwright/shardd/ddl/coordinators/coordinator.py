@@ -1,8 +1,8 @@
-"""The base of all DDL coordinators: a change of several steps that a failover does not leave half done.
+"""The base of all DDL coordinators: a change of several steps that survives failovers.
 
 A coordinator writes its document (``config.system.sharding_ddl_coordinators``) before the first step that must not be
 lost, and deletes it after the last. A primary that finds the document at step-up runs the coordinator again from the
-beginning; therefore every step can be repeated.
+beginning, so every step must be repeatable.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.moved_database import DatabaseMoves
+from shardwright.shardd.ddl.database_copy import DatabaseMoves
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
@@ -29,10 +29,10 @@ from shardwright.wire.errors import CommandError
 
 BEGIN: Final = "begin"
 END: Final = "end"
-"""Besides its phases, the places where a coordinator can be made to wait."""
+"""The places besides its phases where a fail point can pause a coordinator."""
 
 COLLECTION: Final = "collInfo"
-"""The argument that the change of a sharded collection may have in addition, once begun: the collection's ``uuid``."""
+"""Additional argument of a persisted change of a sharded collection: the collection's ``uuid``."""
 
 _COLLECTION: Final = "system.sharding_ddl_coordinators"
 
@@ -40,7 +40,7 @@ _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCod
 
 
 class LocalMigrations(Protocol):
-    """This shard's migrations, as far as changes to collections have to end them, and its moves of databases."""
+    """This shard's migrations, which changes to collections end, and its moves of databases."""
 
     @property
     def databases(self) -> DatabaseMoves:
@@ -56,7 +56,7 @@ class LocalMigrations(Protocol):
 
 
 class Coordinator(ABC):
-    """One change under way on the primary of the database's primary shard.
+    """One change in progress on the primary of the database's primary shard.
 
     Args:
         context: this shard daemon's context.
@@ -64,18 +64,18 @@ class Coordinator(ABC):
         namespace: the collection to change; for a database, its collection part is empty.
         arguments: the request's arguments in their persisted form.
         phase: the persisted phase; None at the beginning.
-        may_bypass: whether its caller may write while the writes of users are blocked.
+        may_bypass: whether its caller may write while user writes are blocked.
 
     Attributes:
         operation_type: MongoDB's name for the kind of change.
-        is_user_write: whether it does not begin while the writes of users are blocked.
+        is_user_write: whether it is refused while user writes are blocked.
         not_compared: the arguments in which requests for the same change may differ.
-        lock_seconds_max: how long it waits for its locks before it fails with LockBusy.
+        lock_seconds_max: time limit for acquiring its locks; then it fails with LockBusy.
         must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
-        is_over: whether the change has been made, or given up: a later request for the same is one of its own.
-        beginning: what it does until it holds its locks, and has changed nothing.
-        opid: the number under which ``currentOp`` shows it and ``killOp`` ends it; None if nobody can.
-        lsid: the session of its client, in which ``killSessions`` ends it; None if that is not known.
+        is_over: whether the change has been made or abandoned; a later equal request starts a new change.
+        beginning: the scope until it holds its locks; it has changed nothing before.
+        opid: the number in ``currentOp`` and for ``killOp``; None if it cannot be killed.
+        lsid: the session of its client, for ``killSessions``; None if unknown.
     """
 
     operation_type: ClassVar[str]
@@ -99,7 +99,7 @@ class Coordinator(ABC):
         self.arguments = dict(arguments)
         self.phase = phase
         self.may_bypass = may_bypass
-        # How far a former primary came is unknown until `run` has found out.
+        # The progress of a former primary is unknown until `run` has determined it.
         self.must_finish = phase is not None
         self.is_over = False
         self.beginning = trio.CancelScope()
@@ -108,21 +108,21 @@ class Coordinator(ABC):
 
     @property
     def id(self) -> dict[str, str]:
-        """The ``_id`` of its document: a namespace can have only one change of each kind under way."""
+        """The ``_id`` of its document: a namespace can have only one change of each kind in progress."""
         name = str(self.namespace) if self.namespace.collection else f"{self.namespace.db}."
         return {"namespace": name, "operationType": self.operation_type}
 
     @property
     def is_blockable(self) -> bool:
-        """Whether it has to wait until the writes of users are allowed."""
+        """Whether it is refused while user writes are blocked."""
         return self.is_user_write and not self.may_bypass
 
     @property
     def locks(self) -> list[str]:
         """The locks held from beginning to end (see `DDLLocks`): databases first, then collections, both sorted.
 
-        The lock of a database is enough to keep other coordinators out; that of a collection keeps out what
-        locks only the collection.
+        The lock of a database excludes other coordinators. The lock of a collection excludes operations that lock only
+        the collection.
         """
         return [self.namespace.db, *([str(self.namespace)] if self.namespace.collection else [])]
 
@@ -135,7 +135,7 @@ class Coordinator(ABC):
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """What it holds, beside its locks, from beginning to end.
+        """Hold whatever it needs besides its locks, from beginning to end.
 
         Raises:
             CommandError: it cannot begin.
@@ -143,7 +143,7 @@ class Coordinator(ABC):
         yield
 
     def kill(self) -> None:
-        """End it with Interrupted, as a user wishes, though that may take a while; only called if it has an `opid`."""
+        """Interrupt it, which may take a while. Called only if it has an `opid`."""
         if self.phase is None:
             self.beginning.cancel()
 
@@ -156,7 +156,7 @@ class Coordinator(ABC):
         """
 
     async def read_routing(self) -> RoutingTable | None:
-        """The present routing table of the collection; None if it is not sharded.
+        """Read the collection's current routing table; None if it is not sharded.
 
         Raises:
             CommandError: the config servers could not be reached.
@@ -166,10 +166,10 @@ class Coordinator(ABC):
 
     @contextmanager
     def point_of_no_return(self, *, retried: Container[int] = ()) -> Iterator[None]:
-        """Run a block that commits the change: afterwards it must finish, unless it was definitely refused.
+        """Run a block that commits the change. Afterwards the change must finish, unless it was definitely refused.
 
         Args:
-            retried: error codes that do not count as definite.
+            retried: error codes that are not definite refusals.
         """
         self.must_finish = True
         try:
@@ -190,8 +190,8 @@ class Coordinator(ABC):
     async def enter_phase(self, phase: str, **arguments: object) -> None:
         """Persist that everything before ``phase`` is done, with ``arguments`` for the next steps.
 
-        From then on participants refuse commands sent before. They, and the config servers, would take a second command
-        in the same phase for a repetition of the first, so the phase has to be entered again before another command.
+        Participants then refuse commands of earlier phases. They, and the config servers, treat a second command in the
+        same phase as a repetition of the first. So the phase has to be entered again before another command.
         """
         self.phase = phase
         session = self.arguments.get("session") or new_session()
@@ -207,7 +207,7 @@ class Coordinator(ABC):
         await self.hang_at(phase)
 
     async def hang_at(self, place: str) -> None:
-        """Wait while the fail point says so for coordinators of this kind at this place: `BEGIN`, a phase or `END`."""
+        """Wait while the fail point pauses coordinators of this kind at a place: `BEGIN`, a phase or `END`."""
 
         def concerns_this(data: Mapping[str, Any]) -> bool:
             here = {"operationType": self.operation_type, "at": place}
@@ -216,7 +216,7 @@ class Coordinator(ABC):
         await self.context.fail_points.hang_while(HANG_IN_DDL_COORDINATOR, concerns_this)
 
     async def remove_document(self) -> None:
-        """Remove the document of a change that has been made or given up."""
+        """Remove the document of a change that has been made or abandoned."""
         await self.hang_at(END)
         await coordinator_documents(self.context).remove(self.id)
         self.phase = None
@@ -233,11 +233,11 @@ def coordinator_documents(context: ShardContext) -> ConfigCollection:
 
 
 def is_outage(code: int) -> bool:
-    """Whether with this error a command may have been executed all the same, or can be when it is sent again."""
+    """Whether a command that failed with this error may have been executed, or can succeed when it is sent again."""
     categories = (Category.RETRYABLE, Category.NETWORK_TIMEOUT)
     return code in _NO_ANSWER or any(has_category(code, category) for category in categories)
 
 
 def _may_be_done(code: int) -> bool:
-    """Whether a command that failed with this error may have been executed nevertheless."""
+    """Whether a command that failed with this error may have been executed."""
     return is_outage(code) or has_category(code, Category.EXCEEDED_TIME_LIMIT)

@@ -1,38 +1,114 @@
 """Sharding a collection (``_shardsvrCreateCollection``), whether it exists or not.
 
-In MongoDB's order: the collection and its shard key index are created on this shard in a critical section, then on the
-other shards that get chunks, and then it is committed on the config servers, the one step that makes it sharded.
+The order is MongoDB's: the collection and its shard key index are created on this shard in a critical section, then on
+the other shards that get chunks. Then the config servers commit, the one step that makes the collection sharded.
+
+**Change streams.** A mongod writes events for its own commands only, and has none for sharding. So a ``collMod`` that
+changes nothing marks the time in the oplog. The changelog has entries from before and after it, so routers recognise
+the mark: users' commands cannot come between, since the coordinator holds the lock of the database.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from bson.binary import Binary
 from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
 
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.context.other_shards import send_to_shards
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.checks import check_expected_uuid
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
-from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
-from shardwright.shardd.ddl.initial_placement import plan_initial_chunks
-from shardwright.shardd.ddl.sharding_mark import mark_sharded, present_time
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.local_collections import LocalCollection
 from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_index
 from shardwright.shardd.metadata.critical_sections import held_exclusively
+from shardwright.sharding import initial_chunks
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.initial_chunks import InitialPlacement, PlannedChunk, make_initial_chunks
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import decode_document, encode_document
+
+
+async def plan_initial_chunks(
+    context: ShardContext,
+    namespace: Namespace,
+    pattern: ShardKeyPattern,
+    arguments: Mapping[str, Any],
+    *,
+    is_empty: bool,
+) -> Sequence[PlannedChunk]:
+    """The first chunks of a collection that this shard, its database's primary shard, is about to shard.
+
+    Raises:
+        CommandError: InvalidOptions and others, the options contradict one another or the zones.
+    """
+    catalog = await context.catalog()
+    shards = await catalog.shards()
+    documents = await catalog.find("tags", {"ns": str(namespace)}, sort={"min": 1})
+    tags = [TagEntry.from_document(decode_document(each)) for each in documents]
+    for tag in tags:
+        tag.check_fits(pattern)
+    shards_of_zone: dict[str, list[str]] = {}
+    for shard_id, entry in shards.items():
+        for zone in entry.tags:
+            shards_of_zone.setdefault(zone, []).append(shard_id)
+    points = arguments.get("initialSplitPoints")
+    placement = InitialPlacement(
+        pattern=pattern,
+        primary_shard=context.require_identity().shard_name,
+        shards=[shard_id for shard_id, entry in shards.items() if not entry.is_draining],
+        is_empty=is_empty,
+        zones=[tag.zone_range(pattern) for tag in tags],
+        shards_of_zone=shards_of_zone,
+        num_initial_chunks=int(arguments.get("numInitialChunks") or 0),
+        presplit_hashed_zones=bool(arguments.get("presplitHashedZones", False)),
+        split_points=None if points is None else [encode_document(point) for point in points],
+    )
+    return initial_chunks.plan_initial_chunks(placement)
+
+
+logger = get_logger("shardd.ddl")
+
+_WAIT_MS_MAX: Final = 2000
+"""How long the mark may wait for open transactions on the collection, while operations on it wait for the mark."""
+
+
+async def present_time(mongod: LocalMongod) -> Timestamp:
+    """The time of the last entry in the oplog."""
+    time: Timestamp = (await mongod.command("admin", {"ping": 1}))["operationTime"]
+    return time
+
+
+async def mark_sharded(mongod: LocalMongod, collection: ShardedCollection) -> None:
+    """Write the mark; if that is not possible now, change streams do not show that the collection was sharded."""
+    namespace = collection.namespace
+    mark = {
+        "collMod": namespace.collection,
+        "collectionUUID": Binary.from_uuid(collection.uuid),
+        "maxTimeMS": _WAIT_MS_MAX,
+    }
+    try:
+        await mongod.command(namespace.db, mark)
+    except CommandError as error:
+        logger.warning("Change streams will not show the sharding", namespace=str(namespace), error=str(error))
+
 
 COMMIT = "commit"
 
@@ -58,7 +134,7 @@ class Prepared:
 class CreateCollection(Coordinator):
     """The arguments are the fields of the request: ``shardKey``, ``unique``, ``numInitialChunks`` and so on.
 
-    With ``timeseries``, the namespace and the key are those of the buckets (see `ddl.time_series`).
+    With ``timeseries``, the namespace and the key are the buckets' (see `ddl.time_series`).
     """
 
     operation_type: ClassVar[str] = "createCollection_V2"

@@ -22,12 +22,13 @@ from shardwright.daemon.sidecar.user_write_block import BYPASS
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.ddl.coordinators.coordinator import COLLECTION
-from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
-from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
+    ROUND_SECONDS,
     Index,
+    IndexChange,
     IndexOwners,
     Outcome,
+    end_builds,
     index_lock,
     names_of,
     raise_outage,
@@ -80,7 +81,7 @@ class CreateIndexes(IndexChange):
 
     @property
     def locks(self) -> list[str]:
-        """Those of the indexes; see the head of this file."""
+        """The locks of the indexes; see the head of this file."""
         return [index_lock(self.namespace, name) for name in sorted(self._requested_names)]
 
     @asynccontextmanager

@@ -17,12 +17,13 @@ from shardwright.shardd.context.ddl_locks import LOCK_SECONDS_MAX
 from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.other_shards import by_hosts
 from shardwright.shardd.ddl.coordinators.coordinator import COLLECTION
-from shardwright.shardd.ddl.coordinators.ended_builds import ROUND_SECONDS, end_builds
-from shardwright.shardd.ddl.coordinators.index_change import IndexChange
 from shardwright.shardd.ddl.coordinators.index_owners import (
+    ROUND_SECONDS,
     Index,
+    IndexChange,
     IndexOwners,
     Outcome,
+    end_builds,
     index_lock,
     is_unsure,
     names_of_all,
@@ -33,15 +34,15 @@ from shardwright.shardd.ddl.coordinators.index_owners import (
 from shardwright.shardd.local_mongod.local_collections import change
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE
+from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import is_string
-from shardwright.wire.reply_times import TIMES
 
 DROP: Final = "dropIndexes"
 
 OF_MEASUREMENTS: Final = IS_TIME_SERIES_NAMESPACE.decode()
-"""The argument that says that the client named a time-series collection, of which this one has the buckets."""
+"""The argument that says that the client named the time-series collection of these buckets."""
 
 _NAMES: Final = "indexNames"
 
@@ -131,7 +132,7 @@ class DropIndexes(IndexChange):
         return outcomes
 
     async def _listed(self, owners: IndexOwners) -> dict[str, list[Index]]:
-        """The indexes of each owner; those of measurements are named by their keys in the client's terms."""
+        """The indexes of each owner; indexes of measurements are named by their keys in the client's terms."""
         of_measurements = {name: self.arguments[name] for name in (OF_MEASUREMENTS,) if name in self.arguments}
         return await owners.indexes(**of_measurements)
 
@@ -155,7 +156,7 @@ class DropIndexes(IndexChange):
         )
 
     def _names(self, indexes: Mapping[str, Sequence[Index]], table: RoutingTable) -> frozenset[str]:
-        """The names of the indexes to drop: those that were found first, if this goes on with a drop."""
+        """The names of the indexes to drop: the ones that were found first, if this resumes a drop."""
         if _NAMES in self.arguments:
             return frozenset(self.arguments[_NAMES])
         wanted = self.arguments["index"]

@@ -1,31 +1,60 @@
-"""The shards that own chunks of a collection, as those whose indexes change together."""
+"""Index changes on all shards that own chunks of a collection.
+
+`IndexOwners` sends commands to the owners, with the collection's version, and finds the owners again if chunks have
+moved. `IndexChange` is the base of the coordinators that create and drop indexes.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import trio
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
+from shardwright.shardd.context.index_creations import IndexCreation
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.coordinators.coordinator import is_outage
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, is_outage
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.reply_times import TIMES
+from shardwright.wire.rawbson import encode_document
+
+DIGEST: Final = "digest"
+
+
+class IndexChange(Coordinator):
+    """A change of a collection's indexes. Changes that are not equal wait for each other's locks, as in MongoDB.
+
+    The argument ``digest`` identifies equal changes. Each shard's mongod checks whether user writes are blocked.
+    """
+
+    is_user_write: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as its base
+        super().__init__(*args, **options)
+        if DIGEST not in self.arguments:
+            asked = {**self.arguments, BYPASS: self.may_bypass}
+            self.arguments[DIGEST] = sha256(encode_document(asked)).hexdigest()
+
+    @property
+    def id(self) -> dict[str, str]:
+        """The ``_id`` of its document: only equal commands are one change."""
+        return {**super().id, DIGEST: self.arguments[DIGEST]}
+
 
 Outcome = dict[str, Any] | CommandError
-"""What a shard has answered to a command: its reply without the gossiped times, or an error."""
+"""A shard's answer to a command: its reply without the gossiped times, or an error."""
 
 Index = Mapping[str, Any]
 """The specification of an index, as ``listIndexes`` shows it."""
 
 ATTEMPTS_MAX: Final = 10
-"""How often a command is sent while chunks move, or a drop while indexes come back, before the change pauses."""
+"""The attempts to send a command while chunks move, or to drop indexes that are created again, before a pause."""
 
 _DROP_REFUSED_FOR_NOW: Final = frozenset(
     {
@@ -36,16 +65,14 @@ _DROP_REFUSED_FOR_NOW: Final = frozenset(
 """Errors with which a shard refuses to drop an index that it drops later."""
 
 _SHOWN_NAME_MAX: Final = 200
-"""So many characters of an index's name ``config.locks`` shows."""
+"""The characters of an index's name that ``config.locks`` shows."""
 
 
 class IndexOwners:
     """The owners of a sharded collection, found again for each command.
 
     Args:
-        context: this shard daemon's context.
-        namespace: the collection.
-        table: its routing table, as it has just been read.
+        table: the collection's routing table, just read.
     """
 
     def __init__(self, context: ShardContext, namespace: Namespace, table: RoutingTable) -> None:
@@ -66,13 +93,13 @@ class IndexOwners:
         """Send a command to the owners; returns the outcomes by shard.
 
         Args:
-            command: a command that may be repeated, to which the version of the collection is added.
+            command: a command that may be repeated; the version of the collection is added.
             only: the owners to send it to; None for all.
             without: owners to leave out.
 
         Raises:
-            CommandError: StaleConfig, the collection is not the same any more, or its chunks do not stand still; or the
-                config servers could not be reached.
+            CommandError: StaleConfig, the collection has been replaced, or its chunks keep moving; or the config
+                servers could not be reached.
         """
         for _ in range(ATTEMPTS_MAX):
             owners = self._table.shards
@@ -84,7 +111,7 @@ class IndexOwners:
         raise stale[0]
 
     async def indexes(self, **listing: object) -> dict[str, list[Index]]:
-        """The indexes of the collection on each owner, also those that are being built.
+        """List the indexes of the collection on each owner, including those that are being built.
 
         Args:
             listing: further arguments of ``listIndexes``.
@@ -103,9 +130,9 @@ class IndexOwners:
         return found
 
     async def lasting_indexes(self) -> dict[str, list[Index]]:
-        """As `indexes`, without what a failover since an earlier command to an owner could still undo.
+        """As `indexes`, after a majority of each owner has the changes of earlier commands.
 
-        A repeated command finds done what the first one has done, and does not wait until that is replicated.
+        A repeated command that has nothing to do does not wait until the first one's changes are replicated.
         """
         note = {"appendOplogNote": 1, "data": {"msg": f"indexes of {self._namespace}"}, "writeConcern": MAJORITY}
         for shard in sorted(self._table.shards):
@@ -115,12 +142,12 @@ class IndexOwners:
         return await self.indexes()
 
     async def drop(self, unwanted: Callable[[str, Sequence[Index]], Set[str]]) -> dict[str, Outcome]:
-        """Drop indexes until no owner has them, or refuses to drop them; returns what the owners said last.
+        """Drop indexes until each owner lacks them or refuses; returns the owners' last answers.
 
-        It is not refused while the writes of users are blocked, since it ends what has begun before.
+        It bypasses the block of user writes, because it undoes or completes a change that began earlier.
 
         Args:
-            unwanted: tells which of a shard's indexes are to be dropped, by name.
+            unwanted: returns the names of a shard's indexes to drop.
 
         Raises:
             CommandError: an owner could not be reached, or does not drop them now.
@@ -172,18 +199,18 @@ class IndexOwners:
 
 
 def raise_outage(outcomes: Mapping[str, Outcome]) -> None:
-    """Raise the first error that says nothing of the change itself: a shard was not reached, or lost its primary."""
+    """Raise the first error that leaves the outcome unknown: a shard was unreachable, or lost its primary."""
     for outcome in outcomes.values():
         if isinstance(outcome, CommandError) and is_outage(outcome.code):
             raise outcome
 
 
 def raise_refusal_for_now(outcomes: Mapping[str, Outcome], *, of_some: bool = False) -> None:
-    """Raise the first refusal of a drop that passes.
+    """Raise the first transient refusal of a drop.
 
     Args:
-        outcomes: of the drop.
-        of_some: only if not all shards refuse it so: the others may have dropped already.
+        outcomes: the shards' answers.
+        of_some: raise only if not all shards refuse, because the others may have dropped already.
     """
     refusals = [
         each for each in outcomes.values() if isinstance(each, CommandError) and each.code in _DROP_REFUSED_FOR_NOW
@@ -193,41 +220,41 @@ def raise_refusal_for_now(outcomes: Mapping[str, Outcome], *, of_some: bool = Fa
 
 
 def reply_of(outcome: Outcome) -> dict[str, Any]:
-    """The reply that an outcome is, or would be."""
+    """The outcome as a reply document."""
     return outcome.reply() if isinstance(outcome, CommandError) else outcome
 
 
 def names_of(indexes: Iterable[Index]) -> set[str]:
-    """The names of indexes."""
+    """Collect the names of indexes."""
     return {index["name"] for index in indexes}
 
 
 def is_unsure(name: str) -> bool:
-    """Whether an index may have a name that is not UTF-8, of which only the replaced form is known."""
+    """Whether the index's real name may not be UTF-8, so that only its replaced form is known."""
     return "\ufffd" in name
 
 
 def namings(indexes: Iterable[Index], names: Set[str]) -> list[object]:
-    """How ``dropIndexes`` names indexes: together by their names, but by its key one whose name is unsure."""
+    """Return the arguments of ``dropIndexes``: all sure names together, and the key of each index of unsure name."""
     sure = sorted(name for name in names if not is_unsure(name))
     keys = [index["key"] for index in indexes if index["name"] in names and is_unsure(index["name"])]
     return [*([sure] if sure else ()), *keys]
 
 
 def names_of_all(indexes: Mapping[str, Iterable[Index]]) -> set[str]:
-    """The names of the indexes that any owner has."""
+    """Collect the names of the indexes of all owners."""
     return {index["name"] for each in indexes.values() for index in each}
 
 
 def index_lock(namespace: Namespace, name: str) -> str:
-    """The name of the lock for the creations and drops of one index, whose own name may have megabytes."""
+    """Name the lock for creating and dropping an index; the index's own name may have megabytes."""
     if len(name) > _SHOWN_NAME_MAX:
         name = f"{name[:_SHOWN_NAME_MAX]}… ({sha256(name.encode(errors='surrogatepass')).hexdigest()})"
     return f"index {name} of {namespace}"
 
 
 def _if_replicated(shard: str, outcome: Outcome) -> Outcome:
-    """The outcome of a change; one that is not known to be replicated may be lost, like one without an answer."""
+    """Turn a change that may not be replicated into an error, because a failover could lose it."""
     if isinstance(outcome, CommandError) or "writeConcernError" not in outcome:
         return outcome
     failure = outcome["writeConcernError"].get("errmsg")
@@ -237,3 +264,22 @@ def _if_replicated(shard: str, outcome: Outcome) -> Outcome:
 def _is_stale(error: CommandError) -> bool:
     """Whether the owners have to be found again; one may have been removed once its chunks had moved."""
     return error.code == ErrorCode.ShardNotFound or has_category(error.code, Category.STALE_ROUTING)
+
+
+ROUND_SECONDS: Final = 0.2
+"""Pause between searches for builds that the creation has just begun."""
+
+
+async def end_builds(owners: IndexOwners, namespace: Namespace, creation: IndexCreation) -> None:
+    """End the builds of a creation that is undone, because of a drop or a kill, on the owners that have begun them.
+
+    They are ended by ``dropIndexes``, because a mongod 6.0 may crash when its builds are killed.
+
+    Raises:
+        CommandError: an owner could not be reached.
+    """
+    for shard, indexes in (await owners.indexes()).items():
+        begun = creation.building.get(shard, creation.names) & names_of(indexes)
+        for named in namings(indexes, begun):
+            drop = {"dropIndexes": namespace.collection, "index": named, BYPASS: True}
+            await owners.ask(drop, {shard})

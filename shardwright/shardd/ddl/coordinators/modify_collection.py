@@ -1,20 +1,26 @@
 """``collMod`` on all shards that have a collection (``_shardsvrCollMod``).
 
-A change to several shards is checked on all of them before it is made on any. Meanwhile migrations are forbidden, since
-a recipient might copy the collection as it was before.
+A change to several shards is checked on all of them before it is made on any. Migrations are blocked until the end,
+because a recipient might copy the collection as it was before.
+
+A new granularity of a sharded time-series collection needs more (`GranularityChange`). Routers find the shard of a
+measurement, and the shards of a time range, by the granularity. So operations wait on every shard that owns chunks,
+from before the catalog changes until that shard has changed. Afterwards all owners refuse the versions by which routers
+have targeted so far.
 """
 
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from bson.binary import Binary
 
 from shardwright.shardd.context.other_shards import all_shard_ids, by_hosts, send_to_shard, send_to_shards
+from shardwright.shardd.ddl.checks import check_expected_uuid
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
-from shardwright.shardd.ddl.coordinators.frozen_migrations import migrations_frozen
-from shardwright.shardd.ddl.coordinators.granularity_change import BLOCK_SHARDS, UPDATE_SHARDS, GranularityChange
-from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
+from shardwright.shardd.ddl.coordinators.migration_blocking import allow_migrations, migrations_blocked
+from shardwright.shardd.ddl.participants import READS_AND_WRITES, UNBLOCK
 from shardwright.shardd.ddl.time_series import check_not_finer, granularity_of
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.routing_table import RoutingTable
@@ -24,8 +30,123 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document
 
+BLOCK_SHARDS: Final = "BlockShards"
+UPDATE_CONFIG: Final = "UpdateConfig"
+UPDATE_SHARDS: Final = "UpdateShards"
+
+Step = Callable[[RoutingTable], Awaitable[None]]
+"""Acts on the shards of a routing table."""
+
+
+class GranularityChange:
+    """The change of a time-series collection's granularity; the coordinator's phase is its progress.
+
+    Args:
+        coordinator: it has just entered a phase, and sent no command in it.
+        uuid: the UUID of the buckets.
+        granularity: the new granularity.
+    """
+
+    def __init__(self, coordinator: Coordinator, uuid: UUID, granularity: str) -> None:
+        self._coordinator = coordinator
+        self._uuid = uuid
+        self._granularity = granularity
+
+    async def prepare(self, check: Step, begin: Step) -> None:
+        """Block migrations and operations, and commit; afterwards the shards have to change.
+
+        Args:
+            check: checks whether the owners of chunks accept the other changes of the request.
+            begin: makes those changes on the first shard, while operations wait.
+
+        Raises:
+            CommandError: a shard refused, or could not be reached. Unless the coordinator must finish, nothing has
+                changed, and operations continue.
+        """
+        coordinator = self._coordinator
+        if coordinator.phase == BLOCK_SHARDS:
+            try:
+                with coordinator.point_of_no_return():
+                    await self._block(check, begin)
+            except CommandError:
+                if not coordinator.must_finish:
+                    await self._give_up()
+                raise
+            await coordinator.enter_phase(UPDATE_CONFIG)
+        coordinator.must_finish = True
+        if coordinator.phase == UPDATE_CONFIG:
+            change = {
+                "_configsvrCollMod": coordinator.namespace.collection,
+                "collModRequest": {"timeseries": {"granularity": self._granularity}},
+            }
+            await (await coordinator.context.catalog()).commit(change, coordinator.namespace.db)
+            await coordinator.enter_phase(UPDATE_SHARDS)
+
+    async def finish(self) -> None:
+        """Allow migrations again, after all shards have changed.
+
+        Raises:
+            CommandError: a shard or the config servers could not be reached.
+        """
+        await self._coordinator.enter_phase(UPDATE_SHARDS)  # for another command to the config servers
+        await self._allow_migrations(is_allowed=True)
+
+    async def present_table(self) -> RoutingTable:
+        """The routing table, whose owners do not change from `prepare` to `finish`.
+
+        Raises:
+            CommandError: the config servers could not be reached.
+        """
+        table = await self._coordinator.read_routing()
+        assert table is not None  # the coordinator holds the lock of the collection
+        return table
+
+    async def _block(self, check: Step, begin: Step) -> None:
+        coordinator = self._coordinator
+        await self._allow_migrations(is_allowed=False)
+        table = await self.present_table()
+        await self._check_shards(table)
+        await check(table)
+        await self._send(READS_AND_WRITES, table.shards)
+        await coordinator.enter_phase(BLOCK_SHARDS)  # for another command to the participants
+        await begin(table)
+
+    async def _check_shards(self, table: RoutingTable) -> None:
+        """Check that no shard has a coarser granularity than the new one."""
+        coordinator = self._coordinator
+        listing = {"listCollections": 1, "filter": {"name": coordinator.namespace.collection}}
+        shard_ids = {coordinator.context.require_identity().shard_name, *table.shards}
+        replies = await send_to_shards(coordinator.context, shard_ids, coordinator.namespace.db, listing)
+        for shard_id in sorted(replies):
+            for entry in replies[shard_id]["cursor"]["firstBatch"]:
+                check_not_finer(self._granularity, TimeSeriesFields.from_document(entry["options"]["timeseries"]))
+
+    async def _give_up(self) -> None:
+        coordinator = self._coordinator
+        coordinator.must_finish = True
+        await coordinator.enter_phase(BLOCK_SHARDS)
+        await self._send(UNBLOCK, await all_shard_ids(coordinator.context))
+        await self._allow_migrations(is_allowed=True)
+        coordinator.must_finish = False
+
+    async def _send(self, kind: str, shard_ids: Collection[str]) -> None:
+        coordinator = self._coordinator
+        block = {
+            "_shardsvrParticipantBlock": coordinator.namespace.collection,
+            "blockType": kind,
+            **coordinator.session,
+        }
+        await send_to_shards(coordinator.context, shard_ids, coordinator.namespace.db, block)
+
+    async def _allow_migrations(self, *, is_allowed: bool) -> None:
+        coordinator = self._coordinator
+        await allow_migrations(
+            coordinator.context, coordinator.namespace, self._uuid, coordinator.session, allow=is_allowed
+        )
+
+
 INFO: Final = "info"
-"""The argument that a change of the granularity, once begun, has in addition: what the collection was before."""
+"""Additional argument of a persisted change of the granularity: the former state of the collection."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 _REFUSED_FOR_INDEX: Final = frozenset(
@@ -34,8 +155,8 @@ _REFUSED_FOR_INDEX: Final = frozenset(
 _REFUSED_FOR_NOW: Final = frozenset(
     {ErrorCode.BackgroundOperationInProgressForNamespace, ErrorCode.LockBusy, ErrorCode.LockTimeout}
 )
-"""Refusals that pass, as that of a shard where an index is being built: once another shard has changed, they are
-retried, as a change to only some shards would otherwise remain."""
+"""Transient refusals, such as of a shard that is building an index. Once another shard has changed they are retried, or
+the change would remain on some shards only."""
 
 
 class ModifyCollection(Coordinator):
@@ -83,7 +204,7 @@ class ModifyCollection(Coordinator):
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
         await self.enter_phase(self.phase or BLOCK_SHARDS)
-        async with migrations_frozen(self, table.collection.uuid):
+        async with migrations_blocked(self, table.collection.uuid):
             with self.point_of_no_return():
                 table = await self.read_routing() or table  # from here on the owners do not change
                 if self.phase == BLOCK_SHARDS:

@@ -21,10 +21,8 @@ from shardwright.shardd.context.fail_point_names import (
 )
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations
-from shardwright.shardd.ddl.database_copy import DatabaseCopy
-from shardwright.shardd.ddl.database_recipient import DatabaseRecipient
+from shardwright.shardd.ddl.database_copy import DatabaseCopy, DatabaseRecipient, create_sharded_on, sharded_namespaces
 from shardwright.shardd.ddl.move_section import MoveSection
-from shardwright.shardd.ddl.sharded_collections import create_sharded_on, sharded_namespaces
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
 from shardwright.sharding.catalog.reads import read_database
 from shardwright.sharding.namespace import Namespace

@@ -1,7 +1,8 @@
-"""Renaming a collection (``_shardsvrRenameCollection``), whether it or what has the new name is sharded or not.
+"""Renaming a collection (``_shardsvrRenameCollection``), sharded or not, to a name that may be in use.
 
-If neither is sharded, this shard alone has them, and its mongod renames in one step. Otherwise all shards rename, then
-the catalog is changed, and operations wait from the first to the last (`shardd.ddl.rename_participants`).
+If neither collection is sharded, this shard alone has them, and its mongod renames in one step. Otherwise all shards
+rename, then the catalog is changed, and operations wait from the first rename to the last
+(`shardd.ddl.rename_participants`).
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -13,20 +14,89 @@ from bson.binary import Binary
 
 from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.context.other_shards import all_shard_ids, send_to_shard, send_to_shards
-from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.checks import check_expected_uuid
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, new_session
-from shardwright.shardd.ddl.coordinators.rename_checks import check_rename
-from shardwright.shardd.ddl.expected_uuid import check_expected_uuid
+from shardwright.shardd.ddl.coordinators.migration_blocking import allow_migrations
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.shardd.local_mongod.local_collections import describe, uuid_argument
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.critical_sections import held_exclusively
-from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import UNSHARDED
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+
+
+async def check_rename(
+    context: ShardContext,
+    source: Namespace,
+    target: Namespace,
+    source_table: RoutingTable | None,
+    target_table: RoutingTable | None,
+    *,
+    drops_target: bool,
+) -> None:
+    """Refuse a rename that cannot be made, before anything is changed. mongod checks renames of unsharded collections.
+
+    Args:
+        context: the context of the source database's primary shard.
+        source: the collection's name.
+        target: its new name.
+        source_table: the routing table of the collection; None if it is not sharded.
+        target_table: the routing table of the collection with the new name; None if it is not sharded.
+        drops_target: whether the rename may replace a collection with the new name.
+
+    Raises:
+        CommandError: CommandFailed, the databases have different primary shards, or differ though a collection is
+            sharded; NamespaceNotFound; NamespaceExists; CommandNotSupportedOnView; InvalidNamespace; IllegalOperation,
+            the collection holds the buckets of a time-series collection.
+    """
+    if target.db != source.db:
+        await _check_databases(context, target, sharded=source_table or target_table)
+    if target_table is not None and not drops_target:
+        raise CommandError(
+            ErrorCode.NamespaceExists, f"Sharded target collection {target} exists but dropTarget is not set"
+        )
+    if source_table is None and target_table is None:
+        return await _check_zones(context, target, target_table)
+    if source.is_time_series_buckets:
+        raise CommandError(ErrorCode.IllegalOperation, "Renaming system.buckets collections is not allowed")
+    if source_table is not None:
+        target.check_shardable()
+    local, replaced = [await describe(context.mongod, each) for each in (source, target)]
+    if local is None or local.uuid is None:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"Collection {source} doesn't exist.")
+    if replaced is not None and replaced.kind != "collection":
+        raise CommandError(ErrorCode.CommandNotSupportedOnView, f"a view already exists with that name: {target}")
+    if replaced is not None and not drops_target:
+        raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
+    await _check_zones(context, target, target_table)
+
+
+async def _check_databases(context: ShardContext, target: Namespace, *, sharded: RoutingTable | None) -> None:
+    if sharded is not None:
+        raise CommandError(
+            ErrorCode.CommandFailed,
+            f"Source and destination collections must be on the same database because {sharded.namespace} is sharded.",
+        )
+    if not target.is_internal:  # collections of the cluster's own databases are on the config servers
+        entry = await (await context.catalog()).read(read_database(target.db))
+        if entry is None or entry.primary == context.require_identity().shard_name:
+            return
+    raise CommandError(ErrorCode.CommandFailed, "Source and destination collections must be on same shard")
+
+
+async def _check_zones(context: ShardContext, target: Namespace, table: RoutingTable | None) -> None:
+    """Refuse zones of an unsharded target: the renamed collection would inherit them."""
+    if table is None and await (await context.catalog()).find("tags", {"ns": str(target)}):
+        raise CommandError(
+            ErrorCode.CommandFailed,
+            f"Can't rename to target collection {target} because it must not have associated tags",
+        )
+
 
 logger = get_logger("shardd.ddl.rename")
 
@@ -41,15 +111,15 @@ GIVE_UP: Final = "allowMigrations"
 class RenameCollection(Coordinator):
     """The arguments are ``to`` (a full namespace), ``dropTarget``, ``stayTemp`` and the UUIDs that the client expects.
 
-    Once begun, ``sourceUUID`` is the collection's, ``sourceIsSharded`` says what it is, and ``targetUUID`` is that of a
-    sharded collection that has the new name.
+    Once begun, ``sourceUUID`` is the collection's, ``sourceIsSharded`` says what it is, and ``targetUUID`` belongs to
+    a sharded collection that has the new name.
     """
 
     operation_type: ClassVar[str] = "renameCollection"
 
     @property
     def locks(self) -> list[str]:
-        """The locks of both databases, then those of both collections."""
+        """The locks of both databases, then of both collections."""
         names = (self.namespace, self._target)
         return [*sorted({name.db for name in names}), *sorted({str(name) for name in names})]
 
@@ -122,7 +192,7 @@ class RenameCollection(Coordinator):
         await self.enter_phase(FREEZE_MIGRATIONS, sourceUUID=Binary.from_uuid(uuid), **sharded, **replaced)
 
     async def _rename_everywhere(self) -> None:
-        """Go on from the present phase to the end.
+        """Continue from the present phase to the end.
 
         Raises:
             CommandError: NamespaceExists, a collection of the new name has been created since the checks, and must not

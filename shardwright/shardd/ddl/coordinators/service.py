@@ -1,4 +1,9 @@
-"""Running coordinators on a primary: those of new requests, and those that a former primary left behind."""
+"""Running DDL coordinators on a primary, for new requests and from earlier terms.
+
+A `CoordinatorRun` is one coordinator with the requests that wait for its result; a request for the same change joins
+it. As in MongoDB, the document is removed at the end, even after an error. A change past its point of no return does
+not end with an error: it is retried until it is done, or until the term ends and the next primary resumes it.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -7,30 +12,208 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.user_write_block import UserWriteBlock
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.coordinators.coordinator import (
-    BEGIN,
-    Coordinator,
-    LocalMigrations,
-    coordinator_documents,
-)
-from shardwright.shardd.ddl.coordinators.coordinator_run import CoordinatorRun, WaitingRequests, interruption
-from shardwright.shardd.ddl.coordinators.left_behind import left_behind
+from shardwright.shardd.ddl.checks import check_is_same_database
+from shardwright.shardd.ddl.coordinators.coordinator import BEGIN, Coordinator, LocalMigrations, coordinator_documents
 from shardwright.shardd.ddl.coordinators.move_primary import MovePrimary, restore_section
-from shardwright.shardd.ddl.coordinators.retries import run_to_end
-from shardwright.shardd.ddl.coordinators.shown_coordinators import coordinator_operation
-from shardwright.shardd.ddl.primary_shard import check_is_same_database
+from shardwright.shardd.ddl.coordinators.registry import recovered_coordinator
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import Logger, get_logger
+from shardwright.wire.rawbson import encode_document, raw_document
+
+logger = get_logger("shardd.coordinators")
+
+RETRY_SECONDS: Final = 0.5
+"""The longest pause before the first retry of a change; it doubles with each further retry."""
+
+RETRY_SECONDS_MAX: Final = 10.0
+"""The longest pause before a retry."""
+
+
+async def run_to_end(coordinator: Coordinator) -> dict[str, Any]:
+    """Run a coordinator, with retries if it must finish, and remove its document; returns the reply.
+
+    Raises:
+        CommandError: the change could not be made, and nothing of it is left to do; or mongod refuses to remove the
+            document, for instance after a step-down.
+        BackendError: mongod does not answer when the document is being removed.
+    """
+    attempt, backoff = 1, Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX)
+    while True:
+        try:
+            reply = await coordinator.run()
+            coordinator.is_over = True
+            await _remove_document(coordinator)
+        except Exception as error:
+            failure = _as_command_error(coordinator, error)
+        else:
+            return reply
+        if not coordinator.must_finish:
+            coordinator.is_over = True
+            await _remove_document(coordinator)
+            raise failure
+        # A late change is better than a half-done one.
+        pause = backoff.next_seconds()
+        _logger_of(coordinator).warning(
+            "Retrying a DDL operation",
+            attempt=attempt,
+            code=failure.code,
+            error=str(failure),
+            retry_seconds=round(pause, 3),
+        )
+        await trio.sleep(pause)
+        attempt += 1
+
+
+async def _remove_document(coordinator: Coordinator) -> None:
+    if coordinator.phase is not None:
+        await coordinator.remove_document()
+
+
+def _as_command_error(coordinator: Coordinator, error: Exception) -> CommandError:
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, BackendError):
+        return CommandError(ErrorCode.HostUnreachable, str(error))
+    _logger_of(coordinator).exception("Internal error in a DDL operation")
+    return CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
+
+
+def _logger_of(coordinator: Coordinator) -> Logger:
+    return logger.bind(namespace=coordinator.id["namespace"], operation=coordinator.operation_type)
+
+
+class WaitingRequests:
+    """Requests that wait for an event, and are interrupted when their client's session is killed."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[trio.CancelScope, bytes | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def wait(self, ended: trio.Event, lsid: bytes | None, deadline: float = inf) -> None:
+        """Wait for an event.
+
+        Args:
+            ended: the event.
+            lsid: the session of the request's client.
+            deadline: on trio's clock.
+
+        Raises:
+            CommandError: MaxTimeMSExpired; Interrupted, the session was killed.
+        """
+        with trio.CancelScope(deadline=deadline) as scope:
+            self._sessions[scope] = lsid
+            try:
+                await ended.wait()
+            finally:
+                del self._sessions[scope]
+        if scope.cancel_called:
+            raise interruption(deadline)
+
+    def of_sessions(self, is_meant: Callable[[bytes], bool]) -> list[trio.CancelScope]:
+        """The cancel scopes of the requests of some sessions."""
+        return [scope for scope, lsid in self._sessions.items() if lsid is not None and is_meant(lsid)]
+
+
+def interruption(deadline: float) -> CommandError:
+    """The error of a request that was interrupted by its deadline or by a command."""
+    if trio.current_time() >= deadline:
+        return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+    return CommandError(ErrorCode.Interrupted, "operation was interrupted")
+
+
+class CoordinatorRun:
+    """A coordinator in progress, and the requests that wait for its result.
+
+    Attributes:
+        ended: set once it has ended, with a `reply` or an `error`.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.ended = trio.Event()
+        self.reply: dict[str, Any] = {}
+        self.error: CommandError | None = None
+        self._waiting = WaitingRequests()
+        self._arguments = dict(coordinator.arguments)
+        self._is_recovered = coordinator.phase is not None
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether an equal request may wait for its result: the change has been neither made nor abandoned."""
+        coordinator = self.coordinator
+        return not coordinator.is_over and (coordinator.phase is not None or not coordinator.beginning.cancel_called)
+
+    def has_arguments(self, requested: Mapping[str, Any]) -> bool:
+        """Whether it makes the requested change. The order of fields matters, for example in a shard key.
+
+        The arguments of a recovered coordinator include those that its phases have added; they are not compared.
+        """
+        own = self._arguments
+        names = set(requested) if self._is_recovered else own.keys() | requested.keys()
+        names -= self.coordinator.not_compared
+        compared = ({name: each.get(name) for name in sorted(names)} for each in (own, requested))
+        return len({encode_document(each) for each in compared}) == 1
+
+    async def result(self, lsid: bytes | None) -> dict[str, Any]:
+        """Wait for the result; returns the reply for a request.
+
+        Args:
+            lsid: the session of the request's client.
+
+        Raises:
+            CommandError: it failed; Interrupted, the session was killed.
+        """
+        await self._waiting.wait(self.ended, lsid)
+        if self.error is not None:
+            raise self.error
+        return dict(self.reply)
+
+    def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
+        """Interrupt the requests of some sessions, and the change if no other request waits for it."""
+        killed = self._waiting.of_sessions(is_killed)
+        if killed and len(killed) == len(self._waiting):
+            self.coordinator.kill()
+            return
+        for scope in killed:
+            scope.cancel()
+
+
+_NAMES: Final[Mapping[str, str]] = {"createCollection_V2": "CreateCollection", "collMod_V2": "CollMod"}
+"""MongoDB's names of the coordinators whose operation types differ from their names."""
+
+
+def coordinator_operation(coordinator: Coordinator) -> dict[str, Any]:
+    """Describe a coordinator as an entry of ``$currentOp``."""
+    kind = coordinator.operation_type
+    name = _NAMES.get(kind) or kind[0].upper() + kind[1:]
+    operation = {
+        "type": "op",
+        "desc": f"{name}Coordinator",
+        "op": "command",
+        "ns": coordinator.id["namespace"],
+        "command": {each: value for each, value in coordinator.arguments.items() if each != "session"},
+        "active": True,
+    }
+    if coordinator.opid is not None:
+        operation["opid"] = coordinator.opid
+    if coordinator.lsid is not None:
+        operation["lsid"] = raw_document(coordinator.lsid)
+    return operation if coordinator.phase is None else {**operation, "currentPhase": coordinator.phase}
+
 
 _THREAD: Final = "ShardingDDLCoordinator"
-"""What holds the locks, as MongoDB names it in ``config.locks``, there with a number."""
+"""MongoDB's name for the holder of DDL locks in ``config.locks``, there with a number."""
 
 Check = Callable[[], Awaitable[None]]
-"""Raises CommandError if a change is not to be made any more."""
+"""Raises CommandError if the change must not be made any more."""
 
 
 class CoordinatorService:
@@ -59,14 +242,14 @@ class CoordinatorService:
             await restore_section(self._context, document)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Start the coordinators that were left behind, and then accept new requests.
+        """Resume the coordinators of earlier terms, and then accept new requests.
 
         Args:
             term: the term that begins.
             nursery: the term's nursery, in which coordinators run until step-down.
         """
         for document in await coordinator_documents(self._context).all():
-            coordinator = left_behind(self._context, self._migrations, document)
+            coordinator = recovered_coordinator(self._context, self._migrations, document)
             if coordinator is not None:
                 self._start(coordinator, nursery)
         self._nursery = nursery
@@ -76,18 +259,18 @@ class CoordinatorService:
         self._nursery = None
 
     def operations(self) -> list[dict[str, Any]]:
-        """The coordinators under way, those that wait for locks included, as ``$currentOp`` shows them."""
+        """The coordinators in progress, including those that wait for locks, as entries of ``$currentOp``."""
         return [coordinator_operation(run.coordinator) for run in self._runs.values()]
 
     def kill(self, opid: object) -> bool:
-        """End the coordinator that `operations` shows under ``opid``; returns whether there is one."""
+        """Interrupt the coordinator with this ``opid``; returns whether there is one."""
         meant = [run.coordinator for run in self._killable() if run.coordinator.opid == opid]
         for coordinator in meant:
             coordinator.kill()
         return bool(meant)
 
     def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
-        """End the requests of clients in some sessions, unless their change has begun and cannot be ended."""
+        """Interrupt the requests of clients in some sessions, except for changes that can no longer be interrupted."""
         for run in self._killable():
             run.kill_sessions(is_killed)
         for scope in self._waiting_to_begin.of_sessions(is_killed):
@@ -107,22 +290,22 @@ class CoordinatorService:
         may_bypass: bool = False,
         lsid: bytes | None = None,
     ) -> dict[str, Any]:
-        """Make a change, or wait for the end of the same one if it is under way.
+        """Make a change, or wait for the result of an equal one in progress.
 
         Args:
             kind: the kind of change.
             namespace: the collection or database to change.
             arguments: the request's arguments.
             received: the version of the database in the request; None if the database has none.
-            check: called once the locks are held, when nothing has been changed yet.
-            may_bypass: whether the caller may write while the writes of users are blocked.
+            check: called once the locks are held, before the first change.
+            may_bypass: whether the caller may write while user writes are blocked.
             lsid: the session of the caller's client.
 
         Raises:
             CommandError: it failed; UserWritesBlocked; NotWritablePrimary, the daemon has not recovered as primary;
-                ConflictingOperationInProgress, a similar change with other arguments is under way; StaleDbVersion, the
-                database has moved or was dropped while the change waited for its locks; Interrupted, MaxTimeMSExpired;
-                what ``check`` raises.
+                ConflictingOperationInProgress, a change of this kind with other arguments is in progress;
+                StaleDbVersion, the database has moved or was dropped while the change waited for its locks;
+                Interrupted, MaxTimeMSExpired; or raised by ``check``.
         """
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         coordinator.lsid = None if coordinator.opid is None else lsid
@@ -141,13 +324,13 @@ class CoordinatorService:
         return await run.result(lsid)
 
     async def wait_database_released(self, db: str) -> None:
-        """Wait until this shard, if it has handed a database over, has dropped what it had of it."""
+        """Wait until this shard, a former primary shard of the database, has dropped its copy."""
         run = self._runs.get((f"{db}.", MovePrimary.operation_type))
         if run is not None:
             await run.ended.wait()
 
     async def wait_user_writes_over(self) -> None:
-        """Wait for the coordinators under way that write for users; those that begin now find out what is blocked."""
+        """Wait for the coordinators in progress that write for users; later ones check the block themselves."""
         for run in [run for run in self._runs.values() if run.coordinator.is_blockable]:
             await run.ended.wait()
 
@@ -170,7 +353,7 @@ class CoordinatorService:
         self, coordinator: Coordinator, run: CoordinatorRun, received: DatabaseVersion | None, check: Check | None
     ) -> None:
         try:
-            # One that was left behind waits for the others as long as it takes.
+            # A recovered coordinator waits for the others without a limit.
             if coordinator.phase is None and coordinator.is_blockable:
                 await self._check_not_blocked()
             seconds_max = inf if coordinator.must_finish else coordinator.lock_seconds_max

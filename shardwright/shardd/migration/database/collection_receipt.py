@@ -1,14 +1,205 @@
-"""Receiving one unsharded collection."""
+"""Receiving one unsharded collection: pulling batches from the donor, and writing the copy.
 
+Most collections are written in transactions, as ranges are (`shardd.migration.recipient.range_writer`). mongod allows
+none on capped and system collections. These are written by retryable writes of the same sessions, which change streams
+leave out too, in the order of a capped collection.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.migration.client_load import ClientLoad
-from shardwright.shardd.migration.database.copy_writer import CopyWriter, OrderedCopyWriter
-from shardwright.shardd.migration.database.database_link import DatabaseLink
+from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions, restoring_updates
+from shardwright.shardd.local_mongod.reserved_transaction import required_array
+from shardwright.shardd.migration.database.collection_source import CollectionChanges
 from shardwright.shardd.migration.database.moved_collections import MovedCollection, copy_uuid
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
-from shardwright.shardd.migration.recipient.clone import CloneCounts, ClonedPrefix, Cloner
+from shardwright.shardd.migration.recipient.clone import CloneCounts, ClonedPrefix, Cloner, cut
+from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorConnection
+from shardwright.shardd.migration.recipient.range_writer import RangeWriter
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.throttling import ClientLoad
+from shardwright.shardd.range_deleter.batches import one_of
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import array_documents, decode_value, find, raw_document
+
+CLONE: str = "_shardsvrMovePrimaryClone"
+MODS: str = "_shardsvrMovePrimaryMods"
+
+
+class DatabaseLink:
+    """Sends commands to the donor of one database.
+
+    Attributes:
+        history: the connection for the session history.
+    """
+
+    def __init__(self, context: ShardContext, request: ReceiveDatabase) -> None:
+        whole = request.of_collection(Namespace(request.db))
+        self._request = request
+        self._documents = DonorConnection(context, whole)
+        self._others = DonorConnection(context, whole)
+        self.history = DonorConnection(context, whole)
+        self._mods_number = 0
+
+    async def clone_batch(self, uuid: UUID, number: int) -> CloneBatch:
+        """Fetch a batch of the clone of a collection.
+
+        Args:
+            uuid: its UUID on the donor.
+            number: the number of the last batch fetched, or the next; they start at 0.
+
+        Raises:
+            CommandError: see `DonorConnection.command`; NamespaceNotFound, the collection is gone.
+        """
+        reply = await self._documents.command(
+            "admin", {**self._command(CLONE, number), "collectionUUID": Binary.from_uuid(uuid)}
+        )
+        busy = find(reply, b"busy")
+        is_busy = busy is not None and bool(decode_value(reply, busy))
+        return CloneBatch(reply, required_array(reply, b"objects"), None, is_busy)
+
+    async def changes(self) -> tuple[list[CollectionChanges], bool]:
+        """Fetch the next changes, which acknowledges the last ones; also returns whether more are queued.
+
+        Raises:
+            CommandError: see `DonorConnection.command`.
+        """
+        reply = await self._others.command("admin", self._command(MODS, self._mods_number))
+        self._mods_number += 1
+        changes = [_changes(each) for each in array_documents(reply, required_array(reply, b"collections"))]
+        queued = find(reply, b"queued")
+        return changes, queued is not None and bool(decode_value(reply, queued))
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in (self._documents, self._others, self.history):
+            connection.close()
+
+    def _command(self, name: str, number: int) -> dict[str, Any]:
+        return {name: self._request.db, "sessionId": self._request.session_id, "number": number}
+
+
+def _changes(document: bytes) -> CollectionChanges:
+    uuid = find(document, b"uuid")
+    assert uuid is not None
+    deleted, reload = (array_documents(document, required_array(document, name)) for name in (b"deleted", b"reload"))
+    return CollectionChanges(UUID(bytes=bytes(decode_value(document, uuid))), deleted, reload)
+
+
+_AT_ONCE: Final = 1_000
+
+
+class CopyWriter(RangeWriter):
+    """Writes in transactions.
+
+    Args:
+        mongod: the local mongod.
+        sessions: the reserved sessions.
+        request: the request to receive the collection.
+    """
+
+    writers: int = 2
+
+    def __init__(self, mongod: LocalMongod, sessions: ReservedSessions, request: ReceiveRequest) -> None:
+        super().__init__(mongod, request)
+        self._sessions = sessions
+
+    async def apply(self, changes: CollectionChanges) -> None:
+        """Apply a batch of changes, possibly for a second time.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        self.replace(changes.deleted)
+        self.replace(changes.reload)
+        async with self._sessions.session() as session:
+            documents = [*changes.deleted, *changes.reload]
+            for begin in range(0, len(documents), _AT_ONCE):
+                ids = raw_document(one_of(documents[begin : begin + _AT_ONCE]))
+                await session.delete(self._namespace, [{"q": {"_id": ids}, "limit": 0}])
+            for pieces, _ in cut([*self.take_postponed(), *changes.reload]):
+                await self.insert(session, pieces)
+
+    async def complete(self) -> None:
+        """Insert the postponed documents, after all changes have been applied.
+
+        Raises:
+            CommandError: DuplicateKey, some still cannot be inserted.
+            BackendError: mongod does not answer.
+        """
+        if self.has_postponed:
+            documents = self.take_postponed()
+            async with self._sessions.session() as session:
+                for pieces, _ in cut(documents):
+                    await self.insert(session, pieces)
+            self.check_complete()
+
+
+class OrderedCopyWriter(CopyWriter):
+    """Writes without transactions, one document after the other."""
+
+    writers: int = 1
+
+    async def insert(self, session: ReservedSession, documents: Sequence[bytes]) -> Sequence[bytes]:
+        """Insert documents in their order, except those that a change has already brought; returns the others.
+
+        Raises:
+            CommandError: any error of an insert but DuplicateKey of the ``_id``.
+            BackendError: mongod does not answer.
+        """
+        inserted: list[bytes] = []
+        left = list(documents)
+        while left:
+            command = {"insert": self._namespace.collection, "documents": list(map(raw_document, left))}
+            try:
+                await self._write(session, command)
+            except CommandError as error:
+                position = error.extra.get("index")
+                is_there = error.code == ErrorCode.DuplicateKey and error.extra.get("keyPattern") == {"_id": 1}
+                if not is_there or not isinstance(position, int):
+                    raise
+                inserted += left[:position]
+                left = left[position + 1 :]
+            else:
+                inserted += left
+                break
+        if updates := restoring_updates(inserted):
+            await self._write(session, {"update": self._namespace.collection, "updates": updates})
+        return inserted
+
+    async def apply(self, changes: CollectionChanges) -> None:
+        """Apply a batch of changes, possibly for a second time: a document that is there keeps its place.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        collection = self._namespace.collection
+        deletes = [{"q": {"_id": raw_document(one_of([each]))}, "limit": 1} for each in changes.deleted]
+        async with self._sessions.session() as session:
+            for begin in range(0, len(deletes), _AT_ONCE):
+                await self._write(session, {"delete": collection, "deletes": deletes[begin : begin + _AT_ONCE]})
+            for documents, _ in cut(changes.reload):
+                await self._write(session, {"update": collection, "updates": list(map(_replacement, documents))})
+
+    async def _write(self, session: ReservedSession, command: Mapping[str, Any]) -> None:
+        options = {"bypassDocumentValidation": True} if "delete" not in command else {}
+        await session.write_alone(self._namespace.db, {**command, **options, "writeConcern": LOCAL_WRITE_CONCERN})
+
+
+def _replacement(document: bytes) -> dict[str, Any]:
+    query = raw_document(one_of([document]))
+    return {"q": {"_id": query}, "u": [{"$replaceWith": {"$literal": raw_document(document)}}], "upsert": True}
 
 
 class CollectionReceipt:
@@ -21,7 +212,6 @@ class CollectionReceipt:
         collection: the collection on the donor.
 
     Attributes:
-        collection: see above.
         uuid: the UUID of the copy.
         writer: writes it.
     """
@@ -66,8 +256,5 @@ class CollectionReceipt:
         namespace = moved.namespace
         await local_collections.create_with_uuid(mongod, namespace, self.uuid, moved.options, moved.id_index)
         self._context.namespace(str(namespace)).forget()
-        indexes = moved.indexes
-        if "collation" in moved.options:
-            # A specification without a collation means the simple one, but createIndexes would apply the collection's.
-            indexes = tuple({"collation": {"locale": "simple"}, **each} for each in indexes)
+        indexes = local_collections.specifications(moved.indexes, moved.options)
         await local_collections.create_indexes(mongod, namespace, indexes)

@@ -12,7 +12,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.database.database_receipt import DatabaseReceipt, Round
 from shardwright.shardd.migration.database.database_source import DatabaseSource
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
-from shardwright.shardd.migration.recipient.peers import RecipientPeers
+from shardwright.shardd.migration.recipient.donor_link import RecipientPeers
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
@@ -82,7 +82,7 @@ class DatabaseMoves:
         """Begin a round of an attempt to receive a database. The request may be repeated.
 
         Raises:
-            CommandError: NotWritablePrimary; ConflictingOperationInProgress, another attempt is under way.
+            CommandError: NotWritablePrimary; ConflictingOperationInProgress, another attempt is in progress.
         """
         if self._nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
@@ -91,7 +91,7 @@ class DatabaseMoves:
             receipt = None
         if receipt is not None and receipt.request.move_id != request.move_id:
             raise CommandError(
-                ErrorCode.ConflictingOperationInProgress, f"Another move of the database {request.db} is under way"
+                ErrorCode.ConflictingOperationInProgress, f"Another move of the database {request.db} is in progress"
             )
         if receipt is None:
             if wanted.number != 1:

@@ -19,15 +19,13 @@ from shardwright.shardd.context.fail_point_names import MOVE_PRIMARY_RECIPIENT_H
 from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly
-from shardwright.shardd.migration.database.collection_receipt import CollectionReceipt
-from shardwright.shardd.migration.database.copied_views import put_views
-from shardwright.shardd.migration.database.database_link import DatabaseLink
-from shardwright.shardd.migration.database.moved_collections import MovedCollection, copy_uuid
+from shardwright.shardd.migration.database.collection_receipt import CollectionReceipt, DatabaseLink
+from shardwright.shardd.migration.database.moved_collections import MovedCollection, copy_uuid, put_views
 from shardwright.shardd.migration.database.receive_database import ReceiveDatabase
-from shardwright.shardd.migration.recipient.catch_up_end import CatchUpEnd
-from shardwright.shardd.migration.recipient.peers import RecipientPeers
-from shardwright.shardd.migration.recipient.together import run_together
-from shardwright.shardd.session_history.pull import HistoryPull
+from shardwright.shardd.migration.recipient.clone import run_together
+from shardwright.shardd.migration.recipient.donor_link import RecipientPeers
+from shardwright.shardd.migration.recipient.transfer import CatchUpEnd
+from shardwright.shardd.session_history.migrated_history import HistoryPull
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
@@ -60,7 +58,7 @@ class Round:
 
     Attributes:
         number: the number of the round, from 1.
-        collections: the collections to clone, besides those of earlier rounds.
+        collections: the collections to clone in addition to earlier rounds.
         gone: names of collections of earlier rounds that have been dropped or altered, with their UUIDs on the donor.
         views: all views, as documents of ``system.views``, raw.
     """
@@ -80,7 +78,6 @@ class DatabaseReceipt:
         request: the request.
 
     Attributes:
-        request: see above.
         opid: the number under which ``currentOp`` shows it.
         began: when it began.
         state: how far it is.

@@ -22,10 +22,8 @@ from shardwright.shardd.migration.database.moved_collections import (
     list_moved,
 )
 from shardwright.shardd.migration.database.watched_database import UUID_BYTES, WatchedDatabase
-from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
-from shardwright.shardd.migration.source.clone_source import QUEUED_BYTES_MAX
-from shardwright.shardd.migration.source.oplog_follower import OplogFollower
-from shardwright.shardd.migration.source.touched_ids import TouchedIds
+from shardwright.shardd.migration.source.clone_source import QUEUED_BYTES_MAX, BatchNumbers
+from shardwright.shardd.migration.source.oplog_follower import OplogFollower, TouchedIds
 from shardwright.shardd.session_history.database_history import DatabaseHistoryReader
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.wire.error_codes import ErrorCode
@@ -50,9 +48,7 @@ class DatabaseSource:
         move_id: identifies the attempt.
 
     Attributes:
-        db: see above.
         session_id: the session id under which the recipient asks for the data.
-        move_id: see above.
         opid: the number under which ``currentOp`` shows it.
         began: when it began.
         history: the retryable writes, once `start` has returned.
@@ -155,7 +151,7 @@ class DatabaseSource:
         self._collections[uuid] = CollectionSource(self._mongod, self._listed[uuid].namespace, uuid, self._nursery)
 
     def remove(self, uuid: UUID) -> None:
-        """Forget a collection, of which the copy is not wanted any more."""
+        """Forget a collection whose copy is no longer wanted."""
         self._watched.collections.discard(uuid.bytes)
         self._collections.pop(uuid, None)
 

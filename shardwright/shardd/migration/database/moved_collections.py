@@ -1,6 +1,9 @@
-"""The unsharded collections and views of a database, as documents that donor and recipient exchange and persist."""
+"""The unsharded collections and views of a database that moves, as donor and recipient exchange and persist them.
 
-from collections.abc import Container, Mapping
+Views are copied as documents of ``system.views``. A time-series collection has one too, for the view on its buckets.
+"""
+
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -8,9 +11,9 @@ from uuid import UUID, uuid5
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.local_mongod.local_collections import list_indexes
-from shardwright.shardd.local_mongod.moved_contents import VIEWS
+from shardwright.shardd.local_mongod.moved_contents import VIEWS, create_views, drop_views
+from shardwright.shardd.local_mongod.range_scan import all_documents, find_cursor
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.transport.cursor import DecodedCursor
@@ -122,3 +125,18 @@ async def _views(mongod: LocalMongod, db: str) -> dict[str, bytes]:
     for raw in await find_cursor(mongod, Namespace(db, VIEWS), {"sort": {"_id": 1}}).all_documents():
         views[str(decode_document(raw)["_id"])] = raw
     return views
+
+
+async def put_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> None:
+    """Make these the views of a database on this shard, where it has none of its own.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    namespace = Namespace(db, VIEWS)
+    present = await all_documents(mongod, namespace, {})
+    if sorted(present) == sorted(views):
+        return
+    await drop_views(mongod, db, [str(decode_document(each)["_id"]) for each in present])
+    await create_views(mongod, db, views)

@@ -11,16 +11,15 @@ from typing import Any, Final
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.until_done import until_done
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import AFTER_ABORT, AFTER_COMMIT
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.shardd.migration.documents import ABORTED, COMMITTED, MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.store import DonorStore
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_NOW
+from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_DELAYED, CLEAN_NOW
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -29,7 +28,7 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.migration.donor")
 
 _PATIENCE_SECONDS: Final = 5.0
-"""How long a ``moveRange`` request waits for an unresponsive recipient; completion then goes on in the background."""
+"""How long a ``moveRange`` request waits for an unresponsive recipient; completion then continues in the background."""
 
 
 async def decide(
@@ -89,7 +88,7 @@ class Completion:
         )
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Complete the migration; if that takes more than a few seconds, it goes on in ``nursery``."""
+        """Complete the migration; if that takes more than a few seconds, it continues in ``nursery``."""
         is_done = False
         with trio.move_on_after(_PATIENCE_SECONDS):
             is_done = await self._try()

@@ -2,26 +2,80 @@
 
 As in MongoDB it lives in memory: the next primary re-enters it because of the migration's persisted state
 (`DonorService.recover`).
+
+Of a time-series collection, the buckets of a range that was given away are closed. mongod keeps buckets open for
+further measurements and chooses among them without regard to shard keys. A bucket that begins just before the end of
+a range may take measurements that begin a bucket behind it, which is another shard's or still the donor's. If the
+range moves and the donor keeps what is behind it, such a measurement would end up in a bucket that is an orphan by
+now. MongoDB's donor makes its mongod forget all open buckets; here the buckets in question are closed by an update,
+after which mongod opens new ones. They are orphans, so no client sees the difference.
 """
 
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
-from shardwright.shardd.migration.donor.open_buckets import close_open_buckets
+from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
+from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import decode_document
+
+
+async def close_open_buckets(mongod: LocalMongod, collection: ShardedCollection, moved: KeyRange) -> None:
+    """Close the buckets of a range that mongod might add measurements to that do not belong to the range.
+
+    Args:
+        mongod: the local mongod.
+        collection: the collection; nothing is done if it does not hold buckets.
+        moved: the range that another shard owns now.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    fields = collection.time_series
+    query = None if fields is None else _endangered(fields, collection, moved)
+    if query is None:
+        return
+    closing = {"q": query, "u": {"$set": {"control.closed": True}}, "multi": True, "collation": {"locale": "simple"}}
+    namespace = collection.namespace
+    update = {"update": namespace.collection, "updates": [closing], "bypassDocumentValidation": True}
+    await mongod.command(namespace.db, update)
+
+
+def _endangered(fields: TimeSeriesFields, collection: ShardedCollection, moved: KeyRange) -> dict[str, Any] | None:
+    """The query for the buckets that begin so shortly before the end of the range that they may reach beyond it.
+
+    Only a key with the time separates measurements of one bucket, and only those with the metadata of the range's end.
+    """
+    end: dict[str, Any] = decode_document(moved.max)
+    time = end.get(fields.min_time_field)
+    if not isinstance(time, datetime):
+        return None  # the range ends between times, or the key has none
+    hashed = collection.key_pattern.hashed_field
+    query = {
+        name: {"$eq": value}
+        for name, value in end.items()
+        if name != fields.min_time_field and (hashed is None or name.encode() != hashed.name)
+    }
+    query[fields.min_time_field] = {"$gte": time - timedelta(milliseconds=fields.span_ms), "$lt": time}
+    return query
+
 
 logger = get_logger("shardd.migration.donor")
 
 DRAIN_SECONDS_MAX: Final = 0.1
-"""How long new writes wait for those under way; if that takes longer, the section is retried later."""
+"""How long new writes wait for running ones; if that takes longer, the section is retried later."""
 
 TRANSACTION_SECONDS_MAX: Final = 0.5
 """How long to wait in all while transactions are open on the collection; a genuine donor waits as long for its lock."""
@@ -63,10 +117,10 @@ class DonorCriticalSection:
         return section is not None and section.reason == self._reason
 
     async def try_block_writes(self, wait_for_commits: Callable[[], Awaitable[None]]) -> bool:
-        """Block new writes and wait for those under way; False if they did not end in time, and writes go on.
+        """Block new writes and wait for running ones; False if they did not end in time, and writes are admitted again.
 
         Args:
-            wait_for_commits: waits for those of which the history goes with the range, but other shards have a part.
+            wait_for_commits: waits for cross-shard commits whose session history moves with the range.
 
         Raises:
             CommandError: LockTimeout, transactions were open on the collection whenever this was tried; or from
@@ -94,7 +148,7 @@ class DonorCriticalSection:
     async def restore(self) -> None:
         """Re-enter it in a new term, blocking writes and reads.
 
-        It waits for nothing: no operation is under way yet. Prepared transactions inside the collection, whose
+        It waits for nothing: no operation is running yet. Prepared transactions inside the collection, whose
         coordinator may be on this shard and not run yet, show that the section was never complete, and so the migration
         not committed.
         """
@@ -114,7 +168,7 @@ class DonorCriticalSection:
         await self._context.store.count_critical_section(self._state.namespace)
 
     async def last_write_time(self) -> Timestamp:
-        """A time not earlier than that of any admitted write.
+        """A time not earlier than any admitted write's.
 
         Raises:
             CommandError: mongod refuses.

@@ -1,4 +1,4 @@
-"""Running a donor's migrations, new ones and those that a former primary left unfinished, up to their completion."""
+"""The migrations that this shard is the donor of, and their metrics."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -9,26 +9,103 @@ from uuid import UUID
 import trio
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.cluster.network import as_command_error, is_transient
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration, ActiveMigrations, DonorMigrationKey
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
-from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.completion import Completion, decide
 from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
-from shardwright.shardd.migration.donor.metrics import DonorMetrics
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
 from shardwright.shardd.migration.donor.outcome import wait_outcome
-from shardwright.shardd.migration.donor.plan import MovePlan, check_size, plan_move
-from shardwright.shardd.migration.donor.registration import new_coordinator, new_range_deletion
+from shardwright.shardd.migration.donor.plan import MovePlan, check_size, new_coordinator, new_range_deletion, plan_move
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
 from shardwright.shardd.migration.donor.steps import DonorStep, Steps
-from shardwright.shardd.migration.donor.store import DonorStore
-from shardwright.shardd.migration.parameters import MigrationParameters
+from shardwright.shardd.migration.donor.store import DonorStore, MigrationAttempts
+from shardwright.shardd.migration.throttling import MigrationParameters
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+
+
+class DonorMetrics:
+    """Counters of migrations from this shard, and gauges of the active one.
+
+    Args:
+        metrics: the daemon's metrics.
+        current: returns the active migration, if any.
+    """
+
+    def __init__(self, metrics: Metrics, current: Callable[[], DonorMigration | None]) -> None:
+        self._ended = metrics.labelled_counter(
+            "donor_migrations", "Finished migrations from this shard", "outcome", ("committed", "aborted")
+        )
+        self._documents = metrics.counter("donor_documents_cloned", "Documents cloned to other shards")
+        self._bytes = metrics.counter("donor_bytes_cloned", "Bytes of documents cloned to other shards")
+        self._blocked_seconds = metrics.counter(
+            "donor_critical_section_seconds", "Time in critical sections of migrations from this shard"
+        )
+        self._last_blocked_seconds = 0.0
+
+        def read(value: Callable[[DonorMigration], float]) -> Callable[[], float]:
+            def read_now() -> float:
+                migration = current()
+                return 0 if migration is None else value(migration)
+
+            return read_now
+
+        gauge = metrics.gauge
+        gauge(
+            "donor_migration_active",
+            "1 while this shard is the donor in a migration, else 0",
+            read(lambda migration: 1),
+        )
+        gauge(
+            "donor_migration_step",
+            "Number of the last finished step of the current migration from this shard",
+            read(lambda migration: migration.steps.done),
+        )
+        gauge(
+            "donor_migration_documents_estimated",
+            "Estimated number of documents in the current migration from this shard",
+            read(lambda migration: migration.documents_estimated),
+        )
+        gauge(
+            "donor_migration_documents_cloned",
+            "Documents cloned by the current migration from this shard",
+            read(lambda migration: migration.source.documents_cloned if migration.source else 0),
+        )
+        gauge(
+            "donor_migration_bytes_cloned",
+            "Bytes cloned by the current migration from this shard",
+            read(lambda migration: migration.source.bytes_cloned if migration.source else 0),
+        )
+        gauge(
+            "donor_migration_documents_queued",
+            "Changed documents waiting to be transferred to the recipient",
+            read(lambda migration: migration.source.queued_ids if migration.source else 0),
+        )
+        gauge(
+            "donor_migration_queued_bytes",
+            "Memory used by the ids of changed documents waiting to be transferred to the recipient",
+            read(lambda migration: migration.source.queued_bytes if migration.source else 0),
+        )
+        gauge(
+            "donor_last_critical_section_seconds",
+            "Time in the critical section of the last migration from this shard",
+            lambda: self._last_blocked_seconds,
+        )
+
+    def ended(self, migration: DonorMigration, *, is_committed: bool) -> None:
+        """Count a migration that has ended."""
+        self._ended.add("committed" if is_committed else "aborted")
+        counts = {} if migration.status is None else migration.status.counts
+        self._documents.add(int(counts.get("cloned", 0)))
+        self._bytes.add(int(counts.get("clonedBytes", 0)))
+        self._last_blocked_seconds = migration.critical_section_seconds
+        self._blocked_seconds.add(self._last_blocked_seconds)
+
 
 logger = get_logger("shardd.migration.donor")
 
@@ -44,7 +121,7 @@ class DonorService:
         wait_for_commits: see `DonorCriticalSection.try_block_writes`.
 
     Attributes:
-        migration: the one under way, once it has been checked and persisted.
+        migration: the active one, once it has been checked and persisted.
     """
 
     def __init__(
@@ -72,10 +149,10 @@ class DonorService:
         return self._term_nursery
 
     def start(self, request: MoveRangeRequest) -> ActiveDonorMigration:
-        """Begin to move a range, or join the same migration if it is under way.
+        """Begin to move a range, or join the same migration if it is active.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, another migration is under way; NotWritablePrimary.
+            CommandError: ConflictingOperationInProgress, another migration is active; NotWritablePrimary.
         """
         if self._term_nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")

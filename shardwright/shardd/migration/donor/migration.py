@@ -1,7 +1,7 @@
 """The donor's side of one migration, from the first attempt at the clone to its outcome.
 
-`donor_service` does what comes before, `completion` what comes after. The steps and their order are those of MongoDB's
-``MigrationSourceManager``.
+`donor_service` runs the steps before it, `completion` the steps after it. The steps and their order are as in
+MongoDB's ``MigrationSourceManager``. `donor_operation` is its entry in ``currentOp``.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,29 +13,34 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.context.current_op_entry import operation_entry
 from shardwright.shardd.context.fail_point_names import (
     FAIL_MIGRATION_COMMIT,
     HANG_AFTER_BLOCKING_WRITES,
     HANG_BEFORE_LEAVING_CRITICAL_SECTION,
 )
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
-from shardwright.shardd.migration.donor.attempts import MigrationAttempts
-from shardwright.shardd.migration.donor.backlog import BacklogLimit
 from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
 from shardwright.shardd.migration.donor.outcome import commit_on_config, wait_outcome
 from shardwright.shardd.migration.donor.plan import MovePlan
-from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
+from shardwright.shardd.migration.donor.recipient_link import (
+    BacklogLimit,
+    RecipientLink,
+    RecipientLostError,
+    RecipientStatus,
+    verify_range,
+)
 from shardwright.shardd.migration.donor.steps import DonorStep, Steps
-from shardwright.shardd.migration.donor.store import DonorStore
-from shardwright.shardd.migration.donor.verification import verify_range
-from shardwright.shardd.migration.parameters import MigrationParameters
+from shardwright.shardd.migration.donor.store import DonorStore, MigrationAttempts
 from shardwright.shardd.migration.source.clone_source import CloneSource
+from shardwright.shardd.migration.throttling import MigrationParameters
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import Logger, get_logger
-from shardwright.wire.rawbson import encode_document
+from shardwright.wire.rawbson import encode_document, raw_document
 
 logger = get_logger("shardd.migration.donor")
 
@@ -68,7 +73,7 @@ class Outcome:
 
 
 class DonorMigration:
-    """One migration under way.
+    """One active migration.
 
     Args:
         context: this shard daemon's context.
@@ -81,12 +86,9 @@ class DonorMigration:
         wait_for_commits: see `DonorCriticalSection.try_block_writes`.
 
     Attributes:
-        plan: see above.
-        coordinator: see above.
         attempts: all attempts so far.
-        steps: see above.
         recipient: sends commands to the recipient.
-        session_id: the migration session id of the attempt under way.
+        session_id: the migration session id of the present attempt.
         source: where the recipient pulls documents from in this attempt; None while there is nothing to pull.
         history: where it pulls the session history from, likewise.
         documents_estimated: estimated number of documents to clone.
@@ -143,7 +145,7 @@ class DonorMigration:
         """The source of an attempt, as soon as the recipient can pull from it.
 
         Raises:
-            CommandError: IllegalOperation, another attempt is under way; NotYetInitialized, the migration is over.
+            CommandError: IllegalOperation, another attempt is active; NotYetInitialized, the migration is over.
         """
         while session_id == self.session_id and not self._is_over:
             if self.source is not None:
@@ -368,7 +370,7 @@ class DonorMigration:
 
     @property
     def _logger(self) -> Logger:
-        """The logger for the attempt under way."""
+        """The logger for the present attempt."""
         return logger.bind(
             namespace=self.coordinator.namespace,
             migration=str(self.coordinator.id),
@@ -376,3 +378,39 @@ class DonorMigration:
             recipient=self.coordinator.recipient,
             range=str(self.plan.range),
         )
+
+
+def donor_operation(active: ActiveDonorMigration, migration: DonorMigration | None, address: str) -> dict[str, Any]:
+    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more detail about its progress.
+
+    Args:
+        active: the active migration.
+        migration: its state; None until the request has been checked and persisted.
+        address: ``host:port`` of this daemon.
+    """
+    key = active.key
+    bounds = {name: raw_document(bound) for name, bound in (("min", key.min), ("max", key.max)) if bound is not None}
+    command: dict[str, Any] = {"moveRange": key.namespace, **bounds, "toShard": key.recipient}
+    details: dict[str, Any] = {"ns": key.namespace, "command": command, "msg": active.message}
+    if migration is not None:
+        command |= migration.coordinator.range.to_document()
+        command |= {"fromShard": migration.coordinator.donor, "sessionId": migration.session_id}
+        details |= _transfer(migration)
+    return operation_entry("MoveChunk", address, active.opid, active.began, details)
+
+
+def _transfer(migration: DonorMigration) -> dict[str, Any]:
+    source, status = migration.source, migration.status
+    cloned = 0 if source is None else source.documents_cloned
+    return {
+        "progress": {"done": cloned, "total": max(migration.documents_estimated, cloned)},
+        "migration": {
+            "state": "" if status is None else status.state,
+            "attempt": len(migration.attempts.attempts),
+            "documentsCloned": cloned,
+            "bytesCloned": 0 if source is None else source.bytes_cloned,
+            "documentsQueued": 0 if source is None else source.queued_ids,
+            "bytesQueued": 0 if source is None else source.queued_bytes,
+            "counts": {} if status is None else dict(status.counts),
+        },
+    }

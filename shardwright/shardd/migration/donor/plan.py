@@ -1,20 +1,22 @@
-"""Planning a move: the checks before a migration begins, and the bounds of the range.
-
-The rules are those of MongoDB 6.0's ``MigrationSourceManager`` and of its ``_shardsvrMoveRange``.
-"""
+"""What a donor moves, and the documents with which it registers a migration before anything moves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
+from uuid import uuid4
 
+from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.routing import refreshed_table
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
 from shardwright.shardd.migration.donor.request import DO_NOT_FORCE_JUMBO, MoveRangeRequest
 from shardwright.shardd.migration.source.clone_source import CloneSource
-from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_DELAYED, CLEAN_NOW, KeyRange, RangeDeletionTask
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.shardd.session_history.oplog_history import HistoryReader
 from shardwright.sharding.bson_text import document_text
@@ -143,7 +145,7 @@ def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
 async def _upper_bound(
     context: ShardContext, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
 ) -> bytes:
-    """The end of a range of which only the beginning is given: where it reaches the size limit, or its chunk's end."""
+    """The end of a range whose request has only the beginning: where it reaches the size limit, or its chunk's end."""
     if request.max_chunk_bytes is None or chunk.shard == request.recipient:
         return chunk.max
     namespace = request.namespace
@@ -175,3 +177,51 @@ async def _check_collection(context: ShardContext, table: RoutingTable) -> None:
             ErrorCode.IndexNotFound,
             f"can't find index with prefix {pattern} in storeCurrentLocs for {namespace}",
         )
+
+
+_NO_USER: Final = sha256(b"").digest()
+"""The user part of the id of a session that belongs to no user."""
+
+
+def new_coordinator(donor: str, plan: MovePlan) -> MigrationCoordinatorDocument:
+    """The coordinator of a new migration, without a decision.
+
+    Args:
+        donor: id of this shard.
+        plan: the move.
+    """
+    recipient = plan.request.recipient
+    return MigrationCoordinatorDocument(
+        id=uuid4(),
+        session_id=new_session_id(donor, recipient),
+        lsid={"id": Binary.from_uuid(uuid4()), "uid": _NO_USER},
+        txn_number=0,
+        namespace=str(plan.request.namespace),
+        collection_uuid=plan.table.collection.uuid,
+        donor=donor,
+        recipient=recipient,
+        range=plan.key_range,
+        chunk_version=plan.chunk_version,
+    )
+
+
+async def new_range_deletion(
+    mongod: LocalMongod, coordinator: MigrationCoordinatorDocument, request: MoveRangeRequest
+) -> RangeDeletionTask:
+    """The pending range deletion of the donor's documents, which becomes ready if the migration is committed.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    pong = await mongod.command("admin", {"ping": 1})
+    return RangeDeletionTask(
+        id=coordinator.id,
+        namespace=coordinator.namespace,
+        collection_uuid=coordinator.collection_uuid,
+        donor=coordinator.donor,
+        range=coordinator.range,
+        pending=True,
+        when=CLEAN_NOW if request.wait_for_delete else CLEAN_DELAYED,
+        timestamp=pong["operationTime"],
+    )

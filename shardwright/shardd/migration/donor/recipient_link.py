@@ -1,21 +1,28 @@
-"""The donor's commands to the recipient, and the interpretation of the replies."""
+"""The donor's requests to the recipient, and the comparison of both sides' documents before the commit.
 
+The critical section may begin once the remaining changes can be transferred in next to no time (`Backlog`).
+"""
+
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.shardd.cluster.network import repeated
+from shardwright.shardd.cluster.network import as_command_error, repeated
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
-from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.plan import MovePlan
+from shardwright.shardd.migration.donor.store import MigrationAttempts
+from shardwright.shardd.migration.source.clone_source import CloneSource
+from shardwright.shardd.migration.source.range_documents import RangeDigest, digest
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, raw_document
 
@@ -25,12 +32,12 @@ _FAILED: Final = frozenset({"fail", "abort"})
 
 
 class RecipientLostError(Exception):
-    """The recipient no longer knows the attempt under way: it was restarted, or another member has become primary."""
+    """The recipient no longer knows the present attempt: it was restarted, or another member has become primary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipientStatus:
-    """A reply to ``_recvChunkStatus`` or ``_recvChunkCommit`` about the attempt under way.
+    """A reply to ``_recvChunkStatus`` or ``_recvChunkCommit`` about the present attempt.
 
     Attributes:
         state: the recipient's state, such as ``steady``.
@@ -173,3 +180,74 @@ class RecipientLink:
             )
 
         return await repeated(lambda: send_to_shard(self._context, self._coordinator.recipient, "admin", command), log)
+
+
+async def verify_range(context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
+    """Compute the range's digest on both sides concurrently, and compare them.
+
+    Raises:
+        CommandError: DataCorruptionDetected, the digests differ; or a digest could not be computed.
+    """
+    collection = plan.table.collection
+    digests: dict[str, RangeDigest] = {}
+    errors: list[CommandError] = []
+
+    async def ask_recipient() -> None:
+        command = {
+            "_shardsvrDigestRange": coordinator.namespace,
+            "collectionUUID": Binary.from_uuid(collection.uuid),
+            "shardKeyPattern": raw_document(collection.key_pattern.document),
+            **plan.range.to_document(),
+        }
+        try:
+            reply = await send_to_shard(context, coordinator.recipient, "admin", command)
+            digests["recipient"] = RangeDigest.from_document(reply)
+        except CommandError as error:
+            errors.append(error)
+
+    async def read_own() -> None:
+        try:
+            digests["donor"] = await digest(
+                context.mongod, collection.namespace, collection.uuid, collection.key_pattern, plan.range
+            )
+        except (CommandError, BackendError) as error:
+            errors.append(as_command_error(error))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_recipient)
+        nursery.start_soon(read_own)
+    if errors:
+        raise errors[0]
+    own, its = digests["donor"], digests["recipient"]
+    if own != its:
+        raise CommandError(
+            ErrorCode.DataCorruptionDetected,
+            f"the documents of {coordinator.namespace} {plan.range} differ after their migration: the donor has "
+            f"{own.documents} documents, the recipient {its.documents}; nothing has been committed",
+        )
+    logger.info("Verified a migration", namespace=coordinator.namespace, documents=own.documents)
+
+
+_SMALL_IDS: Final = 64
+_BIGGER_EVERY_SECONDS: Final = 5.0
+_SHARE_MAX: Final = 0.1
+"""MongoDB's ``maxCatchUpPercentageBeforeBlockingWrites``, as a fraction: the limit grows to this share of the clone."""
+
+
+class BacklogLimit:
+    """How many changed documents may be left when the critical section begins.
+
+    Only a few at first, which keeps the pause for writers short. Writers that are faster than the recipient would keep
+    a migration from ever ending, so the limit doubles with time, up to MongoDB's.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def is_met(self, source: CloneSource) -> bool:
+        """Whether the critical section may begin: nothing is left to clone and few changes are queued."""
+        if not source.is_clone_exhausted:
+            return False
+        doublings = int((time.monotonic() - self._since) / _BIGGER_EVERY_SECONDS)
+        most = max(int(source.documents_cloned * _SHARE_MAX), _SMALL_IDS)
+        return source.queued_ids <= min(_SMALL_IDS << min(doublings, 32), most)

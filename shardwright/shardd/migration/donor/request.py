@@ -12,8 +12,7 @@ from shardwright.sharding.document_fields import optional, required
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field
+from shardwright.wire.errors import CommandError, missing_field
 from shardwright.wire.rawbson import encode_document, raw_document
 from shardwright.wire.request import Request
 
@@ -61,7 +60,7 @@ class MoveRangeRequest:
             raise missing_field("_shardsvrMoveRange.min")
         epoch = Arguments.of(request).required_value(b"epoch")
         if not isinstance(epoch, ObjectId):
-            raise CommandError(ErrorCode.TypeMismatch, "BSON field '_shardsvrMoveRange.epoch' is no objectId")
+            raise CommandError(ErrorCode.TypeMismatch, "BSON field '_shardsvrMoveRange.epoch' is not an objectId")
         throttles = Arguments.of(request).boolean(b"secondaryThrottle", False)
         limit = request.get(b"maxChunkSizeBytes")
         return cls(

@@ -42,7 +42,7 @@ class Steps(StepTimes):
         self._logger = logger.bind(namespace=self._namespace, recipient=request.recipient)
 
     def set_bounds(self, low: bytes, high: bytes) -> None:
-        """Set both bounds of the range, of which the request may give only one."""
+        """Set both bounds of the range, because the request may have only one."""
         self._bounds = {"min": raw_document(low), "max": raw_document(high)}
         self._logger = self._logger.bind(range=f"[{document_text(low)}, {document_text(high)})")
 
@@ -51,7 +51,7 @@ class Steps(StepTimes):
 
         Args:
             step: the step.
-            logger: the logger of the attempt under way, if there is one already.
+            logger: the logger of the present attempt, if there is one already.
             details: further fields for the log.
         """
         self.note(step)

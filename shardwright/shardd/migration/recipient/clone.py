@@ -1,27 +1,62 @@
 """The bulk of a migration: documents pulled from the donor and inserted unchanged, by several writers.
 
-A batch is fetched while the previous ones are written. It is cut into pieces, each of which is one transaction of a
-reserved session; documents are cut out by their length prefixes and never decoded. Pieces may be committed out of
-order, so a checkpoint covers only those before the first missing one.
+A batch is fetched while the previous ones are written. It is cut into pieces. Each is one transaction of a reserved
+session; documents are cut out by their length prefixes and never decoded. Pieces may be committed out of order, so a
+checkpoint covers only the pieces before the first missing one.
 
-While clients keep either shard busy, a writer rests after each piece for a multiple of the time that the piece took: a
-clone otherwise uses all of the machine, and costs the clients most of their throughput.
+While clients keep either shard busy, a writer rests after each piece for a multiple of the time that the piece took:
+a clone otherwise uses all of the machine, and costs the clients most of their throughput.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.migration.client_load import ClientLoad
 from shardwright.shardd.migration.recipient.donor_link import CloneBatch
 from shardwright.shardd.migration.recipient.range_writer import RangeWriter
-from shardwright.shardd.migration.recipient.together import run_together
+from shardwright.shardd.migration.throttling import ClientLoad
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.rawbson import array_documents
+
+Work: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def run_together(*works: Work, meanwhile: Work | None = None) -> None:
+    """Run all ``works`` concurrently until they have ended.
+
+    Args:
+        works: functions without arguments.
+        meanwhile: runs alongside them and is cancelled when they have ended.
+
+    Raises:
+        CommandError: the error of the first that failed; the others have been cancelled.
+        BackendError: likewise.
+        RemoteProtocolError: likewise.
+    """
+    failures: list[Exception] = []
+
+    async def run(work: Work) -> None:
+        try:
+            await work()
+        except (CommandError, BackendError, RemoteProtocolError) as error:
+            failures.append(error)
+            everything.cancel_scope.cancel()
+
+    async with trio.open_nursery() as everything:
+        if meanwhile is not None:
+            everything.start_soon(run, meanwhile)
+        async with trio.open_nursery() as nursery:
+            for work in works:
+                nursery.start_soon(run, work)
+        everything.cancel_scope.cancel()
+    for failure in failures:
+        raise failure
+
 
 WRITERS: Final = 2
 """Number of concurrent transactions. On two cores a third one gains nothing."""
@@ -65,7 +100,7 @@ class ClonedPrefix:
         size: their size in bytes.
 
     Attributes:
-        documents: number of documents in the prefix, including those of earlier attempts.
+        documents: number of documents in the prefix, including earlier attempts'.
         size: their size in bytes.
     """
 

@@ -1,6 +1,10 @@
 """Creating the donor's collection on the recipient, with its UUID, options and indexes, before the clone.
 
-The rules, and what is refused, are those of MongoDB 6.0's ``MigrationDestinationManager``.
+The rules and refusals come from MongoDB 6.0's ``MigrationDestinationManager``.
+
+The options of a collection that the recipient already has are aligned with the donor's. A shard that owns no chunks
+of a collection may have missed changes to its options. One that owns chunks has not: there, different options are a
+sign of a ``collMod`` that failed halfway, and only the user can say which ones are right.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +14,9 @@ from uuid import UUID
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.shardd.migration.recipient.collection_options import align_options
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
+from shardwright.shardd.local_mongod.local_collections import LocalCollection, change
+from shardwright.shardd.local_mongod.option_values import MODIFIABLE, different_options, option_value
 from shardwright.shardd.migration.recipient.donor_link import DonorLink
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
@@ -20,6 +25,34 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_exactly, encode_document
 
 logger = get_logger("shardd.migration.recipient")
+
+
+async def align_options(
+    context: ShardContext, namespace: Namespace, local: LocalCollection, wanted: Mapping[str, Any], *, owns_chunks: bool
+) -> None:
+    """Change the options of a local collection to those on the donor.
+
+    Args:
+        context: this shard daemon's context.
+        namespace: the collection.
+        local: the local collection.
+        wanted: the options on the donor.
+        owns_chunks: whether this shard owns chunks of it.
+
+    Raises:
+        CommandError: InvalidOptions, they differ, and cannot or must not be changed.
+    """
+    different = different_options(local.options, wanted)
+    if not different:
+        return
+    if owns_chunks or not MODIFIABLE.keys() >= set(different):
+        raise CommandError(
+            ErrorCode.InvalidOptions,
+            f"the options {', '.join(different)} of the collection {namespace} are not those that it has on the donor",
+        )
+    logger.info("Applying the donor's collection options", namespace=str(namespace), options=different)
+    modify = {"collMod": namespace.collection, **{name: option_value(name, wanted) for name in different}}
+    await change(context.mongod, namespace, {**modify, "writeConcern": MAJORITY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +76,7 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
     """Ask the donor for the collection.
 
     Raises:
-        CommandError: NamespaceNotFound, it does not exist; InvalidUUID, its UUID is not that of the request; or the
+        CommandError: NamespaceNotFound, it does not exist; InvalidUUID, its UUID is not the request's; or the
             donor could not be asked.
     """
     request = link.request
@@ -66,7 +99,7 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
 
 
 async def copy_collection(context: ShardContext, namespace: Namespace, donor: DonorCollection) -> None:
-    """Create the collection and those of its indexes that are missing here, and align its options with the donor's.
+    """Create the collection and its missing indexes, and align its options with the donor's.
 
     Raises:
         CommandError: InvalidUUID, another collection of that name exists; InvalidOptions, its options differ;
@@ -96,10 +129,7 @@ async def copy_collection(context: ShardContext, namespace: Namespace, donor: Do
             f"aborting, shard is missing {len(missing)} indexes and collection is not empty. "
             "Non-trivial index creation should be scheduled manually",
         )
-    if "collation" in donor.options:
-        # A specification without a collation means the simple one, but createIndexes would apply the collection's.
-        missing = [{"collation": {"locale": "simple"}, **each} for each in missing]
-    await local_collections.create_indexes(mongod, namespace, missing)
+    await local_collections.create_indexes(mongod, namespace, local_collections.specifications(missing, donor.options))
 
 
 async def _drop_foreign_indexes(

@@ -1,7 +1,7 @@
 """The recipient's critical section: the range is complete here, and the donor decides whether to commit.
 
 It is persisted before the donor learns that it may commit, so that it also holds on the next primary, until the donor
-reports that the decision has been made. The documents and their order are those of MongoDB 6.0.5: the one in
+reports that the decision has been made. The documents and their order are as in MongoDB 6.0.5: the one in
 ``migrationRecipients`` is inserted before the one in ``collection_critical_sections``, and removed after it.
 """
 
@@ -13,11 +13,9 @@ from bson.binary import Binary
 
 from shardwright.shardd.context.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.config_collection import ConfigCollection
-from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN, MAJORITY
-from shardwright.shardd.metadata.critical_section import CriticalSection
+from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN, MAJORITY, ConfigCollection
 from shardwright.shardd.metadata.critical_sections import CRITICAL_SECTIONS
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState
 from shardwright.shardd.migration.documents import MIGRATION_RECIPIENTS, MigrationRecipientDocument
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -47,7 +45,7 @@ class RecipientCriticalSection:
     async def begin(self) -> None:
         """Block writes, and insert the section's documents, which become durable only with `complete`.
 
-        It does not wait for writes under way: they were admitted before the range arrived and do not touch it.
+        It does not wait for running writes: they were admitted before the range arrived and do not touch it.
 
         Raises:
             CommandError: mongod refuses.

@@ -14,8 +14,12 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.cluster.network import repeated
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.raw_replies import check_reply, required_array
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.local_mongod.reserved_transaction import check_reply, required_array
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.throttling import ClientLoad
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
@@ -58,7 +62,7 @@ class Modifications:
     Attributes:
         deleted: raw ``{_id}`` of documents that are no longer in the range.
         reload: current versions of changed documents, raw.
-        position: the time up to which changes have been handed out; None if the donor does not report it.
+        position: the time of the last change that the donor has sent; None if the donor does not report it.
     """
 
     deleted: list[bytes]
@@ -72,7 +76,7 @@ class Modifications:
 
 
 class Pulled(Protocol):
-    """What is pulled: from which shard, and for logs, of which collection and in which session."""
+    """The source of a pull: the shard, and for logs the collection and the session."""
 
     @property
     def namespace(self) -> Namespace:
@@ -131,7 +135,7 @@ class DonorConnection:
         return await repeated(ask, log)
 
     def close(self) -> None:
-        """Close the connection; a command under way on it fails."""
+        """Close the connection; a running command on it fails."""
         if self._connection is not None:
             self._connection.close()
             self._give_back(self._connection)
@@ -179,7 +183,6 @@ class DonorLink:
         request: the request to receive the range.
 
     Attributes:
-        request: see above.
         history: the connection for the session history.
     """
 
@@ -245,3 +248,20 @@ def _position(reply: bytes) -> Timestamp | None:
         return None
     position: Timestamp = decode_value(reply, span)
     return position
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientPeers:
+    """Components of this shard daemon.
+
+    Attributes:
+        range_deletions: this shard's range deletions.
+        sessions: the reserved sessions in which documents are written, so that users' change streams do not show them.
+        history_table: stores the session history.
+        client_load: how busy clients keep this daemon.
+    """
+
+    range_deletions: RangeDeletions
+    sessions: ReservedSessions
+    history_table: HistoryTable
+    client_load: ClientLoad

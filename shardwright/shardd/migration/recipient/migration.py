@@ -1,7 +1,4 @@
-"""The recipient's side of one attempt at a migration, from ``_recvChunkStart`` to the end of its critical section.
-
-The steps and their order are those of MongoDB's ``MigrationDestinationManager``.
-"""
+"""One migration on its recipient, and its entry in ``currentOp``."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,14 +8,14 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.context.current_op_entry import operation_entry
 from shardwright.shardd.context.operation_ids import new_opid
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationRecipientDocument
 from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
-from shardwright.shardd.migration.recipient.peers import RecipientPeers
+from shardwright.shardd.migration.recipient.donor_link import RecipientPeers
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
-from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
-from shardwright.shardd.migration.recipient.steps import RecipientStep, Steps
+from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus, RecipientStep, Steps
 from shardwright.shardd.migration.recipient.transfer import Transfer
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
@@ -37,7 +34,7 @@ _PREPARED: Final = frozenset({ReceiveState.ENTERED_CRITICAL_SECTION, ReceiveStat
 
 
 class RecipientMigration:
-    """One attempt. The caller sees to it that no other migration is under way on this shard.
+    """One attempt. The caller guarantees that no other migration is active on this shard.
 
     Args:
         context: this shard daemon's context.
@@ -46,7 +43,6 @@ class RecipientMigration:
         on_end: called when the attempt is over.
 
     Attributes:
-        request: see above.
         status: its state and progress.
         steps: the steps that are done.
         opid: the number under which ``currentOp`` shows it and ``killOp`` ends it.
@@ -267,3 +263,33 @@ def _recipient_document(request: ReceiveRequest) -> MigrationRecipientDocument:
         lsid=request.lsid,
         txn_number=request.txn_number,
     )
+
+
+def recipient_operation(migration: "RecipientMigration", address: str) -> dict[str, Any]:
+    """A migration as its recipient shows it, in the same form as on the donor.
+
+    Args:
+        migration: the present attempt.
+        address: ``host:port`` of this daemon.
+    """
+    request, status = migration.request, migration.status
+    details = {
+        "ns": str(request.namespace),
+        "command": {
+            "_recvChunkStart": str(request.namespace),
+            **request.range.to_document(),
+            "fromShard": request.donor,
+            "toShard": request.recipient,
+            "sessionId": request.session_id,
+        },
+        "msg": migration.steps.text,
+        "progress": {"done": status.cloned, "total": status.cloned},
+        "migration": {
+            "state": str(status.state),
+            "attempt": max(len(request.attempts), 1),
+            "documentsCloned": status.cloned,
+            "bytesCloned": status.cloned_bytes,
+            "counts": status.counts(),
+        },
+    }
+    return operation_entry("migrateThread", address, migration.opid, migration.began, details)

@@ -1,27 +1,105 @@
-"""Inserting the range's documents while they change on the donor.
+"""The range being received: what belongs to it, inserting its documents while they change, deleting earlier ones.
 
-The clone is not a snapshot. A document may arrive with a unique value that another one had when *that* was read, or for
-a second time, with another shard key. It is postponed, because modifications that are still to come make room for it or
-replace it; after each batch of them it is tried again. No modification makes room where a document of another range,
-possibly this shard's own, has the same ``_id``: that fails the migration, as in MongoDB.
+The clone is not a snapshot. A document may arrive with a unique value that another one had when *that* was read, or
+for a second time, with another shard key. It is postponed, because modifications that are still to come make room
+for it or replace it; after each batch of them it is tried again. No modification makes room where a document of
+another range, possibly this shard's own, has the same ``_id``: that fails the migration, as in MongoDB.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
+
+import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.cursors import all_documents
-from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession
-from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
-from shardwright.shardd.migration.recipient.received_range import RangeMembership
+from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN
+from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex, all_documents, find_cursor
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import OBJECT, find, raw_document, wrap_value
 
 logger = get_logger("shardd.migration.recipient")
+
+_WAIT_PARAMETER: Final = "receiveChunkWaitForRangeDeleterTimeoutMS"
+_DELETED_AT_ONCE: Final = 1_000
+
+
+class RangeMembership:
+    """Decides whether documents belong to a range.
+
+    Attributes:
+        projection: the fields needed for that.
+    """
+
+    def __init__(self, pattern: ShardKeyPattern, wanted: ChunkRange) -> None:
+        self._key_bytes_of = pattern.key_bytes_of_document
+        self._range = wanted
+        # A key that is MaxKey throughout belongs to the last chunk, though it is not below its bound.
+        self.projection = {"_id": 1, **{each.path[0].decode(): 1 for each in pattern.fields}}
+        self._greatest = pattern.global_max_bytes() if wanted.max_key == pattern.global_max_bytes() else None
+
+    def has(self, document: bytes) -> bool:
+        """Whether a raw document, or just its shard key, belongs to the range."""
+        key = self._key_bytes_of(document)
+        return self._range.contains_key(key) or key == self._greatest
+
+
+async def wait_range_free(
+    mongod: LocalMongod, range_deletions: RangeDeletions, request: ReceiveRequest, collection_uuid: UUID
+) -> None:
+    """Return when no other range deletion, waiting or running, overlaps the range.
+
+    Raises:
+        CommandError: ExceededTimeLimit, one still does after ``receiveChunkWaitForRangeDeleterTimeoutMS``, a mongod
+            parameter.
+        BackendError: mongod does not answer.
+    """
+    namespace = str(request.namespace)
+    parameters = await mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
+    with trio.move_on_after(parameters[_WAIT_PARAMETER] / 1000):
+        known = range_deletions.known
+        await known.wait_no_overlap(
+            namespace, collection_uuid, request.range, request.pattern, ignoring=request.migration_id
+        )
+        return
+    raise CommandError(
+        ErrorCode.ExceededTimeLimit,
+        f"Failed to delete orphaned {namespace} range {request.range} :: caused by :: operation exceeded time limit",
+    )
+
+
+async def delete_received(
+    mongod: LocalMongod, sessions: ReservedSessions, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
+) -> int:
+    """Delete all documents of a range that this shard has never owned; returns how many there were.
+
+    Raises:
+        CommandError: IndexNotFound, no index supports the shard key; or mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    index = await ShardKeyIndex.find(mongod, namespace, pattern)
+    deleted = 0
+    async with sessions.session() as session:
+        for scan in index.scans(pattern, wanted):
+            arguments, options = {**scan, "projection": {"_id": 1}}, {"batchSize": _DELETED_AT_ONCE}
+            async with find_cursor(mongod, namespace, arguments, options=options) as cursor:
+                async for batch in cursor:
+                    statements = [{"q": raw_document(each), "limit": 1} for each in batch.documents()]
+                    if statements:
+                        deleted += await session.delete(namespace, statements)
+    if deleted:
+        logger.info("Deleted documents received by an earlier attempt", namespace=str(namespace), documents=deleted)
+    return deleted
+
 
 _POSTPONED_BYTES_MAX: Final = 64 * 1024 * 1024
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
+from shardwright.shardd.migration.active_migrations import migration_session_argument
 from shardwright.shardd.migration.documents import MigrationAttempt, attempts_from
-from shardwright.shardd.migration.session_argument import migration_session_argument
-from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.document_fields import optional, optional_uuid, required, required_uuid

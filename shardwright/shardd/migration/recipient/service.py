@@ -12,11 +12,11 @@ from shardwright.shardd.migration.active_migrations import ActiveMigrations
 from shardwright.shardd.migration.documents import COMMITTED, MigrationRecipientDocument
 from shardwright.shardd.migration.recipient.checkpoint import CheckpointStore
 from shardwright.shardd.migration.recipient.critical_section import recipients_left_behind
+from shardwright.shardd.migration.recipient.donor_link import RecipientPeers
 from shardwright.shardd.migration.recipient.migration import RecipientMigration
-from shardwright.shardd.migration.recipient.peers import RecipientPeers
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
-from shardwright.shardd.migration.recipient.status import ReceiveStatus
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW
+from shardwright.shardd.migration.recipient.status import ReceiveStatus, RecipientMetrics
+from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_NOW
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -40,7 +40,7 @@ class RecipientService:
         active: allows only one migration at a time.
 
     Attributes:
-        last: the latest attempt, under way or over; None if there has been none since step-up.
+        last: the latest attempt, active or over; None if there has been none since step-up.
     """
 
     def __init__(self, context: ShardContext, peers: RecipientPeers, active: ActiveMigrations) -> None:
@@ -49,10 +49,11 @@ class RecipientService:
         self._peers = peers
         self._active_migrations = active
         self._nursery: trio.Nursery | None = None
+        self._metrics = RecipientMetrics(context.metrics, lambda: self.status)
 
     @property
     def active(self) -> RecipientMigration | None:
-        """The attempt under way."""
+        """The active attempt."""
         return self.last if self.last is not None and self.last.status.is_active else None
 
     @property
@@ -61,7 +62,7 @@ class RecipientService:
         return ReceiveStatus(None) if self.last is None else self.last.status
 
     def of_session(self, session_id: str) -> RecipientMigration | None:
-        """The attempt under way, if it has this migration session id."""
+        """The active attempt, if it has this migration session id."""
         active = self.active
         return active if active is not None and active.request.session_id == session_id else None
 
@@ -93,10 +94,10 @@ class RecipientService:
     async def start(self, request: ReceiveRequest) -> dict[str, Any]:
         """Begin to receive a range, or resume an earlier attempt; returns the reply.
 
-        A repeated request joins the attempt under way. An earlier attempt at the same migration is aborted first.
+        A repeated request joins the active attempt. An earlier attempt at the same migration is aborted first.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, another migration is under way here; NotWritablePrimary.
+            CommandError: ConflictingOperationInProgress, another migration is active here; NotWritablePrimary.
         """
         active = self.of_session(request.session_id)
         if active is None:
@@ -151,8 +152,9 @@ class RecipientService:
         stack.enter_context(
             self._active_migrations.receiving(str(request.namespace), str(request.range), request.donor)
         )
-        self.last = RecipientMigration(self._context, self._peers, request, stack.close)
-        return self.last
+        migration = self.last = RecipientMigration(self._context, self._peers, request, stack.close)
+        stack.callback(lambda: self._metrics.ended(migration.status))
+        return migration
 
 
 def _recovered(document: MigrationRecipientDocument, recipient: str) -> ReceiveRequest:

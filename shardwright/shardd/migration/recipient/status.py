@@ -1,16 +1,20 @@
-"""A migration's progress on its recipient, and the reply to ``_recvChunkStatus``.
+"""A migration's progress on its recipient: steps, the reply to ``_recvChunkStatus``, metrics.
 
-States, their order and the form of the reply are those of MongoDB 6.0.5.
+States, their order and the form of the reply are MongoDB 6.0.5's.
 """
 
 from collections.abc import Callable
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Final
 
 import trio
 from bson.int64 import Int64
 
+from shardwright.daemon.metrics import Metrics
+from shardwright.shardd.context.changelog import log_change
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.step_times import StepTimes
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import raw_document
 
@@ -41,8 +45,8 @@ class ReceiveStatus:
     Attributes:
         state: the recipient's state.
         error: why it failed, in state `ReceiveState.FAIL`.
-        is_active: whether the attempt is under way.
-        cloned: number of documents cloned, including those of earlier attempts that this one resumes.
+        is_active: whether the attempt is running.
+        cloned: number of documents cloned, including earlier attempts that this one resumes.
         cloned_bytes: their size in bytes.
         catchup: number of modified documents applied during the catch-up.
         steady: number of modified documents applied since then.
@@ -114,3 +118,103 @@ class ReceiveStatus:
             report["errmsg"] = f"migrate failed: {self.error.code_name}: {self.error.message}"
         report["counts"] = self.counts()
         return report
+
+
+class RecipientStep(IntEnum):
+    """The steps, named after what each has achieved; MongoDB's fail points and changelog number them."""
+
+    OLD_RANGES_DELETED = 1
+    COLLECTION_CREATED = 2
+    RANGE_REGISTERED = 3
+    CLONED = 4
+    CAUGHT_UP = 5
+    MODIFICATIONS_DRAINED = 6
+    HISTORY_DRAINED = 7
+    CRITICAL_SECTION_LEFT = 8
+
+
+class Steps(StepTimes):
+    """The steps of one attempt."""
+
+    def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
+        super().__init__(RecipientStep)
+        self._context = context
+        self._request = request
+
+    async def finish(self, step: RecipientStep) -> None:
+        """Record that a step is done, and wait at its fail point if that is on."""
+        self.note(step)
+        if step is not RecipientStep.CRITICAL_SECTION_LEFT:
+            await self._context.fail_points.hang_while(f"migrateThreadHangAtStep{step.value}")
+
+    async def log(self, *, is_success: bool) -> None:
+        """Write ``moveChunk.to`` to the changelog, in the form of MongoDB 6.0.5."""
+        request = self._request
+        details = {
+            **self.millis,
+            **request.range.to_document(),
+            "to": request.recipient,
+            "from": request.donor,
+            "note": "success" if is_success else "aborted",
+        }
+        await log_change(self._context, "moveChunk.to", str(request.namespace), details)
+
+
+_OUTCOMES: Final = {
+    ReceiveState.DONE: "received",
+    ReceiveState.FAIL: "failed",
+    ReceiveState.ABORT: "aborted",
+}
+
+
+class RecipientMetrics:
+    """Counters of migrations to this shard, and gauges of the current one.
+
+    Args:
+        metrics: the daemon's metrics.
+        current: returns the status of the last attempt.
+    """
+
+    def __init__(self, metrics: Metrics, current: Callable[[], ReceiveStatus]) -> None:
+        self._ended = metrics.labelled_counter(
+            "recipient_migrations", "Finished attempts to receive a range", "outcome", _OUTCOMES.values()
+        )
+        self._documents = metrics.counter("recipient_documents_cloned", "Documents cloned from other shards")
+        self._bytes = metrics.counter("recipient_bytes_cloned", "Bytes of documents cloned from other shards")
+
+        def read(value: Callable[[ReceiveStatus], float]) -> Callable[[], float]:
+            def read_now() -> float:
+                status = current()
+                return value(status) if status.is_active else 0
+
+            return read_now
+
+        gauge = metrics.gauge
+        gauge(
+            "recipient_migration_active",
+            "1 while this shard is the recipient in a migration, else 0",
+            read(lambda status: 1),
+        )
+        gauge(
+            "recipient_migration_documents_cloned",
+            "Documents cloned by the current migration to this shard",
+            read(lambda status: status.cloned),
+        )
+        gauge(
+            "recipient_migration_bytes_cloned",
+            "Bytes cloned by the current migration to this shard",
+            read(lambda status: status.cloned_bytes),
+        )
+        gauge(
+            "recipient_migration_changes_applied",
+            "Changed documents applied by the current migration to this shard",
+            read(lambda status: status.catchup + status.steady),
+        )
+
+    def ended(self, status: ReceiveStatus) -> None:
+        """Count an attempt that has ended."""
+        outcome = _OUTCOMES.get(status.state)
+        if outcome is not None:  # otherwise it has not begun
+            self._ended.add(outcome)
+            self._documents.add(status.cloned)
+            self._bytes.add(status.cloned_bytes)

@@ -1,38 +1,175 @@
 """Transferring a range to the recipient: everything up to the complete critical section.
 
-The range is registered and cloned, changes are applied, and once the donor blocks writes the last of them are drained.
+The range is registered and cloned, changes are applied, and once the donor blocks writes the last of them are
+drained.
+
+A batch of changes names the documents that have left the range, and contains the current versions of others. The
+local copies of both are deleted first, then the new versions are inserted: two documents may have swapped a unique
+value. A document of another range with the same ``_id``, which may be this shard's own, is never touched: deletes
+are restricted to shard keys in the range. None of this has to be atomic, since the range is not visible yet, and a
+batch may be applied twice.
+
+Documents are written with the write concern of MongoDB's ``secondaryThrottle``.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import trio
 
+from shardwright.daemon.fail_points import FailPoints
+from shardwright.shardd.context.fail_point_names import FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.range_contents import is_range_empty
-from shardwright.shardd.migration.recipient.catch_up import Modifier
-from shardwright.shardd.migration.recipient.catch_up_end import CatchUpEnd
-from shardwright.shardd.migration.recipient.checkpoint_keeper import CheckpointKeeper
-from shardwright.shardd.migration.recipient.clone import Cloner
+from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN
+from shardwright.shardd.local_mongod.range_scan import is_range_empty
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions
+from shardwright.shardd.migration.recipient.checkpoint import CheckpointKeeper
+from shardwright.shardd.migration.recipient.clone import Cloner, cut, run_together
 from shardwright.shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
 from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
-from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink
-from shardwright.shardd.migration.recipient.peers import RecipientPeers
-from shardwright.shardd.migration.recipient.range_writer import RangeWriter
-from shardwright.shardd.migration.recipient.received_range import delete_received, wait_range_free
+from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink, Modifications, RecipientPeers
+from shardwright.shardd.migration.recipient.range_writer import RangeWriter, delete_received, wait_range_free
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
-from shardwright.shardd.migration.recipient.secondary_throttle import effective_write_concern
-from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
-from shardwright.shardd.migration.recipient.steps import RecipientStep, Steps
-from shardwright.shardd.migration.recipient.together import run_together
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
-from shardwright.shardd.session_history.pull import HistoryPull
+from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus, RecipientStep, Steps
+from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_NOW, RangeDeletionTask
+from shardwright.shardd.range_deleter.batches import delete_statement
+from shardwright.shardd.session_history.migrated_history import HistoryPull
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 if TYPE_CHECKING:
     from shardwright.shardd.migration.recipient.checkpoint import MigrationCheckpoint
+
+
+_DELETED_AT_ONCE: Final = 1_000
+
+
+class Modifier:
+    """Applies the modifications of one migration.
+
+    Args:
+        sessions: the reserved sessions in which documents are written.
+        fail_points: the daemon's fail points.
+        request: the request to receive the range.
+        writer: inserts documents.
+        default_collation: the collection's default collation.
+    """
+
+    def __init__(
+        self,
+        sessions: ReservedSessions,
+        fail_points: FailPoints,
+        request: ReceiveRequest,
+        writer: RangeWriter,
+        default_collation: Mapping[str, Any] | None,
+    ) -> None:
+        self._sessions = sessions
+        self._fail_points = fail_points
+        self._request = request
+        self._writer = writer
+        self._default_collation = default_collation
+
+    async def apply(self, modifications: Modifications) -> int:
+        """Apply a batch; returns the number of documents in it.
+
+        Raises:
+            CommandError: a document of another range has the same ``_id``, or mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        reload = [document for document in modifications.reload if self._is_in_range(document)]
+        self._writer.replace(modifications.deleted)
+        self._writer.replace(modifications.reload)
+        async with self._sessions.session() as session:
+            await self._delete(session, [*modifications.deleted, *modifications.reload])
+            for documents, _ in cut([*self._writer.take_postponed(), *reload]):
+                await self._writer.insert(session, documents)
+        return len(modifications.deleted) + len(modifications.reload)
+
+    async def complete(self) -> None:
+        """Insert the postponed documents, after all batches have been applied.
+
+        Raises:
+            CommandError: DuplicateKey, some still cannot be inserted.
+            BackendError: mongod does not answer.
+        """
+        if self._writer.has_postponed:
+            await self.apply(Modifications([], [], None))
+            self._writer.check_complete()
+
+    async def _delete(self, session: ReservedSession, documents: Sequence[bytes]) -> None:
+        request = self._request
+        for begin in range(0, len(documents), _DELETED_AT_ONCE):
+            ids = documents[begin : begin + _DELETED_AT_ONCE]
+            statement = delete_statement(ids, request.pattern, request.range, self._default_collation)
+            await session.delete(request.namespace, [statement])
+
+    def _is_in_range(self, document: bytes) -> bool:
+        if self._writer.is_member(document):
+            return True
+        if self._fail_points.should_fail(FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION) is not None:
+            raise CommandError(
+                ErrorCode.InternalError,
+                f"Migration received a document out of range: {document_text(document)} is not in "
+                f"{self._request.range} of {self._request.namespace}",
+            )
+        return False
+
+
+_FEW_CHANGES: Final = 64
+_MORE_EVERY_SECONDS: Final = 5.0
+_SHARE_MAX: Final = 0.1
+"""MongoDB's ``maxCatchUpPercentageBeforeBlockingWrites``, as a fraction: the limit grows to this share of the clone."""
+
+
+class CatchUpEnd:
+    """How many changes the last batch of the catch-up may have.
+
+    At first none. If documents are large or writers fast, there are always some by the time the last batch has been
+    applied; so after a while a few are enough, then more. The donor still waits until little is left before it blocks
+    writes.
+
+    Args:
+        documents_cloned: number of documents in the clone.
+    """
+
+    def __init__(self, documents_cloned: int) -> None:
+        self._since = trio.current_time()
+        self._most = max(int(documents_cloned * _SHARE_MAX), _FEW_CHANGES)
+
+    def is_reached(self, changes: int) -> bool:
+        """Whether a batch with so many changes may be the last."""
+        steps = int((trio.current_time() - self._since) / _MORE_EVERY_SECONDS)
+        return changes <= (min(_FEW_CHANGES << min(steps - 1, 32), self._most) if steps else 0)
+
+
+_WAIT_MS: Final = 60_000
+"""MongoDB's limit for the wait after one batch; after it the migration continues."""
+
+
+def effective_write_concern(context: ShardContext, request: ReceiveRequest) -> Mapping[str, Any]:
+    """The write concern of the transactions in which documents are written.
+
+    Without ``secondaryThrottle`` that is the primary's acknowledgement alone. With it, it is the requested write
+    concern or, by default, two members if the set has more than one.
+
+    Raises:
+        CommandError: UnsatisfiableWriteConcern, the set has fewer members than requested.
+    """
+    if not request.secondary_throttle:
+        return LOCAL_WRITE_CONCERN
+    hello = context.sidecar.mirror.hello or {}
+    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    if not request.write_concern:
+        return {"w": 2, "wtimeout": _WAIT_MS} if members > 1 else LOCAL_WRITE_CONCERN
+    wanted = request.write_concern.get("w", 1)
+    if isinstance(wanted, int) and wanted > members:
+        raise CommandError(ErrorCode.UnsatisfiableWriteConcern, "Not enough data-bearing nodes")
+    concern = {name: value for name, value in request.write_concern.items() if name in ("w", "j", "wtimeout")}
+    return {"wtimeout": _WAIT_MS, **concern}
+
 
 _STEADY_POLL_SECONDS: Final = 0.02
 """The pause after a batch without modifications."""
@@ -118,7 +255,7 @@ class Transfer:
         donor = await describe_on_donor(self._link)
         await wait_range_free(context.mongod, self._peers.range_deletions, request, donor.uuid)
         await self._steps.finish(RecipientStep.OLD_RANGES_DELETED)
-        # Only a donor with this migration under way hands out documents, so a request that arrives late leaves nothing
+        # Only a donor with this active migration hands out documents, so a request that arrives late leaves nothing
         # behind. From here on the donor follows its oplog and aborts the migration if options or indexes change, so
         # the collection has to be described again: it may have changed before.
         first = await self._link.clone_batch(0)

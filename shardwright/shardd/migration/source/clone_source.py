@@ -18,13 +18,15 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
-from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
-from shardwright.shardd.migration.source.changed_documents import ChangedDocuments
-from shardwright.shardd.migration.source.document_reader import DocumentBatch, DocumentReader
 from shardwright.shardd.migration.source.oplog_entries import WatchedCollection
-from shardwright.shardd.migration.source.oplog_follower import OplogFollower
-from shardwright.shardd.migration.source.range_estimate import Estimate, estimate_range
-from shardwright.shardd.migration.source.touched_ids import TouchedIds
+from shardwright.shardd.migration.source.oplog_follower import OplogFollower, TouchedIds
+from shardwright.shardd.migration.source.range_documents import (
+    ChangedDocuments,
+    DocumentBatch,
+    DocumentReader,
+    Estimate,
+    estimate_range,
+)
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -34,7 +36,34 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
-__all__ = ["QUEUED_BYTES_MAX", "CloneSource", "Estimate", "TransferredMods"]
+
+class BatchNumbers:
+    """Counts batches from 0.
+
+    Args:
+        kind: what the batches contain, for the error message.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._last = -1
+
+    def is_repeated(self, number: int | None) -> bool:
+        """Whether the last batch is requested again. None requests the next one, as genuine recipients do.
+
+        Raises:
+            CommandError: BadValue, it is neither the last batch nor the next.
+        """
+        if number is not None and (number < 0 or number not in (self._last, self._last + 1)):
+            raise CommandError(
+                ErrorCode.BadValue, f"{self._kind} batch {number} was requested, but the last one was {self._last}"
+            )
+        return number == self._last
+
+    def advance(self) -> None:
+        """Record that the next batch has been made."""
+        self._last += 1
+
 
 logger = get_logger("shardd.migration.source")
 
@@ -83,8 +112,6 @@ class CloneSource:
         queued_bytes_max: limit for the memory used by queued ids.
 
     Attributes:
-        session_id: see above.
-        collection_uuid: see above.
         documents_cloned: number of documents in the clone batches handed out.
         bytes_cloned: their size in bytes.
         is_clone_exhausted: whether the empty last batch of the clone has been handed out.
@@ -168,7 +195,7 @@ class CloneSource:
         """Follow the oplog and read ahead until `close`; the cursors are closed when this has returned or raised.
 
         Raises:
-            CommandError: the migration cannot go on: ExceededMemoryLimit, CappedPositionLost, NamespaceNotFound when
+            CommandError: the migration cannot continue: ExceededMemoryLimit, CappedPositionLost, NamespaceNotFound when
                 the collection was dropped or renamed, Interrupted when its options or indexes change, or an error of
                 mongod.
             BackendError: mongod does not answer.

@@ -16,7 +16,7 @@ The forms are those that mongod 6.0 writes (each was observed on 6.0.5):
   ``stmtId`` in each operation.
 * Commands on a collection are ``c`` entries on ``<db>.$cmd`` with its ``ui``: ``drop`` (dropDatabase logs one for each
   collection), ``renameCollection``, ``collMod``, ``dropIndexes``, ``startIndexBuild`` and so on. A rename onto a
-  collection has the ``ui`` of the renamed collection, and that of the replaced one in ``o.dropTarget``.
+  collection has the ``ui`` of the renamed collection, and the replaced one's in ``o.dropTarget``.
 * ``n`` entries with the collection's ``ns`` matter only to the session history.
 """
 

@@ -6,6 +6,7 @@ which show how far mongod has scanned even when it had nothing to send.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -13,10 +14,9 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.cursors import migration_cursor
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
+from shardwright.shardd.local_mongod.range_scan import migration_cursor
 from shardwright.shardd.migration.source.oplog_entries import MARKER_FIELD, EntryKind, OplogEntry, Watched
-from shardwright.shardd.migration.source.touched_ids import TouchedIds
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.cursor_batch import RawBatch
@@ -26,6 +26,72 @@ from shardwright.wire.rawbson import decode_value
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.cursor import RawCursor
+
+
+_ENTRY_BYTES: Final = 150
+"""Memory used by one entry besides the id itself: the bytes object, the integer, and the slot in the dictionary."""
+
+
+class TouchedIds:
+    """An ordered set of ids. An id is a BSON ``_id`` element: its type, name and value.
+
+    Ids that MongoDB considers equal but whose bytes differ (``1`` and ``1.0``) are different here.
+
+    Args:
+        bytes_max: limit for the memory used, in bytes.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._times: dict[bytes, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, element: bytes, time: int) -> None:
+        """Add the id of a document that was changed at a time.
+
+        Args:
+            element: the ``_id`` element.
+            time: the time, packed; not before any earlier call's.
+
+        Raises:
+            CommandError: ExceededMemoryLimit.
+        """
+        if element in self._times:
+            return
+        self._times[element] = time
+        self.bytes += len(element) + _ENTRY_BYTES
+        if self.bytes > self._bytes_max:
+            raise CommandError(ErrorCode.ExceededMemoryLimit, "Aborting migration because of high memory usage")
+
+    def take(self, count_max: int, bytes_max: int) -> dict[bytes, int]:
+        """Remove and return the first ids with their times: at least one if there is any, within the two limits."""
+        taken: dict[bytes, int] = {}
+        taken_bytes = 0
+        for element, time in islice(self._times.items(), count_max):
+            if taken and taken_bytes + len(element) > bytes_max:
+                break
+            taken[element] = time
+            taken_bytes += len(element)
+        for element in taken:
+            del self._times[element]
+        self.bytes -= taken_bytes + len(taken) * _ENTRY_BYTES
+        return taken
+
+    def put_back(self, taken: Mapping[bytes, int]) -> None:
+        """Return ids to the front of the queue, with their times."""
+        if taken:
+            self._times = {**taken, **{key: time for key, time in self._times.items() if key not in taken}}
+            self.bytes = sum(map(len, self._times)) + len(self._times) * _ENTRY_BYTES
+
+    def handed_out(self, followed: int) -> int:
+        """The time of the last change that has been taken, given that changes up to ``followed`` have been added."""
+        for time in self._times.values():
+            return time - 1
+        return followed
+
 
 OPLOG: Final = Namespace("local", "oplog.rs")
 
@@ -105,7 +171,7 @@ class OplogFollower:
         """Follow until cancelled.
 
         Raises:
-            CommandError: the migration cannot go on; see `CloneSource.run`.
+            CommandError: the migration cannot continue; see `CloneSource.run`.
             BackendError: mongod does not answer.
         """
         cursor = self._cursor
@@ -206,7 +272,7 @@ class OplogFollower:
 
 
 def _looked_up_to(batch: RawBatch) -> int:
-    """Up to which time, packed, mongod has looked for entries; 0 when it does not say."""
+    """The packed time up to where mongod has looked for entries; 0 if it does not report it."""
     token = batch.cursor.get(b"postBatchResumeToken")
     return 0 if token is None else pack_timestamp(decode_value(batch.frame, token).get("ts", Timestamp(0, 0)))
 

@@ -1,0 +1,31 @@
+"""Reading the feature version of the cluster again and again."""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.sharding.catalog.reads import read_feature_version
+
+INTERVAL_SECONDS: Final = 30.0
+"""A daemon may use the former version for so long after an upgrade was finished."""
+
+_RETRY_SECONDS: Final = 5.0
+"""Pause after a failure while the version is unknown."""
+
+
+async def follow_feature_version(catalog: CatalogClient, adopt: Callable[[int], None]) -> None:
+    """Read the version until cancelled.
+
+    Args:
+        catalog: the config servers.
+        adopt: called with the version after each read. It may raise to end the daemon.
+    """
+    is_known = False
+    while True:
+        version = await catalog.attempt(lambda: catalog.read(read_feature_version()))
+        if version is not None:
+            is_known = True
+            adopt(version)
+        await trio.sleep(INTERVAL_SECONDS if is_known else _RETRY_SECONDS)

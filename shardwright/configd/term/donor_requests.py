@@ -1,0 +1,123 @@
+"""Requests to shards in a term: moves of ranges, refreshes of routing metadata, and the sessions collection.
+
+Users and the balancer request moves alike. ``config.system.sessions`` is created, sharded by ``_id`` and with a TTL
+index, when a router asks for it at its first refresh of sessions, if there are shards. Sessions expire 30 minutes
+after their use: the parameter ``localLogicalSessionTimeoutMinutes`` of the config servers' mongods.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import bson
+import trio
+
+from shardwright.configd.term.term import Term
+from shardwright.sharding.catalog.indexes import INDEXES
+from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+
+UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
+"""The write concern of the recipient's writes, in the format of the donor's command, without ``secondaryThrottle``."""
+
+
+async def request_move(term: Term, donor: ShardEntry, request: Mapping[str, Any]) -> None:
+    """Have a donor move a range, and return once it has; an equal request that is unanswered gets the same answer.
+
+    The donor continues even if this ends.
+
+    Raises:
+        CommandError: the donor's error; HostUnreachable or FailedToSatisfyReadPreference, it cannot be reached.
+    """
+
+    async def move() -> None:
+        why = f"Migrating chunk(s) in collection {request['_shardsvrMoveRange']}"
+        async with term.shown_locks.shown([str(request["_shardsvrMoveRange"])], "BalancerCommandsScheduler", why):
+            await _send(term, donor, request)
+
+    await term.migrations.run(bson.encode(request), move)
+
+
+async def _send(term: Term, donor: ShardEntry, request: Mapping[str, Any]) -> None:
+    try:
+        await term.shards.command(donor, "admin", request)
+    except CommandError as error:
+        if not has_category(error.code, Category.NOT_PRIMARY):
+            raise
+        await term.shards.check_term()  # or is it this daemon that is not primary any more?
+        # Unchanged, the router would mistake this for an error of the config server, and look for its new primary.
+        raise CommandError(
+            ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"
+        ) from error
+
+
+async def chunk_bytes_default(term: Term) -> int:
+    """The chunk size of collections that have none of their own.
+
+    Raises:
+        CommandError: the setting is malformed.
+    """
+    document = await term.catalog.find_by_id("settings", CHUNK_SIZE_ID)
+    return ChunkSizeSettings.from_document(document).value_bytes
+
+
+_MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
+
+
+async def refresh_shards(term: Term, namespace: str, owners: Iterable[str]) -> None:
+    """Make shards refresh a collection, all at the same time.
+
+    Raises:
+        CommandError: the error of the first shard, by name, that failed; the command was sent to all.
+    """
+    flush = {
+        "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,
+        "syncFromConfig": True,
+        "writeConcern": _MAJORITY,
+    }
+    errors: dict[str, CommandError] = {}
+
+    async def tell(shard: ShardEntry) -> None:
+        try:
+            await term.shards.command(shard, "admin", flush)
+        except CommandError as error:
+            errors[shard.id] = error
+
+    shards = [await term.catalog.shard(shard_id) for shard_id in owners]
+    async with trio.open_nursery() as nursery:
+        for shard in shards:
+            nursery.start_soon(tell, shard)
+    for shard_id in sorted(errors):
+        raise errors[shard_id]
+
+
+logger = get_logger("configd.sessions")
+
+_LOCK: Final = f"ns:{NAMESPACE}:setup"
+
+
+async def set_up_sessions_collection(term: Term) -> None:
+    """Have the first shard create and shard the collection unless it is sharded.
+
+    Raises:
+        CommandError: ShardNotFound, there are no shards yet; or the shard's error.
+    """
+    async with term.locks.hold(_LOCK):
+        if await term.catalog.find_by_id("collections", NAMESPACE) is not None:
+            return
+        shards = await term.catalog.shards()
+        if not shards:
+            raise CommandError(
+                ErrorCode.ShardNotFound,
+                f"Failed to create {NAMESPACE}: cannot create the collection until there are shards",
+            )
+        seconds = 60 * await term.catalog.session_timeout_minutes()
+        indexes = [index.to_specification() | {"expireAfterSeconds": seconds} for index in INDEXES[COLLECTION]]
+        create = {"createIndexes": COLLECTION, "indexes": indexes, "writeConcern": _MAJORITY}
+        await term.shards.command(shards[0], DB, create)
+        shard = {"_shardsvrCreateCollection": COLLECTION, "shardKey": {"_id": 1}, "writeConcern": _MAJORITY}
+        await term.shards.command(shards[0], DB, shard)
+    logger.info("The sessions collection is sharded", shard=shards[0].id)

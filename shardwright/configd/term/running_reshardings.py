@@ -1,0 +1,91 @@
+"""The resharding operations in progress in this term, for the commands that wait for them or end them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.wire.error_codes import ErrorCode
+
+ABORTED = "aborted"
+"""MongoDB's message for an operation that a user has ended."""
+
+
+class ReshardingControl:
+    """How users influence one operation.
+
+    Attributes:
+        commit_requested: set when a user does not want to wait until the recipients have caught up.
+        is_decided: whether the decision to commit is being written, or has been.
+        began: when the operation began in this term, by trio's clock.
+        shown: returns its entry in ``currentOp``; None before it runs.
+    """
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self._is_aborted = False
+        self.commit_requested = trio.Event()
+        self.is_decided = False
+        self.began = trio.current_time()
+        self.shown: Callable[[], dict[str, Any]] | None = None
+
+    def before_decision(self) -> trio.CancelScope:
+        """A scope for what is done before the decision; `abort` cancels it."""
+        self._scope = trio.CancelScope()
+        if self._is_aborted:
+            self._scope.cancel()
+        return self._scope
+
+    def abort(self) -> None:
+        """End the operation, unless it is too late."""
+        if not self.is_decided:
+            self._is_aborted = True
+            self._scope.cancel()
+
+
+class RunningReshardings:
+    """The operations of one term; there is at most one in a cluster.
+
+    Args:
+        nursery: the term's nursery, in which they run.
+        statistics: of all terms of this daemon.
+
+    Attributes:
+        statistics: the totals of resharding.
+    """
+
+    def __init__(self, nursery: trio.Nursery, statistics: ReshardingStatistics) -> None:
+        self.statistics = statistics
+        self._flights: SingleFlight[UUID, None] = SingleFlight(
+            nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange
+        )
+        self._controls: dict[UUID, ReshardingControl] = {}
+
+    async def run(self, operation_id: UUID, work: Callable[[ReshardingControl], Awaitable[None]]) -> None:
+        """Run an operation, or wait for the end of its present run.
+
+        Raises:
+            CommandError: the error with which it ended.
+        """
+
+        async def controlled() -> None:
+            try:
+                await work(self.control(operation_id))
+            finally:
+                del self._controls[operation_id]
+
+        await self._flights.run(operation_id, controlled)
+
+    def operations(self) -> list[dict[str, Any]]:
+        """What ``currentOp`` shows of them."""
+        return [control.shown() for control in self._controls.values() if control.shown is not None]
+
+    def control(self, operation_id: UUID) -> ReshardingControl:
+        """The control of an operation, also of one that has not begun yet in this term.
+
+        If the operation has ended already, the control is kept until the end of the term, and does nothing.
+        """
+        return self._controls.setdefault(operation_id, ReshardingControl())

@@ -1,0 +1,351 @@
+"""One term as primary: locks, running operations, and the memory of the balancer's rounds and failed moves.
+
+Named locks make conflicting operations wait for each other. They are kept in memory: only the primary writes, and
+transactions protect the catalog even from a primary that has not yet noticed that it was deposed.
+
+Each shard takes part in at most one move of the balancer at a time (`BusyShards`). A chunk whose move has failed is
+tried again after a pause that grows with every failure (`MoveBackoff`). For tests, fail points make the
+config servers' coordinators wait at given places.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+import trio
+
+from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.catalog.changelog import ChangeLog
+from shardwright.configd.shards.shard_clients import ShardClients
+from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.configd.term.running_reshardings import RunningReshardings
+from shardwright.daemon.fail_points import FailPoints
+from shardwright.daemon.shown_locks import ShownLocks
+from shardwright.daemon.sidecar.term_fence import working_for
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.host_and_port import ConnectionString
+
+
+class BalancerRounds:
+    """The rounds of one term.
+
+    Attributes:
+        number: how many have begun.
+        is_active: whether a round is running, or is checking whether it may run.
+        is_deciding: whether a round is running that may balance.
+        mode: the mode that the balancer has last read from valid settings.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_active = False
+        self.is_deciding = False
+        self.mode = "full"
+        self._moving = 0
+        self._steps = 0
+        self._over = trio.Event()
+        self._wanted = trio.Event()
+        self._changed = trio.Event()
+
+    @property
+    def is_balancing(self) -> bool:
+        """Whether a round that may balance is running, or moves of such a round."""
+        return self.is_deciding or self._moving > 0
+
+    def begin(self) -> None:
+        """A round begins; it takes up all that was changed before."""
+        self.number += 1
+        self.is_active = True
+        self._wanted = trio.Event()
+
+    def end(self) -> None:
+        """The round is over."""
+        self.is_active = self.is_deciding = False
+        self._over.set()
+        self._over = trio.Event()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step alongside the rounds. Stopping the balancer waits for its end."""
+        self._steps += 1
+        try:
+            yield
+        finally:
+            self._steps -= 1
+            self._over.set()
+            self._over = trio.Event()
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """The moves of a round, which may take longer than the next round waits for them."""
+        self._moving += 1
+        try:
+            with self.step():
+                yield
+        finally:
+            self._moving -= 1
+
+    def want_next(self) -> None:
+        """Something was changed that the balancer should deal with: the next round is due at once."""
+        self._wanted.set()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_changed(self, seconds_max: float) -> None:
+        """Return after some time, or as soon as something is changed that the balancer should deal with."""
+        with trio.move_on_after(seconds_max):
+            await self._changed.wait()
+
+    async def wait_wanted(self, seconds_max: float) -> None:
+        """Return when the next round is due: after some time, or as soon as one is wanted."""
+        with trio.move_on_after(seconds_max):
+            await self._wanted.wait()
+
+    async def wait_over(self) -> None:
+        """Return when the present round, if any, and all steps and moves are over."""
+        number = self.number
+        while (self.is_active and self.number == number) or self._steps:
+            await self._over.wait()
+
+
+class BusyShards:
+    """The shards of one term."""
+
+    def __init__(self) -> None:
+        self._busy: set[str] = set()
+        self._freed = trio.Event()
+
+    def __contains__(self, shard: str) -> bool:
+        return shard in self._busy
+
+    @contextmanager
+    def taking(self, *shards: str) -> Iterator[bool]:
+        """Take shards for the block if all of them are free; yields whether they were."""
+        if not self._busy.isdisjoint(shards):
+            yield False
+            return
+        self._busy.update(shards)
+        try:
+            yield True
+        finally:
+            self._busy.difference_update(shards)
+            self._freed.set()
+            self._freed = trio.Event()
+
+    async def wait_free(self, *shards: str) -> None:
+        """Return when all of the shards are free, which they may not be any more after the next checkpoint."""
+        while not self._busy.isdisjoint(shards):
+            await self._freed.wait()
+
+
+HANG_IN_CONFIG_COORDINATOR: Final = "hangInConfigCoordinator"
+"""A coordinator of the ``coordinatorType`` in the data waits at the place ``at``: a state or phase, when that has been
+persisted; ``end``, before its document is removed. Without one of them, at any."""
+
+END: Final = "end"
+"""Besides its states, the place where a coordinator can be made to wait."""
+
+FAIL_POINT_NAMES: Final = frozenset({HANG_IN_CONFIG_COORDINATOR})
+
+
+async def hang_at(fail_points: FailPoints, coordinator_type: str, place: str) -> None:
+    """Wait while the fail point says so for coordinators of this type at this place."""
+
+    def concerns_this(data: Mapping[str, Any]) -> bool:
+        here = {"coordinatorType": coordinator_type, "at": place}
+        return all(data.get(name, value) == value for name, value in here.items())
+
+    await fail_points.hang_while(HANG_IN_CONFIG_COORDINATOR, concerns_this)
+
+
+FIRST_PAUSE_SECONDS: Final = 20.0
+PAUSE_SECONDS_MAX: Final = 3600.0
+CHUNKS_MAX: Final = 1000
+"""As many chunks of each collection are kept in mind; the ones that failed first are forgotten first."""
+
+
+class _Failure(NamedTuple):
+    pause_seconds: float
+    until: float
+    error: str
+
+
+class MoveBackoff:
+    """The chunks of all collections whose last move has failed, in this term.
+
+    A collection is known by its UUID: what has failed for one says nothing of the next one that has its name.
+
+    Args:
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
+        self._clock = clock
+        self._failures: dict[UUID, dict[bytes, _Failure]] = {}
+
+    def failed(self, collection: UUID, lower_bound: bytes, error: str) -> None:
+        """The move of a chunk, or of its beginning, has failed."""
+        failures = self._failures.setdefault(collection, {})
+        earlier = failures.pop(lower_bound, None)
+        pause = FIRST_PAUSE_SECONDS if earlier is None else min(2 * earlier.pause_seconds, PAUSE_SECONDS_MAX)
+        failures[lower_bound] = _Failure(pause, self._clock() + pause, error)
+        if len(failures) > CHUNKS_MAX:
+            del failures[next(iter(failures))]
+
+    def moved(self, collection: UUID, lower_bound: bytes) -> None:
+        """The move of a chunk has succeeded."""
+        failures = self._failures.get(collection, {})
+        failures.pop(lower_bound, None)
+        if not failures:
+            self._failures.pop(collection, None)
+
+    def lower_bounds(self, collection: UUID) -> list[bytes]:
+        """The chunks of a collection that are not to be moved now."""
+        now = self._clock()
+        return [bound for bound, failure in self._failures.get(collection, {}).items() if failure.until > now]
+
+    def errors(self, collection: UUID) -> dict[bytes, str]:
+        """The last error of each chunk of a collection that is not to be moved now."""
+        failures = self._failures.get(collection, {})
+        return {bound: failures[bound].error for bound in self.lower_bounds(collection)}
+
+
+# The list of shards has several locks, since some of their holders wait for shards, and others with a critical section.
+
+ADDING_SHARDS: Final = "adding shards"
+"""Held while a shard is added, and by the phases of a write block, which shards may hold up for long."""
+
+CLUSTER_SETTINGS: Final = "cluster settings"
+"""Held by what sets something on all shards, which a shard that is added then has to get too."""
+
+REMOVING_SHARDS: Final = "removing shards"
+"""Held by the removal of a shard, and by what gives a shard something for which it must not be removed."""
+
+
+class NamedLocks:
+    """One lock for each name in use, granted in order of request."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+
+    @asynccontextmanager
+    async def hold(self, *names: str) -> AsyncIterator[None]:
+        """Hold the locks of all ``names``, which are always acquired in the same order."""
+        async with AsyncExitStack() as stack:
+            for name in sorted(set(names)):
+                await stack.enter_async_context(self._hold_one(name))
+            yield
+
+    @asynccontextmanager
+    async def _hold_one(self, name: str) -> AsyncIterator[None]:
+        entry = self._entries.setdefault(name, _Entry())
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[name]
+
+    @property
+    def names_in_use(self) -> frozenset[str]:
+        """The names whose locks are held or waited for."""
+        return frozenset(self._entries)
+
+
+class _Entry:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.users = 0
+
+
+T = TypeVar("T")
+
+
+class Term:
+    """One term as primary.
+
+    Attributes:
+        number: the election's, which grows with each.
+        catalog: the config database.
+        changelog: records changes.
+        shards: sends commands to shards.
+        shard_hosts: keeps the hosts in their entries current.
+        migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
+        reshardings: the resharding operation in progress, if there is one.
+        user_write_blocks: the coordinator that sets the user write block mode, if one runs, by its session.
+        balancer_rounds: how the balancer's rounds are going.
+        busy_shards: the shards that take part in a move of the balancer.
+        move_backoff: chunks whose moves by the balancer have failed.
+        shown_locks: shows operations in progress as locks in the catalog.
+        locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
+        config_servers: returns their connection string, as sent to shards.
+    """
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        catalog: Catalog,
+        changelog: ChangeLog,
+        shards: ShardClients,
+        shard_hosts: ShardHosts,
+        migrations: SingleFlight[bytes, None],
+        reshardings: RunningReshardings,
+        user_write_blocks: SingleFlight[bytes, None],
+        shown_locks: ShownLocks,
+        config_servers: Callable[[], ConnectionString],
+        fail_points: FailPoints,
+    ) -> None:
+        self.number = number
+        self.catalog = catalog
+        self.changelog = changelog
+        self.shards = shards
+        self.shard_hosts = shard_hosts
+        self.migrations = migrations
+        self.reshardings = reshardings
+        self.user_write_blocks = user_write_blocks
+        self.balancer_rounds = BalancerRounds()
+        self.busy_shards = BusyShards()
+        self.move_backoff = MoveBackoff()
+        self.shown_locks = shown_locks
+        self.locks = NamedLocks()
+        self.config_servers = config_servers
+        self._fail_points = fail_points
+        self._operations: set[trio.CancelScope] = set()
+        self._is_over = False
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``work``, which is interrupted when the term ends.
+
+        Its commands to the mongod run in this term only, even if the daemon is paused and the mongod is elected again.
+
+        Raises:
+            CommandError: InterruptedDueToReplStateChange, or what ``work`` raises.
+        """
+        scope = trio.CancelScope()
+        self._operations.add(scope)
+        try:
+            with scope, working_for(self.number):
+                if self._is_over:
+                    scope.cancel()
+                return await work()
+        finally:
+            self._operations.discard(scope)
+        raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
+
+    async def hang_at(self, coordinator_type: str, place: str) -> None:
+        """Wait while a fail point says so for coordinators of this type at this place."""
+        await hang_at(self._fail_points, coordinator_type, place)
+
+    def end(self) -> None:
+        """End the term: interrupt the running operations."""
+        self._is_over = True
+        for scope in self._operations:
+            scope.cancel()

@@ -1,0 +1,116 @@
+"""The daemon's certificates: their options, their rotation, and the metric that shows when they expire."""
+
+import argparse
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import trio
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
+
+logger = get_logger("daemon.tls")
+
+ROTATE_CERTIFICATES: Final = "rotateCertificates"
+ROTATION_SIGNAL: Final = signal.SIGHUP
+"""What a daemon with TLS takes for a request to read the files again; without TLS it ends the process."""
+
+_SIGNAL: Final = "signal"
+
+
+def rotate_certificates(message: str | None = None) -> None:
+    """Read the files of certificates again.
+
+    Args:
+        message: for the log, from who asks for this.
+
+    Raises:
+        CommandError: InvalidSSLConfiguration, a file cannot be used; those in use stay.
+    """
+    try:
+        TLS.rotate()
+    except TlsConfigurationError as error:
+        logger.error("Could not rotate the certificates; the old ones stay in use", error=str(error))
+        raise CommandError(ErrorCode.InvalidSSLConfiguration, str(error)) from error
+    logger.info("Rotated the certificates", asked_for=message or "")
+
+
+class RotationSignals:
+    """The signals that ask for a rotation: each is obeyed after the rotation that is going on, several at once."""
+
+    def __init__(self) -> None:
+        self._received = trio.Event()
+
+    def note(self) -> None:
+        """A signal has come."""
+        self._received.set()
+
+    async def obey(self, rotate: Callable[[str], Awaitable[None]]) -> None:
+        """Rotate at each signal, until cancelled; failures are logged.
+
+        Args:
+            rotate: as `rotate_certificates`, also for the process behind a daemon.
+        """
+        while True:
+            await self._received.wait()
+            self._received = trio.Event()
+            with suppress(CommandError):
+                await rotate(_SIGNAL)
+
+
+_PAUSE_SECONDS: Final = 86_400
+
+
+async def watch_expiry() -> None:
+    """Warn until cancelled, while `TlsSettings.expiration_warning_days` says so."""
+    while True:
+        warn_of_expiry(datetime.now(UTC))
+        await trio.sleep(_PAUSE_SECONDS)
+
+
+def warn_of_expiry(now: datetime) -> None:
+    """Warn if the certificate in use has expired, or does so soon.
+
+    Args:
+        now: the present time.
+    """
+    days = TLS.settings.expiration_warning_days
+    if not days or TLS.expires_at is None:
+        return
+    left = TLS.expires_at - now
+    if left < timedelta(0):
+        logger.warning("The certificate of this server has expired", error=f"it was valid until {TLS.expires_at}")
+    elif left < timedelta(days=days):
+        logger.warning("The certificate of this server expires soon", days=left.days)
+
+
+def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str]) -> TlsSettings:
+    """The settings in the options.
+
+    Args:
+        parsed: the options.
+        secured_sockets: see `TlsSettings`.
+    """
+    return TlsSettings(
+        mode=parsed.tls_mode,
+        certificate_key_file=parsed.tls_certificate_key_file,
+        certificate_key_password_file=parsed.tls_certificate_key_file_password_file,
+        ca_file=parsed.tls_ca_file,
+        crl_file=parsed.tls_crl_file,
+        cluster_file=parsed.tls_cluster_file,
+        cluster_password_file=parsed.tls_cluster_password_file,
+        cluster_ca_file=parsed.tls_cluster_ca_file,
+        disabled_protocols=parsed.tls_disabled_protocols,
+        allows_connections_without_certificates=parsed.tls_allow_connections_without_certificates,
+        allows_invalid_certificates=parsed.tls_allow_invalid_certificates,
+        allows_invalid_hostnames=parsed.tls_allow_invalid_hostnames,
+        members_too=parsed.tls_x509_cluster_auth_dn_override,
+        expiration_warning_days=parsed.tls_x509_expiration_warning_threshold_days,
+        secured_sockets=secured_sockets,
+    )

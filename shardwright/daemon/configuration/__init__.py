@@ -1,0 +1,5 @@
+"""The configuration of the daemons: one table of options, and the command line, environment and file that set them.
+
+Owns names, types, defaults and precedence. What a value does is decided by its readers.
+May import the files beside it in `daemon`.
+"""

@@ -1,0 +1,158 @@
+"""One option of a daemon: its names in all sources, its type and its description."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.daemon.option_values import (
+    parse_addresses,
+    parse_count,
+    parse_milliseconds,
+    parse_number,
+    parse_port,
+    parse_seconds,
+)
+from shardwright.daemon.parameter_text import parse_boolean
+
+ENVIRONMENT_PREFIX: Final = "SHARDWRIGHT_"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """The type of an option's value.
+
+    Attributes:
+        parse: converts text; raises ValueError with a message for the user.
+        schema: the JSON schema of the value in a file.
+        metavar: the value's placeholder in the help.
+    """
+
+    parse: Callable[[str], Any]
+    schema: Mapping[str, Any]
+    metavar: str
+
+    def in_file(self, text: str) -> str | int | float | bool:
+        """The value of valid text as a file has it."""
+        kind = self.schema.get("type")
+        if kind == "boolean":
+            return parse_boolean(text)
+        if kind == "integer":
+            return int(text)
+        return float(text) if kind == "number" else text
+
+
+TEXT: Final = ValueType(str, {"type": "string"}, "TEXT")
+PATH: Final = ValueType(Path, {"type": "string"}, "PATH")
+PORT: Final = ValueType(parse_port, {"type": "integer", "minimum": 0, "maximum": 65535}, "PORT")
+COUNT: Final = ValueType(parse_count, {"type": "integer", "minimum": 1}, "N")
+NUMBER: Final = ValueType(parse_number, {"type": "integer", "minimum": 0}, "N")
+SECONDS: Final = ValueType(parse_seconds, {"type": "number", "exclusiveMinimum": 0}, "SECONDS")
+MILLISECONDS: Final = ValueType(parse_milliseconds, {"type": "integer", "minimum": 0}, "MILLISECONDS")
+BOOLEAN: Final = ValueType(parse_boolean, {"type": "boolean"}, "true|false")
+ADDRESSES: Final = ValueType(parse_addresses, {"type": "string"}, "ADDRESSES")
+
+
+def text_type(parse: Callable[[str], Any], metavar: str) -> ValueType:
+    """The type of text with a format of its own."""
+    return ValueType(parse, {"type": "string"}, metavar)
+
+
+def choice(values: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> ValueType:
+    """The type of a value that has to be one of several words.
+
+    Args:
+        values: the values by their words.
+        also: other words for the same values, which the help does not list.
+    """
+    known = {**values, **(also or {})}
+
+    def parse(text: str) -> Any:  # noqa: ANN401 - values of all types
+        if text not in known:
+            raise ValueError(f"invalid choice: {text!r} (choose from {', '.join(values)})")
+        return known[text]
+
+    return ValueType(parse, {"enum": [int(word) if word.isdigit() else word for word in known]}, "|".join(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of one or several daemons.
+
+    Attributes:
+        name: on the command line, without dashes.
+        path: in a file, with dots between the levels.
+        type: of the value.
+        help: one sentence, without its default.
+        default: the text of the value that it has if no source sets it; None if it has ``unset`` then.
+        unset: the value without ``default``.
+        default_text: describes what happens without a value; None if ``default`` says it.
+        section: the heading under which help and reference list it.
+        is_required: whether some source has to set it.
+        is_reloadable: whether SIGHUP applies a changed value to a running daemon.
+        is_mapping: whether it may be given several times, as NAME=VALUE; in a file it is a mapping.
+    """
+
+    name: str
+    path: str
+    type: ValueType
+    help: str
+    section: str
+    default: str | None = None
+    unset: Any = None
+    default_text: str | None = None
+    is_required: bool = False
+    is_reloadable: bool = False
+    is_mapping: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """The attribute with the value in the namespace of all options."""
+        return "parameters" if self.is_mapping else self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper().replace("-", "_")
+
+    @property
+    def shown_default(self) -> str:
+        """The default as text for people."""
+        return "required" if self.is_required else self.default_text or self.default or "none"
+
+    def default_value(self) -> Any:  # noqa: ANN401 - values of all types
+        """The value that it has if no source sets it."""
+        return self.unset if self.default is None else self.type.parse(self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A daemon's program and its options.
+
+    Attributes:
+        name: of the command.
+        description: one sentence.
+        options: in the order of the help.
+        cluster_role: the value of ``sharding.clusterRole`` in its file; None if it has no role.
+    """
+
+    name: str
+    description: str
+    options: tuple[Option, ...]
+    cluster_role: str | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, description: str, port: int, options: tuple[Option, ...], cluster_role: str | None = None
+    ) -> "Program":
+        """A program whose option ``port`` has its own default."""
+        own = (replace(each, default=str(port)) if each.name == "port" else each for each in options)
+        return cls(name, description, tuple(own), cluster_role)
+
+    def option(self, name: str) -> Option:
+        """The option of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {each.name: each for each in self.options}[name]

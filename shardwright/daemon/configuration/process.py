@@ -1,0 +1,120 @@
+"""The configuration of a process that is to run: checked as a whole, printed, and read again."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from shardwright.daemon.certificates import tls_settings
+from shardwright.daemon.configuration.configuration import Configuration, ParseParameter, configuration
+from shardwright.daemon.configuration.option import Option, Program
+from shardwright.daemon.configuration.shown import as_file, flat_options
+from shardwright.daemon.key_file import read_key_file
+from shardwright.daemon.options import check_exposure
+from shardwright.daemon.reload import Reread
+from shardwright.daemon.run import Introduction
+from shardwright.daemon.version import package_version
+from shardwright.wire.tls.process_tls import ProcessTls
+
+Check = Callable[[argparse.Namespace], None]
+"""Refuses options that do not fit together: raises ValueError with a message for the operator."""
+
+USAGE_ERROR: Final = 2
+
+
+def process_configuration(
+    program: Program,
+    words: Sequence[str] | None = None,
+    *,
+    check: Check | None = None,
+    parse_parameter: ParseParameter | None = None,
+    hidden: tuple[Option, ...] = (),
+) -> Configuration:
+    """The configuration of a process that is to run.
+
+    Args:
+        program: the daemon.
+        words: its command line; None for the process's own.
+        check: refuses options of this daemon that do not fit together.
+        parse_parameter: see `configuration`.
+        hidden: see `argument_parser`.
+
+    Raises:
+        SystemExit: it is not valid, or was only to be checked or printed.
+    """
+    found = configuration(program, words, parse_parameter=parse_parameter, hidden=hidden)
+    try:
+        if check is not None:
+            check(found.values)
+    except ValueError as error:
+        _refuse(program, str(error))
+    if found.wants_print:
+        print(as_file(found), end="")
+    if found.wants_check:
+        _check_files(program, found.values)
+        print(f"{program.name}: the configuration is valid", file=sys.stderr)
+    if found.wants_print or found.wants_check:
+        raise SystemExit(0)
+    return found
+
+
+def introduction(found: Configuration) -> Introduction:
+    """The first line of the log."""
+    return Introduction(package_version(), flat_options(found), found.warnings)
+
+
+class Rereading:
+    """Reads the configuration of a running process again.
+
+    Args:
+        found: the configuration with which it was started.
+        check: see `process_configuration`.
+    """
+
+    def __init__(self, found: Configuration, check: Check | None = None) -> None:
+        self._applied = found
+        self._check = check
+
+    def __call__(self) -> Reread:
+        """What has changed since the last time.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the configuration is not valid any more; what was applied stays.
+        """
+        before, after = self._applied, self._applied.read_again()
+        check_exposure(after.values)
+        if self._check is not None:
+            self._check(after.values)
+        different = [option for option in before.program.options if _texts(before, option) != _texts(after, option)]
+        self._applied = after
+        return Reread(
+            after.values,
+            frozenset(option.attribute for option in different if option.is_reloadable),
+            tuple(option.name for option in different if not option.is_reloadable),
+        )
+
+
+def _texts(found: Configuration, option: Option) -> list[str]:
+    """The texts of an option's values, from wherever they come."""
+    texts = [each.text for each in found.given.get(option.name, ())]
+    return texts if texts or option.default is None else [option.default]
+
+
+def _check_files(program: Program, values: argparse.Namespace) -> None:
+    """Refuse files of keys and certificates with which the daemon would not start."""
+    try:
+        check_exposure(values)
+        sockets = frozenset({values.mongod_socket} if getattr(values, "mongod_tls", False) else ())
+        ProcessTls().use(tls_settings(values, secured_sockets=sockets))
+        if values.key_file is not None:
+            read_key_file(values.key_file)
+    except ValueError as error:
+        _refuse(program, str(error))
+    except OSError as error:
+        _refuse(program, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _refuse(program: Program, reason: str) -> NoReturn:
+    print(f"{program.name}: error: {reason}", file=sys.stderr)
+    raise SystemExit(USAGE_ERROR)

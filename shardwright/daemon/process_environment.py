@@ -1,0 +1,125 @@
+"""A process on its machine: pid file, core dumps, messages to the service manager.
+
+Messages follow the protocol of systemd's ``sd_notify``, one datagram a message. A core dump would write the keys in
+the memory of a process to a file or hand them to a program. The limit on its size alone does not prevent that: the
+kernel does not heed it where it hands cores to a program. So all memory is left out as well (``core(5)``). Both hold
+for the processes that this one starts, too.
+"""
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("daemon.run")
+
+_STATUS_SECONDS: Final = 5.0
+_STATUS_WITHOUT_REASON: Final = "Serving"
+
+
+class ServiceManager:
+    """The service manager that started this process; without one all messages are dropped.
+
+    Args:
+        environment: of this process.
+        is_main: whether this is the process that was started, and not one of its children.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ, *, is_main: bool = True) -> None:
+        name = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
+        self._is_main = is_main
+        microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+        is_watched = is_main and microseconds.isdigit() and pid in ("", str(os.getpid()))
+        self.watchdog_seconds = int(microseconds) / 1e6 if self._address and is_watched else None
+        """The manager ends the process if it hears nothing for so long; None if it does not watch."""
+
+    def ready(self) -> None:
+        """The process serves clients; of several processes that share a port, the first one says so."""
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        """The process applies a changed configuration, until it is `ready` again."""
+        if self._is_main:
+            self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """The process shuts down."""
+        if self._is_main:
+            self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """The process works."""
+        self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> None:
+        """Show a line of text in ``systemctl status``."""
+        if self._is_main:
+            self._send(f"STATUS={text}")
+
+    async def report(self, not_ready_reason: Callable[[], str | None]) -> None:
+        """Feed the watchdog, and show why clients cannot be served; runs until cancelled.
+
+        Args:
+            not_ready_reason: see `daemon.run.Daemon`.
+        """
+        if not self._address or not self._is_main:
+            return
+        pause = _STATUS_SECONDS if self.watchdog_seconds is None else min(_STATUS_SECONDS, self.watchdog_seconds / 2)
+        shown = None
+        while True:
+            if self.watchdog_seconds is not None:
+                self.alive()
+            status = not_ready_reason() or _STATUS_WITHOUT_REASON
+            if status != shown:
+                self.status(status)
+                shown = status
+            await trio.sleep(pause)
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto(message.encode(), self._address)
+        except OSError as error:
+            logger.warning("Could not notify the service manager", error=str(error))
+
+
+@contextmanager
+def pid_file(path: Path | None) -> Iterator[None]:
+    """Keep the file while the block runs; nothing without a path.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    path.write_text(f"{os.getpid()}\n", encoding="ascii")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+_FILTER: Final = Path("/proc/self/coredump_filter")
+_NO_MEMORY: Final = "0"
+
+
+def forbid_core_dumps() -> None:
+    """Have the kernel write nothing of the memory of this process, however it ends."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        _FILTER.write_text(_NO_MEMORY)
+    except OSError as error:
+        logger.warning("Could not keep memory out of core dumps", error=str(error))

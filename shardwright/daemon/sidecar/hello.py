@@ -1,0 +1,287 @@
+"""The mongod's ``hello`` with the daemons' addresses, kept current, and the replies to clients that ask for it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import bson
+import trio
+from bson import Int64, ObjectId
+
+from shardwright.daemon.sidecar.member_addresses import (
+    SET_UP_ERROR,
+    election_term,
+    rewrite_hello,
+    set_up_error,
+    topology_of,
+    unmapped_members,
+)
+from shardwright.daemon.sidecar.mongod_release import release_refusal
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire import compression
+from shardwright.wire.cursor_batch import TIMES
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.hello import HELLO_NAMES, HelloRequest, TopologyVersion, await_budget_ms, parse_hello
+from shardwright.wire.message import MORE_TO_COME, op_msg, reply_document
+from shardwright.wire.rawbson import without
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.replica_set import answered_before
+
+Result = TypeVar("Result")
+
+SILENT_PRIMARY: Final = "silentPrimary"
+"""Our own field of hello: the mongod that is primary, if this daemon misses the one in front of it."""
+
+
+class HelloMirror:
+    """The state of the local mongod and its replica set.
+
+    Args:
+        mongod_address: address of the local mongod.
+        sidecar_address: address of this daemon.
+        extensions: the extensions of MongoDB's protocol that the daemon understands, announced to routers in hello.
+
+    Attributes:
+        hello: mongod's newest reply; None while mongod can't be reached.
+        version: counts the changes that clients can see.
+        term: the term in which the mongod is primary; None if it is not.
+        silent_primary: the mongod that is primary, if its daemon has not answered for long (`primary_watch`).
+    """
+
+    def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
+        self.hello: Mapping[str, Any] | None = None
+        self.version = TopologyVersion(ObjectId(), 0)
+        self.term: int | None = None
+        self.silent_primary: str | None = None
+        self._own_fields = {"extensions": list(extensions)} if extensions else {}
+        self._own = {mongod_address: sidecar_address}
+        self._sidecars: dict[str, str] = dict(self._own)
+        self._seen: dict[str, Any] | None = None
+        self._changed = trio.Event()
+        self._primary_changed = trio.Event()
+        self._quiesce_ends: float | None = None
+
+    @property
+    def sidecars(self) -> Mapping[str, str]:
+        """The address of each daemon, by the address of its mongod."""
+        return self._sidecars
+
+    @property
+    def other_members(self) -> list[str]:
+        """The addresses of the other mongods of the set that clients may read from; none while mongod is away."""
+        hello = self.hello or {}
+        return [each for each in (*hello.get("hosts", ()), *hello.get("passives", ())) if each != hello.get("me")]
+
+    @property
+    def unmapped_members(self) -> set[str]:
+        """The mongods of the set whose daemons are not known."""
+        return unmapped_members(self.hello, self._sidecars) if self.hello else set()
+
+    @property
+    def set_up_error(self) -> str | None:
+        """The reason why the mongod or its set does not fit the daemon; None if it does."""
+        ((mongod, daemon),) = self._own.items()
+        hello = self.hello
+        return None if hello is None else release_refusal(hello) or set_up_error(hello, mongod, daemon)
+
+    def observe(self, hello: Mapping[str, Any]) -> None:
+        """Process a hello of mongod; one that is older than the known one is ignored, since replies may race.
+
+        A hello of another mongod process is ignored too, since it may be from one that has ended and have waited in a
+        socket.
+        """
+        known = self.hello
+        if known is not None and known["topologyVersion"]["processId"] == hello["topologyVersion"]["processId"]:
+            self.meet(hello)
+
+    def meet(self, hello: Mapping[str, Any]) -> None:
+        """As `observe`, for a hello that was requested just now, and so comes from the running mongod process."""
+        if not _is_older(hello, self.hello):
+            self._know(hello)
+
+    def lose(self) -> None:
+        """Record that mongod can't be reached."""
+        if self.hello is not None:
+            self._know(None)
+
+    def learn_sidecars(self, sidecars: Mapping[str, str]) -> None:
+        """Adopt the registered addresses."""
+        merged = {**sidecars, **self._own}
+        if merged != self._sidecars:
+            self._sidecars = merged
+            self._publish()
+
+    def present(self, hello: Mapping[str, Any]) -> dict[str, Any]:
+        """A hello of mongod as a client sees it."""
+        seen = _without_version(rewrite_hello(hello, self._sidecars))
+        error = self.set_up_error
+        failures = {SET_UP_ERROR: error, SILENT_PRIMARY: self.silent_primary}
+        shown = {name: failure for name, failure in failures.items() if failure is not None}
+        return {"topologyVersion": self.version.document(), **seen, **self._own_fields, **shown}
+
+    def current_reply(self, connection_id: int) -> dict[str, Any] | None:
+        """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached.
+
+        It has no cluster time: the mongod has signed that for whom it has answered, and not at all for the daemon. A
+        driver would gossip it on behalf of a user, from whom a server with an earlier clock takes signed times only.
+        """
+        if self.hello is None:
+            return None
+        reply = self.present(self.hello)
+        for name in TIMES:
+            reply.pop(name, None)
+        reply["localTime"] = datetime.now(UTC)
+        reply["connectionId"] = connection_id
+        return reply
+
+    def begin_quiesce(self, seconds: float) -> None:
+        """From now on, tell clients that the daemon shuts down in some seconds, in place of what mongod says."""
+        self._quiesce_ends = trio.current_time() + seconds
+        self.version = self.version.bumped()
+        self._announce_change()
+
+    def check_not_quiescing(self) -> None:
+        """Refuse a hello in quiesce mode, so that clients go elsewhere.
+
+        Raises:
+            CommandError: ShutdownInProgress.
+        """
+        if self._quiesce_ends is not None:
+            left = max(0, int((self._quiesce_ends - trio.current_time()) * 1000))
+            raise CommandError(
+                ErrorCode.ShutdownInProgress,
+                "The server is in quiesce mode and will shut down",
+                extra={"topologyVersion": self.version.document(), "remainingQuiesceTimeMillis": Int64(left)},
+            )
+
+    async def wait_for_change(self) -> None:
+        """Wait until what clients see changes, or mongod is lost or found."""
+        await self._changed.wait()
+
+    async def while_primary(self, primary: str, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of a request to the primary of the set, which may be frozen.
+
+        Args:
+            primary: the mongod that is primary.
+            ask: sends the request to it, or to the daemon in front of it.
+
+        Raises:
+            BackendError: the local mongod reports another primary, or none, or is lost itself.
+        """
+        return await answered_before(primary, ask, partial(self._wait_replaced, primary))
+
+    async def _wait_replaced(self, primary: str) -> None:
+        while _primary_of(self.hello) == primary:
+            await self._primary_changed.wait()
+
+    def _know(self, hello: Mapping[str, Any] | None) -> None:
+        if _primary_of(hello) != _primary_of(self.hello):
+            # Clients may not see the change, if the daemons of both members are still unknown.
+            self._primary_changed.set()
+            self._primary_changed = trio.Event()
+        self.hello = hello
+        self.term = election_term(hello) if hello is not None and hello.get("isWritablePrimary") else None
+        self._publish()
+
+    def _publish(self) -> None:
+        seen = None if self.hello is None else topology_of(rewrite_hello(self.hello, self._sidecars))
+        if seen == self._seen:
+            return
+        if seen is not None:
+            self.version = self.version.bumped()
+        self._seen = seen
+        self._announce_change()
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def _primary_of(hello: Mapping[str, Any] | None) -> str | None:
+    return None if hello is None else hello.get("primary")
+
+
+def _is_older(hello: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
+    if known is None:
+        return False
+    version, known_version = hello["topologyVersion"], known["topologyVersion"]
+    return bool(version["processId"] == known_version["processId"] and version["counter"] < known_version["counter"])
+
+
+def _without_version(hello: dict[str, Any]) -> dict[str, Any]:
+    hello.pop("topologyVersion", None)
+    return hello
+
+
+_OF_ONE_CLIENT: Final = frozenset({"saslSupportedMechs", "speculativeAuthenticate"})
+"""Fields of a reply that are about the client who asked."""
+
+__all__ = ["HELLO_NAMES", "answer_hello"]
+
+
+async def answer_hello(
+    mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request
+) -> bytes | None:
+    """The reply frame to a hello in any spelling; None if mongod is gone, because then there is nothing to report.
+
+    Raises:
+        CommandError: the request is malformed; ShutdownInProgress, the daemon is in quiesce mode.
+        BackendError: mongod could not be asked.
+    """
+    message = request.message
+    hello = parse_hello(request.body, request.fields, exhaust_allowed=message.is_exhaust_allowed)
+    mirror.check_not_quiescing()
+    if hello.topology_version is None:
+        return await _ask_mongod(mirror, upstream, client, request, hello)
+    request_id = message.request_id
+    while True:
+        client.allow_interruption()
+        await _wait_for_news(mirror, hello)
+        mirror.check_not_quiescing()
+        body = mirror.current_reply(upstream.connection_id or client.id)
+        if body is None:
+            return None
+        if request.name != "hello":
+            body["ismaster"] = body.pop("isWritablePrimary")
+        if not hello.exhaust_allowed:
+            return reply_document(request_id, body)
+        hello = hello.following(mirror.version)
+        reply_id = next_request_id()
+        await client.send(op_msg(bson.encode(body), request_id=reply_id, response_to=request_id, flags=MORE_TO_COME))
+        request_id = reply_id
+
+
+async def _wait_for_news(mirror: HelloMirror, hello: HelloRequest) -> None:
+    """Wait for a topology that the client does not know, as long as the client allows."""
+    milliseconds = await_budget_ms(hello, mirror.version)
+    if milliseconds is not None and mirror.hello is not None:
+        with trio.move_on_after(milliseconds / 1000):
+            await mirror.wait_for_change()
+
+
+async def _ask_mongod(
+    mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request, hello: HelloRequest
+) -> bytes:
+    # Compression is negotiated between client and daemon; it is useless on the UNIX socket.
+    body = without(request.body, {b"compression"})
+    frame = await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
+    assert frame is not None
+    reply = decode_reply(frame)
+    if not reply.get("ok"):
+        return frame
+    if "isWritablePrimary" in reply:
+        mirror.observe({name: value for name, value in reply.items() if name not in _OF_ONE_CLIENT})
+    upstream.connection_id = reply.get("connectionId")
+    if b"client" in request.fields:
+        client.metadata = request.get(b"client")
+    reply = mirror.present(reply)
+    if hello.compression is not None:
+        client.compressors = tuple(compression.negotiate(hello.compression))
+        if client.compressors:
+            reply["compression"] = list(client.compressors)
+    return reply_document(request.message.request_id, reply)

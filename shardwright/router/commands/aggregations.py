@@ -1,0 +1,184 @@
+"""``aggregate``, ``count`` and ``distinct``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import bson
+
+from shardwright.router.change_streams.opening import open_change_stream
+from shardwright.router.change_streams.specification import CHANGE_STREAM
+from shardwright.router.commands.command_registry import command
+from shardwright.router.commands.current_op import aggregate_local_operations, is_about_local_operations
+from shardwright.router.commands.explain import explain_command
+from shardwright.router.lookup.aggregate import aggregate_anywhere, aggregate_view
+from shardwright.router.operations.aggregation_plan import check_out_targets
+from shardwright.router.operations.nonexistent_namespace import unless_missing
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded, scatter, send_to_one
+from shardwright.router.pipelines.stages import check_stages
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.aggregate import check_fields
+from shardwright.router.reads.count_and_distinct import CountArguments, merge_values, merging_aggregate
+from shardwright.router.reads.explain import ExplainedCommand
+from shardwright.router.reads.find_arguments import collation_of
+from shardwright.router.reads.read_concern import READ_CONCERN, is_snapshot
+from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
+from shardwright.router.reads.views import COUNTED, DISTINCT
+from shardwright.router.replies.cursor_reply import CursorReply, first_batch
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError, ShardReply, latest_operation_time, raise_worst
+from shardwright.router.transactions.transaction_rules import explanation_refused, refuse_stages
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, RemoteProtocolError, not_allowed_strictly
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, STRING, decode_document, element, index
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+
+@command("aggregate", reads=True, api_versions=("1",), begins_in_reactor=True, supports_write_concern=True)
+@may_run_in_reactor
+async def aggregate(operation: Operation) -> Reply:
+    """Runs an aggregation pipeline on the shards that have the data."""
+    request = operation.request
+    check_fields(request)
+    if b"explain" in request.fields and request.get(b"apiStrict"):
+        raise not_allowed_strictly("aggregate.explain")
+    if request.get(b"explain"):
+        await in_own_task()
+        if operation.transaction is not None:
+            raise explanation_refused()
+        return await explain_command(operation, ExplainedCommand.of_aggregate(request))
+    pipeline = Pipeline.parse(request)
+    if operation.transaction is not None:
+        refuse_stages(stage.name for stage in pipeline.stages)
+    has_collection = next(iter(request.fields.values()))[0] == STRING
+    about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
+    if pipeline.first == CHANGE_STREAM:
+        check_stages(pipeline)
+        if "$out" in pipeline.names:
+            await in_own_task()
+            await check_out_targets(operation, pipeline)
+        return await open_change_stream(operation, pipeline, about)
+    await in_own_task()
+    if is_about_local_operations(operation, pipeline):
+        return await aggregate_local_operations(operation, pipeline)
+    return await aggregate_anywhere(operation, about)
+
+
+@command("count", reads=True, api_versions=("1",))
+async def count(operation: Operation) -> Reply:
+    """Counts the documents that match a filter."""
+    arguments = CountArguments.parse(operation.request)
+    collation = collation_of(operation.request)
+    body = arguments.body_for_shards(operation.request.body)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        shards = shards_for_read(routing, arguments.query, collation)
+        replies = await scatter(
+            operation,
+            {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
+            preference=operation.read_preference,
+            may_repeat=True,
+        )
+        raise_worst(replies)
+        operation.operation_time = latest_operation_time(replies)
+        counts = {reply.shard_id: int(reply.get(b"n", 0)) for reply in replies}
+        return {"shards": counts, "n": arguments.total(list(counts.values()))}
+
+    nothing = {"shards": {}, "n": 0}
+    try:
+        return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), nothing)
+    except ShardedViewError as error:
+        if is_snapshot(operation.request):
+            raise _no_snapshots(operation.argument(READ_CONCERN)) from error
+        documents = first_batch(await aggregate_view(operation, error))
+        return {"n": decode_document(documents[0])[COUNTED] if documents else 0}
+
+
+def _no_snapshots(concern: Mapping[str, Any]) -> CommandError:
+    """The error for a view, whose aggregation could read a snapshot; a mongod itself refuses to count a collection."""
+    text = document_text(bson.encode({"readConcern": {**concern, "provenance": "clientSupplied"}}))
+    return CommandError(
+        ErrorCode.InvalidOptions,
+        f"Command count does not support {text} :: caused by :: read concern snapshot not supported",
+    )
+
+
+_NOT_IN_TRANSACTIONS: Final = (
+    "Cannot run 'distinct' on a sharded collection in a multi-document transaction. Please see "
+    "http://dochub.mongodb.org/core/transaction-distinct for a recommended alternative."
+)
+
+
+@command("distinct", reads=True)
+async def distinct(operation: Operation) -> Reply:
+    """Returns the different values that a field has in matching documents."""
+    request = operation.request
+    query = Arguments.of(request, "distinct").maybe_raw(b"query")
+    collation = collation_of(request)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        if routing.is_sharded and operation.transaction is not None:
+            raise CommandError(ErrorCode.OperationNotSupportedInTransaction, _NOT_IN_TRANSACTIONS)
+        if routing.is_sharded and is_snapshot(request):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                'readConcern level "snapshot" prohibited for "distinct" command on sharded collection',
+            )
+        shards = shards_for_read(routing, EMPTY_DOCUMENT if query is None else query, collation)
+        frames = {shard: forwarded(operation, routing.versions_for(shard)) for shard in shards}
+        if len(frames) == 1:
+            [(shard, frame)] = frames.items()
+            reply = await send_to_one(operation, shard, frame, preference=operation.read_preference, may_repeat=True)
+            return reply.for_client()
+        replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+        raise_worst(replies)
+        operation.operation_time = latest_operation_time(replies)
+        arrays = [_values(reply) for reply in replies]
+        collating = collation_unless_simple(routing, collation)
+        merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)
+        return operation.raw_reply(element(b"values", ARRAY, merged))
+
+    try:
+        return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), {"values": []})
+    except ShardedViewError as error:
+        documents = first_batch(await aggregate_view(operation, error))
+        return operation.raw_reply(element(b"values", ARRAY, _gathered(documents)))
+
+
+async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
+    """The raw array of all values, merged under a collation by a mongod of one of the shards.
+
+    Raises:
+        CommandError: the shard failed, or all values together are too large.
+    """
+    command_body = merging_aggregate(arrays, collation, operation.request.db)
+    frame = op_msg(command_body, request_id=next_request_id())
+    reply = await operation.context.sender.send(shard, frame, may_repeat=True)
+    reply.raise_for_error()
+    documents = CursorReply.of(reply).documents()
+    if not documents:
+        return EMPTY_DOCUMENT
+    values = index(documents[0])[b"values"]
+    return documents[0][values[2] : values[3]]
+
+
+def _gathered(documents: Sequence[bytes]) -> bytes:
+    """The raw array of values that an aggregation collected, empty if there were none."""
+    if not documents:
+        return EMPTY_DOCUMENT
+    values = index(documents[0])[DISTINCT.encode()]
+    return documents[0][values[2] : values[3]]
+
+
+def _values(reply: ShardReply) -> bytes:
+    span = reply.fields.get(b"values")
+    if span is None or span[0] != ARRAY:
+        raise RemoteProtocolError(f"{reply.shard_id} answered distinct without values")
+    return reply.body[span[2] : span[3]]

@@ -1,0 +1,136 @@
+"""The read and write concerns of requests: which a command may have, and those that the cluster adds by default."""
+
+from typing import Final
+
+import bson
+
+from shardwright.daemon.first_stage import first_stage_names
+from shardwright.router.commands.command_registry import Command
+from shardwright.router.context.default_concerns import DefaultConcerns
+from shardwright.router.transactions.transaction_rules import ENDING
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.involved_namespaces import writes
+from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    TIMESTAMP,
+    Span,
+    append,
+    decode_value,
+    find,
+    index,
+    without,
+)
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+from shardwright.wire.write_concern import WRITE_CONCERN
+
+READ_CONCERN: Final = b"readConcern"
+
+CHECKED_BY_SHARDS: Final = frozenset({"aggregate", "count", "distinct", "find"})
+"""Commands with any level."""
+
+_ANY: Final = frozenset({"getMore"})
+"""It reads with the level of its cursor, whatever it says itself."""
+
+_LEVELS: Final = ("local", "majority", "linearizable", "available", "snapshot")
+_TIMES: Final = (b"afterClusterTime", b"atClusterTime")
+_OTHER_FIELDS: Final = frozenset({b"afterOpTime", b"provenance"})
+
+
+def check_read_concern(entry: Command, request: Request) -> None:
+    """Refuse a read concern that the command cannot have; the request must have one.
+
+    Raises:
+        CommandError: FailedToParse, TypeMismatch; InvalidOptions, it has an unknown field, or a level that is not
+            supported.
+    """
+    span, body = request.fields[READ_CONCERN], request.body
+    if span[0] != OBJECT:
+        raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")
+    fields = index(body, span[2])
+    for name, field in fields.items():
+        _check_field(name, field)
+    given = {name.decode(): decode_value(body, field) for name, field in fields.items()}
+    level = given.get("level", "local")
+    if level not in _LEVELS:
+        levels = "'local', 'majority', 'linearizable', 'available', or 'snapshot'"
+        raise CommandError(ErrorCode.FailedToParse, f"readConcern.level must be either {levels}")
+    if level == "local" or entry.name in _ANY or (level == "available" and entry.name == "mapReduce"):
+        return
+    given.setdefault("provenance", "clientSupplied")
+    text = document_text(bson.encode({"readConcern": given}))
+    raise CommandError(
+        ErrorCode.InvalidOptions,
+        f"Command {entry.name} does not support {text} :: caused by :: read concern not supported",
+    )
+
+
+def _check_field(name: bytes, field: Span) -> None:
+    expected = STRING if name == b"level" else TIMESTAMP if name in _TIMES else field[0]
+    if field[0] != expected:
+        wanted, found = type_name(expected), type_name(field[0])
+        message = f'"{name.decode()}" had the wrong type. Expected {wanted}, found {found}'
+        raise CommandError(ErrorCode.TypeMismatch, message)
+    if name != b"level" and name not in _TIMES and name not in _OTHER_FIELDS:
+        text = name.decode(errors="replace")
+        raise CommandError(ErrorCode.InvalidOptions, f"Unrecognized option in readConcern: {text}")
+
+
+_READ_WITH_DEFAULT: Final = frozenset({"aggregate", "count", "distinct", "find"})
+_DEMAND_A_LEVEL: Final = frozenset(
+    {b"$changeStream", b"$currentOp", b"$listCachedAndActiveUsers", b"$listLocalSessions", b"$planCacheStats"}
+)
+"""Stages that can only be read with one level of read concern, whatever the default is."""
+
+
+def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
+    """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
+    if AUTOCOMMIT in request.fields:
+        return _with_defaults_in_transaction(defaults, entry, request)
+    if entry.name in _READ_WITH_DEFAULT and defaults.read and _may_have_default(request):
+        request = _with_default(request, READ_CONCERN, defaults.read)
+    if entry.supports_write_concern and defaults.write and _may_write(entry, request):
+        request = _with_default(request, WRITE_CONCERN, defaults.write)
+    return request
+
+
+def _with_defaults_in_transaction(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
+    """As `with_default_concerns`: the first statement sets the read concern, and the end the write concern."""
+    if START_TRANSACTION in request.fields:
+        return _with_default(request, READ_CONCERN, defaults.read)
+    return _with_default(request, WRITE_CONCERN, defaults.write) if entry.name in ENDING else request
+
+
+def _with_default(request: Request, field: bytes, default: bytes) -> Request:
+    """The request with the default, if there is one and the client has given none: an empty document is none either."""
+    span, body = request.fields.get(field), request.body
+    if not default or (span is not None and body[span[2] : span[3]] != EMPTY_DOCUMENT):
+        return request
+    return request.with_body(append(body if span is None else without(body, (field,)), default))
+
+
+def _may_have_default(request: Request) -> bool:
+    """Whether a default read concern applies to a read: not to an explanation, nor to stages that demand a level."""
+    if request.get(b"explain"):
+        return False
+    names = first_stage_names(request)
+    return not names or names[0] not in _DEMAND_A_LEVEL
+
+
+def _may_write(entry: Command, request: Request) -> bool:
+    """Whether a command that may have a write concern writes: an aggregation may only read."""
+    if entry.name == "aggregate":
+        pipeline = request.fields.get(b"pipeline")
+        if pipeline is None or pipeline[0] != ARRAY or request.get(b"explain"):
+            return False
+        return writes(request.body, pipeline[2])
+    if entry.name == "mapReduce":
+        out = request.fields.get(b"out")
+        return out is not None and (out[0] != OBJECT or find(request.body, b"inline", out[2]) is None)
+    return True

@@ -1,0 +1,304 @@
+"""Aggregations wherever their data is: on shards, on the collection beneath a view, or joined by the router.
+
+The router joins if a pipeline names a collection that the shard which would run it does not have. The stages before
+the first such stage run as usual. The router reads their results, and runs the other stages on them (`stages`).
+
+After a join, the mongod of the shard that has the target of a ``$out`` or ``$merge`` writes. It gets the results as
+its input. So a ``$out`` replaces the target at once or, if the pipeline fails, not at all, and all modes of
+``$merge`` mean what they always mean.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from bson.timestamp import Timestamp
+
+from shardwright.router.lookup.environment import AggregateRunner, JoinEnvironment, stream_of
+from shardwright.router.lookup.mongod_stages import HandedStream, StreamCursor, hand_over
+from shardwright.router.lookup.pipeline_input import Room, documents_stage
+from shardwright.router.lookup.stages import run_stages
+from shardwright.router.lookup.streams import DocumentStream
+from shardwright.router.operations.aggregation import run_aggregate
+from shardwright.router.operations.aggregation_plan import OUT_TO_SHARDED, foreign_collections
+from shardwright.router.operations.checked_pipeline import EXECUTING, check_pipeline
+from shardwright.router.operations.collectionless import run_without_collection
+from shardwright.router.operations.cursor_opening import answer_first_batch
+from shardwright.router.operations.listed_collection import effective_collation
+from shardwright.router.operations.merge_writes import merge_into, merge_target
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
+from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.pipelines.commands import reading_before_writing, with_disk
+from shardwright.router.pipelines.stages import WRITING
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.aggregate import batch_size
+from shardwright.router.reads.read_concern import at_time, is_snapshot
+from shardwright.router.reads.views import ResolvedView
+from shardwright.router.replies.cursor_reply import FIRST_BATCH, cursor_element
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError, ShardReply
+from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.pushdown import moved_forward
+from shardwright.sharding.targeting.collation import is_simple
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.transaction_protocol import demanded_time
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
+from shardwright.wire.pipelines import with_stages
+from shardwright.wire.rawbson import STRING, append, encode_document, encode_elements, without
+from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+_WRITE_CONCERN_ERROR: Final = b"writeConcernError"
+
+
+async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_checked: bool = False) -> Reply:
+    """The reply to an aggregation.
+
+    Args:
+        operation: the aggregation.
+        cursor_namespace: of its cursor: the collection's, or the view's.
+        is_checked: a mongod has found the pipeline to be right, as a part of another one.
+
+    Raises:
+        CommandError: it failed.
+    """
+    try:
+        return await _run_or_join(operation, cursor_namespace, is_checked=is_checked)
+    except ShardedViewError as error:
+        return await aggregate_view(operation, error, cursor_namespace, is_checked=is_checked)
+
+
+@may_run_in_reactor
+async def aggregate_view(
+    operation: Operation, error: ShardedViewError, cursor_namespace: str | None = None, *, is_checked: bool = False
+) -> Reply:
+    """Answer a read of a view by an aggregation on the collection beneath the view.
+
+    Args:
+        operation: the read.
+        error: the answer of the shard that could not run it alone.
+        cursor_namespace: of the cursor; None for the view's.
+        is_checked: as for `aggregate_anywhere`.
+
+    Raises:
+        CommandError: the read cannot be an aggregation, or it failed.
+    """
+    await in_own_task()
+    request = operation.request
+    for _ in range(ATTEMPTS_MAX):
+        request = ResolvedView.of(error.body).expand(request)
+        expanded = operation.part(request)
+        try:
+            return await _run_or_join(expanded, cursor_namespace or operation.namespace, is_checked=is_checked)
+        except ShardedViewError as again:
+            error = again  # its collection has become a view in the meantime
+        finally:
+            operation.note_part(expanded)
+    raise error.error
+
+
+async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checked: bool) -> Reply:
+    """As `aggregate_anywhere`, but not on views.
+
+    Raises:
+        ShardedViewError: it is a view that no shard can run alone.
+        CommandError: it failed.
+    """
+    try:
+        if next(iter(operation.request.fields.values()))[0] != STRING:
+            return await run_without_collection(operation)
+        return await run_aggregate(operation, cursor_namespace)
+    except JoinNeededError as error:
+        return await _join(operation, cursor_namespace, error, is_checked=is_checked)
+
+
+@may_run_in_reactor
+async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededError, *, is_checked: bool) -> Reply:
+    """Answer an aggregation that no shard can run."""
+    await in_own_task()
+    pipeline = Pipeline.parse(operation.request)
+    run_part = partial(aggregate_anywhere, is_checked=True)
+    for _ in range(ATTEMPTS_MAX):
+        target = await merge_target(operation, pipeline)
+        if target is not None and target.is_sharded:
+            return await merge_into(operation, pipeline, target, cursor_namespace, run_part)
+        if not is_checked:
+            await check_pipeline(operation)
+            is_checked = True
+        try:
+            return await answer_joined(operation, cursor_namespace, error.elsewhere, run_part)
+        except TargetShardedError:
+            operation.retries += 1
+    raise error
+
+
+@may_run_in_reactor
+async def answer_joined(
+    operation: Operation, cursor_namespace: str, elsewhere: frozenset[str], run_aggregate: AggregateRunner
+) -> Reply:
+    """Answer an aggregation that no shard can run.
+
+    Args:
+        operation: the aggregation.
+        cursor_namespace: of its cursor.
+        elsewhere: the collections that the shard which would run it does not have; empty if that is not known.
+        run_aggregate: runs other aggregations, wherever their data is.
+
+    Raises:
+        TargetShardedError: the target of its ``$merge`` is sharded.
+        CommandError: it failed.
+    """
+    await in_own_task()
+    request = operation.request
+    pipeline = moved_forward(Pipeline.parse(request))
+    size = batch_size(request)
+    reading, writing = _without_writing(pipeline)
+    before, rest = split_at_join(reading, request.db, elsewhere)
+    time = _one_time(operation)
+    body = at_time(request.body, time, operation.context.clock.time.cluster_time)
+    prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
+    prefix = append(prefix, encode_elements({"cursor": {}}))
+    source = await stream_of(operation, run_aggregate, prefix, cursor_namespace)
+    is_known = False
+    try:
+        collation = await _effective_collation(operation)
+        is_known = True
+    finally:
+        if not is_known:
+            operation.context.cursors.kill_remotes(source.remotes)
+    environment = JoinEnvironment(
+        operation, run_aggregate, body, encode_document(collation), is_collated=not is_simple(collation)
+    )
+    stream = await run_stages(environment, source, rest)
+    if writing is not None:
+        return await write_results(environment, stream, writing, cursor_namespace)
+    cursor = StreamCursor(operation.context.clock, cursor_namespace, stream, at_cluster_time=time)
+    try:
+        return await answer_first_batch(operation, cursor, size)
+    except CommandError as error:
+        if not error.message.startswith(EXECUTING):
+            error.message = EXECUTING + error.message
+        raise
+
+
+def split_at_join(
+    pipeline: Pipeline, db: str, elsewhere: frozenset[str]
+) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    """The stages before the first that names a collection elsewhere, and the others.
+
+    Args:
+        pipeline: the stages.
+        db: the database of the aggregation.
+        elsewhere: see `answer_joined`.
+    """
+    for number, stage in enumerate(pipeline.stages):
+        named = Pipeline((stage,)).involved_namespaces(db)
+        if named and (not elsewhere or not elsewhere.isdisjoint(named)):
+            return pipeline.stages[:number], pipeline.stages[number:]
+    raise AssertionError("no stage names a collection elsewhere")
+
+
+class TargetShardedError(Exception):
+    """The target of a ``$merge`` turned out to be sharded, before anything was written. Its routing is known now."""
+
+
+async def write_results(
+    environment: JoinEnvironment, source: DocumentStream, stage: Stage, cursor_namespace: str
+) -> Reply:
+    """Write the documents of a stream; the reply to the aggregation.
+
+    Args:
+        environment: of the aggregation.
+        source: the documents.
+        stage: the ``$out`` or ``$merge``. The target of a ``$merge`` is not sharded.
+        cursor_namespace: of the client's cursor, which has no documents.
+
+    Raises:
+        TargetShardedError: see there.
+        CommandError: the documents could not be read or written; 28769, the target of ``$out`` is sharded.
+    """
+    operation = environment.operation
+    handed: HandedStream | None = None
+    is_done = False
+    try:
+        handed = await hand_over(environment, source)
+        reply = await _write(environment, handed, stage)
+        is_done = True
+    finally:
+        if not is_done:
+            if handed is not None:
+                handed.discard()
+            operation.context.cursors.kill_remotes(source.remotes)
+    failed = reply.fields.get(_WRITE_CONCERN_ERROR)
+    elements = b"" if failed is None else reply.body[failed[1] : failed[3]]
+    return operation.raw_reply(*cursor_element(FIRST_BATCH, [], 0, cursor_namespace), elements)
+
+
+async def _write(environment: JoinEnvironment, handed: HandedStream, stage: Stage) -> ShardReply:
+    operation, pipeline = environment.operation, Pipeline((stage,))
+    stages = reading_before_writing((stage,))
+    body = with_disk(environment.writing_command([handed.stage, *(each.raw for each in stages)]))
+
+    async def attempt(routing: CollectionRouting) -> ShardReply:
+        if routing.is_sharded:
+            raise _became_sharded(routing, stage)
+        shard = routing.primary
+        foreign = await foreign_collections(operation, pipeline, shard, PRIMARY, create_databases=True)
+        frame = op_msg(append(body, foreign.version_elements), request_id=operation.request.message.request_id)
+        with foreign.blamed():
+            reply = await send_to_one(operation, shard, frame)
+            reply.raise_for_error()
+        return reply
+
+    names = tuple(pipeline.involved_namespaces(environment.db))
+    if names:
+        return await with_routing(operation, names[0], attempt, create_database=True)
+    await environment.collect(await environment.compute([documents_stage(()), stage.raw]), Room(0))
+    raise AssertionError(f"a mongod accepts a {stage.name} that names no collection")
+
+
+def _became_sharded(routing: CollectionRouting, stage: Stage) -> Exception:
+    if stage.name == "$out":
+        return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
+    return TargetShardedError(routing.namespace)
+
+
+_NOT_FOR_PREFIX: Final = frozenset({b"cursor", b"txnNumber", b"writeConcern"})
+
+
+_NOT_LAST: Final = 40601
+
+
+async def _effective_collation(operation: Operation) -> Mapping[str, Any]:
+    """The collation of an aggregation; asked for after the shards have accepted the routing that it is from.
+
+    Raises:
+        CommandError: it could not be found out.
+    """
+    has_collection = next(iter(operation.request.fields.values()))[0] == STRING
+    routing = await operation.context.routing.find(operation.namespace) if has_collection else None
+    return await effective_collation(operation, routing)
+
+
+def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
+    """The stages that read, and the one that writes, if there is one.
+
+    Raises:
+        CommandError: 40601, a stage that writes is not the last one.
+    """
+    for name in pipeline.names[:-1]:
+        if name in WRITING:
+            raise CommandError(_NOT_LAST, f"{name} can only be the final stage in the pipeline")
+    if pipeline.stages[-1].name in WRITING:
+        return Pipeline(pipeline.stages[:-1]), pipeline.stages[-1]
+    return pipeline, None
+
+
+def _one_time(operation: Operation) -> Timestamp | None:
+    """The time at which all collections are read in a snapshot; None outside snapshots."""
+    request, clock = operation.request, operation.context.clock.time.cluster_time
+    if not is_snapshot(request) or not clock:
+        return None
+    return demanded_time(request.get(b"readConcern"), unpack_timestamp(clock))

@@ -1,0 +1,267 @@
+"""Shared by all stages of a joined aggregation: reading collections, and running stages on a mongod."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
+from random import choice
+from typing import Final, TypeAlias
+
+import bson
+import trio
+
+from shardwright.router.lookup.pipeline_input import Room
+from shardwright.router.lookup.streams import DocumentStream, RoutedStream, ShardStream
+from shardwright.router.operations.cursor_opening import open_on_shards
+from shardwright.router.operations.operation import Operation
+from shardwright.router.pipelines.commands import SESSION
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import Stage
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.limits import check_size
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    append,
+    array_of_documents,
+    element,
+    encode_elements,
+    from_elements,
+    index,
+    string_value,
+    without,
+)
+from shardwright.wire.request import Request
+
+AggregateRunner: TypeAlias = Callable[[Operation, str], Awaitable[Reply]]
+"""Runs an aggregation wherever its data is; takes the operation and the name of its cursor."""
+
+COLLECTIONLESS: Final = ""
+"""In place of a collection's name: ``{aggregate: 1}``."""
+
+_NOT_FOR_OTHERS: Final = frozenset(
+    {
+        *(b"aggregate", b"pipeline", b"cursor", b"hint", b"explain", b"let", b"collation", b"$db"),
+        *(b"txnNumber", b"writeConcern", b"bypassDocumentValidation"),
+    }
+)
+"""Arguments of an aggregation that do not apply to the other collections that it reads."""
+
+_FOR_COMPUTING: Final = (b"allowDiskUse", b"comment", b"maxTimeMS")
+
+_FOR_WRITING: Final = (b"writeConcern", b"bypassDocumentValidation")
+
+_BATCH_SIZE: Final = (1 << 31) - 1
+
+
+class JoinEnvironment:
+    """The surroundings of a joined aggregation.
+
+    Args:
+        body: the command, with the read concern for all collections.
+
+    Attributes:
+        operation: the aggregation.
+        run_aggregate: runs another aggregation.
+        collation: the raw collation that all comparisons use.
+        is_collated: whether it is not the simple one.
+        variables: the elements of ``let`` by name.
+    """
+
+    def __init__(
+        self, operation: Operation, run_aggregate: AggregateRunner, body: bytes, collation: bytes, *, is_collated: bool
+    ) -> None:
+        self.operation = operation
+        self.run_aggregate = run_aggregate
+        self.collation = collation
+        self.is_collated = is_collated
+        let = operation.request.raw_object(b"let") or EMPTY_DOCUMENT
+        self.variables = {name: let[span[1] : span[3]] for name, span in index(let).items()}
+        self._others = without(body, _NOT_FOR_OTHERS)[4:-1]
+        self._computing = _elements(body, _FOR_COMPUTING)
+        self._writing = _elements(body, _FOR_WRITING)
+
+    @property
+    def db(self) -> str:
+        """The database."""
+        return self.operation.request.db
+
+    def command_bytes(self, stages: Sequence[bytes]) -> int:
+        """How much of a command stages take up together with the variables."""
+        return sum(map(len, stages)) + sum(map(len, self.variables.values()))
+
+    async def read(
+        self, collection: str, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None
+    ) -> DocumentStream:
+        """Aggregate another collection, wherever it is.
+
+        Args:
+            collection: its name, or `COLLECTIONLESS`.
+            stages: raw.
+            variables: elements to add to the ``let`` of the aggregation, by name.
+
+        Raises:
+            CommandError: it failed.
+        """
+        let = b"".join({**self.variables, **(variables or {})}.values())
+        body = self._command(collection, stages, let, encode_elements({"cursor": {}}) + self._others)
+        if collection == COLLECTIONLESS:
+            namespace = str(Namespace.collectionless_aggregate(self.db))
+        else:
+            namespace = f"{self.db}.{collection}"
+        return await stream_of(self.operation, self.run_aggregate, body, namespace)
+
+    async def compute(
+        self, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None, elements: bytes = b""
+    ) -> DocumentStream:
+        """Run stages that read no collection, on the mongod of some shard.
+
+        Args:
+            stages: raw; the first is a source.
+            variables: elements to add to the ``let`` of the aggregation, by name.
+            elements: further elements of the command.
+
+        Raises:
+            CommandError: it failed; BSONObjectTooLarge, the stages contain too much.
+        """
+        let = b"".join({**self.variables, **(variables or {})}.values())
+        cursor = encode_elements({"cursor": {"batchSize": bson.Int64(_BATCH_SIZE)}})
+        body = self._command(COLLECTIONLESS, stages, let, cursor + self._computing + elements)
+        check_size(len(body))
+        operation = Operation(self.operation.context, self.operation.client, _request(body))
+        shard = choice(await self.operation.context.shards.all_ids())
+        frame = operation.request.message.frame
+        (reply,) = await open_on_shards(operation, {shard: frame})
+        return ShardStream(operation.sender, reply)
+
+    def with_variables(self, variables: dict[bytes, bytes]) -> "JoinEnvironment":
+        """The surroundings of a nested pipeline.
+
+        Args:
+            variables: elements of ``let`` by name, besides those that are set.
+        """
+        nested = copy(self)
+        nested.variables = {**self.variables, **variables}
+        return nested
+
+    def writing_command(self, stages: Sequence[bytes]) -> bytes:
+        """The command that writes the results of stages; the last stage is a ``$out`` or a ``$merge``.
+
+        Args:
+            stages: raw; the first is a source.
+
+        Raises:
+            CommandError: BSONObjectTooLarge, the stages contain too much.
+        """
+        elements = encode_elements({"cursor": {}}) + self._computing + self._writing
+        body = self._command(COLLECTIONLESS, stages, b"".join(self.variables.values()), elements)
+        check_size(len(body))
+        return body
+
+    async def collect(self, stream: DocumentStream, room: Room) -> list[bytes]:
+        """All documents of a stream.
+
+        Args:
+            stream: the documents.
+            room: for them.
+
+        Raises:
+            TooLargeError: they are too large.
+            CommandError: they could not be read.
+        """
+        documents: list[bytes] = []
+        has_ended = False
+        try:
+            while batch := await stream.next_batch():
+                documents += batch
+                room.take(batch)
+            has_ended = True
+            return documents
+        finally:
+            if not has_ended:
+                self.operation.context.cursors.kill_remotes(stream.remotes)
+
+    def _command(self, collection: str, stages: Sequence[bytes], let: bytes, elements: bytes) -> bytes:
+        command = (
+            encode_elements({"aggregate": 1})
+            if collection == COLLECTIONLESS
+            else element(b"aggregate", STRING, string_value(collection))
+        )
+        body = from_elements(
+            command
+            + element(b"pipeline", ARRAY, array_of_documents(list(stages)))
+            + element(b"collation", OBJECT, self.collation)
+            + (element(b"let", OBJECT, from_elements(let)) if let else b"")
+            + elements
+        )
+        return append(body, encode_elements({"$db": self.db}))
+
+
+StageRunner: TypeAlias = Callable[[JoinEnvironment, DocumentStream, Sequence[Stage | bytes]], Awaitable[DocumentStream]]
+"""Runs stages, parsed or raw, on a stream."""
+
+
+def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
+    fields = index(body)
+    return b"".join(body[fields[name][1] : fields[name][3]] for name in names if name in fields)
+
+
+async def stream_of(
+    operation: Operation, run_aggregate: AggregateRunner, body: bytes, namespace: str
+) -> DocumentStream:
+    """The results of an aggregation that is part of another one, wherever its data is.
+
+    Args:
+        operation: the other one.
+        run_aggregate: runs it.
+        body: the command.
+        namespace: of its cursor.
+
+    Raises:
+        CommandError: it failed.
+    """
+    part = operation.part(_request(body))
+    session = raw_elements(operation.request, (SESSION,))
+    try:
+        return RoutedStream(operation.context.cursors, await run_aggregate(part, namespace), session)
+    finally:
+        operation.retries += part.retries
+
+
+def _request(body: bytes) -> Request:
+    return Request(OpMsg(op_msg(body, request_id=next_request_id())))
+
+
+CONCURRENT_READS_MAX: Final = 8
+"""How many aggregations one stage runs at once."""
+
+
+async def read_each(keys: Iterable[bytes], read: Callable[[bytes], Awaitable[list[bytes]]]) -> dict[bytes, list[bytes]]:
+    """The documents read for each key. A failure is raised when the active reads have ended; no other begins.
+
+    Raises:
+        CommandError: the first failure.
+    """
+    found: dict[bytes, list[bytes]] = {}
+    failures: list[CommandError] = []
+    waiting = iter(keys)
+
+    async def read_some() -> None:
+        for key in waiting:
+            try:
+                found[key] = await read(key)
+            except CommandError as error:
+                failures.append(error)
+            if failures:
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CONCURRENT_READS_MAX):
+            nursery.start_soon(read_some)
+    if failures:
+        raise failures[0]
+    return found

@@ -1,0 +1,109 @@
+"""Reads of missing databases: MongoDB returns an empty result rather than an error, with a few exceptions."""
+
+from collections.abc import Awaitable
+from typing import Final
+
+from shardwright.router.operations.aggregation_plan import check_out_targets
+from shardwright.router.operations.checked_pipeline import check_pipeline
+from shardwright.router.operations.operation import Operation
+from shardwright.router.pipelines.stages import is_known
+from shardwright.router.reads.explain import VERBOSITIES, wrapped
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.wire.arguments import GENERIC_ARGUMENTS
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import STRING, append, encode_elements, without
+from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.transport.request_loop import in_own_task
+
+_UNKNOWN_STAGE: Final = 40324
+_COLL_STATS: Final = "$collStats"
+_DOCUMENTS: Final = "$documents"
+_CHANGE_STREAM: Final = "$changeStream"
+_ANY_MEMBER: Final = ReadPreference("primaryPreferred")
+
+
+async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothing: Reply) -> Reply:
+    """The result of a read, or ``nothing`` if the database of its collection does not exist.
+
+    Raises:
+        CommandError: the read failed in another way; InvalidNamespace, which no shard had the chance to report; see
+            also `check_aggregation`.
+    """
+    try:
+        return await reading
+    except CommandError as error:
+        check_is_missing(operation, error)
+        if operation.request.name == "aggregate":
+            await in_own_task()
+            await check_aggregation(operation, Pipeline.parse(operation.request), error)
+    return nothing
+
+
+def check_is_missing(operation: Operation, error: CommandError) -> None:
+    """Return if a read failed because the database of its collection does not exist.
+
+    Raises:
+        CommandError: as `unless_missing`.
+    """
+    if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
+        raise error
+    if next(iter(operation.request.fields.values()))[0] == STRING:
+        Namespace(operation.request.db, operation.request.collection).check_readable()
+
+
+async def check_aggregation(operation: Operation, pipeline: Pipeline, error: CommandError) -> None:
+    """Refuse an aggregation of a missing database that a mongos does not answer with an empty result.
+
+    It reads no more than the names of the stages, except of pipelines that need no database.
+
+    Args:
+        operation: the aggregation.
+        pipeline: its stages.
+        error: NamespaceNotFound, for what needs the database.
+
+    Raises:
+        CommandError: 40324, a stage is unknown; NamespaceNotFound; see also `check_out_targets` and `check_pipeline`.
+    """
+    for name in pipeline.names:
+        if not is_known(name):
+            raise CommandError(_UNKNOWN_STAGE, f"Unrecognized pipeline stage name: '{name}'")
+    await check_out_targets(operation, pipeline)
+    if pipeline.first == _COLL_STATS:
+        message = f"Unable to retrieve information for $collStats stage :: caused by :: {error.message}"
+        raise CommandError(error.code, message)
+    if needs_no_database(pipeline):
+        if "$merge" in pipeline.names:
+            raise error
+        await check_pipeline(operation)
+
+
+def needs_no_database(pipeline: Pipeline) -> bool:
+    """Whether a mongos runs a pipeline though its database is missing."""
+    return pipeline.first == _DOCUMENTS or _CHANGE_STREAM in pipeline.names
+
+
+async def check_query(operation: Operation) -> None:
+    """Refuse a ``find`` that is wrong; a mongos parses it before it looks for the database.
+
+    A mongod is asked to explain it, which is how it parses a command without executing it.
+
+    Raises:
+        CommandError: what is wrong with it; no mongod could be asked.
+    """
+    shards = await operation.context.shards.all_ids()
+    if not shards:
+        return
+    any_shard = operation.context.shards.reachable_of(shards)
+    request = operation.request
+    generic = {name for name in request.fields if name in GENERIC_ARGUMENTS or name.startswith(b"$")}
+    explain = wrapped(without(request.body, generic), VERBOSITIES[0], raw_elements(request, (b"$db",)))
+    explain = append(explain, encode_elements({"$readPreference": {"mode": _ANY_MEMBER.mode}}))
+    frame = op_msg(explain, request_id=next_request_id())
+    reply = await operation.context.sender.send(any_shard, frame, preference=_ANY_MEMBER, may_repeat=True)
+    reply.raise_for_error()

@@ -1,0 +1,190 @@
+"""Pipelines over documents that the router itself has: its sessions, or the distribution of data that it computes."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import bson
+import trio
+from bson.int64 import Int64
+
+from shardwright.router.operations.cursor_opening import open_on_one_shard
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import forwarded, send_to_one
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.sharding.session_cache import SessionCache, digest_of_user
+from shardwright.wire.errors import CommandError
+from shardwright.wire.pipelines import with_stages
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.transport.cursor import DecodedCursor
+
+
+async def aggregate_own_documents(
+    operation: Operation, documents: list[dict[str, Any]], pipeline: Pipeline, shard: str
+) -> Reply:
+    """Let a shard run the stages that follow the source of a pipeline, on documents from this router.
+
+    Args:
+        operation: the aggregation.
+        documents: what the source, which is the first stage, returns.
+        pipeline: the stages.
+        shard: any shard.
+
+    Raises:
+        CommandError: the shard failed; the documents are too large for one message.
+    """
+    source = bson.encode({"$documents": {"$literal": documents}})
+    stages = (source, *(stage.raw for stage in pipeline.stages[1:]))
+    frame = forwarded(operation, b"", with_stages(operation.request.body, stages))
+    return await open_on_one_shard(operation, shard, frame)
+
+
+LIST_LOCAL_SESSIONS: Final = "$listLocalSessions"
+
+_NOTHING: Final = bson.encode({"$match": {"$expr": False}})
+
+
+async def aggregate_local_sessions(operation: Operation, pipeline: Pipeline, shard: str) -> Reply:
+    """Have a shard run the stages that come after on the sessions.
+
+    Raises:
+        CommandError: the stage has wrong arguments; or the shard failed.
+    """
+    stage = pipeline.stages[0].raw
+    await _check(operation, stage, shard)
+    sessions = _listed(operation.context.sessions, decode_document(stage)[LIST_LOCAL_SESSIONS])
+    return await aggregate_own_documents(operation, sessions, pipeline, shard)
+
+
+async def _check(operation: Operation, stage: bytes, shard: str) -> None:
+    """Have the shard's mongod parse the stage.
+
+    Raises:
+        CommandError: it refuses the stage.
+    """
+    frame = forwarded(operation, b"", with_stages(operation.request.body, (stage, _NOTHING)))
+    (await send_to_one(operation, shard, frame, may_repeat=True)).raise_for_error()
+
+
+def _listed(cache: SessionCache, specification: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The documents of the sessions, of certain users if the stage names some."""
+    users = {digest_of_user(each["user"], each["db"]) for each in specification.get("users", ())}
+    return [
+        {
+            "_id": session.to_document(),
+            "lastUse": datetime.fromtimestamp(last_use, UTC),
+            **({"user": cache.users[session]} if session in cache.users else {}),
+        }
+        for session, last_use in cache.sessions().items()
+        if not users or session.uid in users
+    ]
+
+
+SHARDED_DATA_DISTRIBUTION: Final = "$shardedDataDistribution"
+
+_NOT_EMPTY: Final = 6789100
+_NOT_IN_ADMIN: Final = 6789102
+
+_ORPHANS: Final = {
+    "aggregate": "rangeDeletions",
+    "pipeline": [{"$group": {"_id": "$collectionUuid", "count": {"$sum": "$numOrphanDocs"}}}],
+    "cursor": {},
+}
+
+_Collections = Mapping[str, Any]
+"""The UUIDs of the sharded collections by name; a shard may also have orphans of former ones with these names."""
+
+_Distribution = dict[str, list[dict[str, Any]]]
+
+
+async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pipeline, shards: Sequence[str]) -> Reply:
+    """Have a shard run the stages that come after on the distribution.
+
+    Args:
+        operation: the aggregation.
+        pipeline: its stages, checked by `check_distribution`; this one is the first.
+        shards: all shards.
+
+    Raises:
+        CommandError: a shard failed.
+    """
+    entries = await operation.context.catalog.find("collections", {})
+    collections = {found["_id"]: found["uuid"] for found in map(decode_document, entries)}
+    distribution: _Distribution = {}
+    failures: list[CommandError] = []
+
+    async def add(shard: str) -> None:
+        try:
+            await _add_shard(operation, shard, collections, distribution)
+        except CommandError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for shard in shards:
+            nursery.start_soon(add, shard)
+    if failures:
+        raise failures[0]
+    documents: list[dict[str, Any]] = [
+        {"ns": namespace, "shards": sorted(distribution[namespace], key=lambda each: str(each["shardName"]))}
+        for namespace in sorted(distribution)
+    ]
+    return await aggregate_own_documents(operation, documents, pipeline, operation.context.shards.reachable_of(shards))
+
+
+def check_distribution(pipeline: Pipeline, db: str) -> None:
+    """Refuse a stage that is wrong, wherever it is; a mongod would say that it is for routers.
+
+    Raises:
+        CommandError: 6789100, 6789102.
+    """
+    for stage in pipeline.stages:
+        if stage.name != SHARDED_DATA_DISTRIBUTION:
+            continue
+        if stage.specification != {}:
+            message = f"The {SHARDED_DATA_DISTRIBUTION} stage specification must be an empty object"
+            raise CommandError(_NOT_EMPTY, message)
+        if db != "admin":
+            message = f"The {SHARDED_DATA_DISTRIBUTION} stage must be run on the admin database"
+            raise CommandError(_NOT_IN_ADMIN, message)
+
+
+async def _add_shard(operation: Operation, shard: str, collections: _Collections, distribution: _Distribution) -> None:
+    """Add what a shard has of these collections.
+
+    Raises:
+        CommandError: it failed.
+    """
+    orphans = {each["_id"]: int(each["count"]) for each in await _read(operation, shard, "config", _ORPHANS)}
+    statistics = {
+        "aggregate": 1,
+        "pipeline": [
+            {"$_internalAllCollectionStats": {"stats": {"storageStats": {}}}},
+            {"$match": {"ns": {"$in": list(collections)}}},
+            {"$project": {"ns": 1, "count": "$storageStats.count", "size": "$storageStats.avgObjSize"}},
+        ],
+        "cursor": {},
+    }
+    for each in await _read(operation, shard, "admin", statistics):
+        shown = _shown(shard, each, orphans.get(collections[each["ns"]], 0))
+        distribution.setdefault(each["ns"], []).append(shown)
+
+
+async def _read(operation: Operation, shard: str, db: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def run(db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await operation.context.sender.command(shard, db, command)
+
+    return await DecodedCursor(run, db, command).all_documents()
+
+
+def _shown(shard: str, statistics: Mapping[str, Any], orphans: int) -> dict[str, Any]:
+    """A shard's part of a collection; an empty one has no average size, and one of a time series no numbers at all."""
+    count, size = statistics.get("count"), statistics.get("size")
+    owned = None if count is None else Int64(count - orphans)
+    return {
+        "shardName": shard,
+        "numOrphanedDocs": Int64(orphans),
+        "numOwnedDocuments": owned,
+        "ownedSizeBytes": None if size is None or owned is None else Int64(size * owned),
+        "orphanedSizeBytes": None if size is None else Int64(size * orphans),
+    }

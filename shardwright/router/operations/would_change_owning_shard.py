@@ -1,0 +1,337 @@
+"""Updates that change a shard key so that the document belongs to another shard (WouldChangeOwningShard).
+
+In a transaction, the shard that has the document executes the update and returns the result, which the router then
+inserts where it belongs (see `sharding.owner_changes`). A retryable write does the same in a transaction of the
+router. Its session is derived from the write's session, so that the shard recognizes the write when it is sent
+again.
+
+Genuine shards do not execute such an update themselves: they answer WouldChangeOwningShard, and the transaction
+continues. For them the router deletes and inserts the document, as MongoDB's own routers do, which cannot be
+recognized as the update. There the transaction has the session and the number of the write: a retry is refused with
+IncompleteTransactionHistory.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from uuid import uuid4
+
+from shardwright.router.context.options import HANG_BEFORE_MOVING_DOCUMENT
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.transactions.internal_transaction import (
+    child_of_retryable_write,
+    own_session,
+    run_internal_transaction,
+)
+from shardwright.router.transactions.router_transaction import AUTOCOMMIT_ELEMENT, RouterTransaction
+from shardwright.router.writes.batch import STATEMENT_ID_FIELDS
+from shardwright.router.writes.messages import message_with_versions
+from shardwright.router.writes.outcome import error_document
+from shardwright.sharding.operation_session import TXN_NUMBER
+from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER, OwnerChange, document_of_other_owner
+from shardwright.wire.cursor_batch import TIMES
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import append, decode_document, encode_document, encode_elements, raw_document, without
+from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.write_concern import WRITE_CONCERN
+
+_NO_HISTORY: Final = -1
+_BYPASS: Final = b"bypassDocumentValidation"
+_CARRIED: Final = (b"mayBypassWriteBlocking",)
+_SECOND_ID: Final = (
+    "Failed to update document's shard key field. There is either an orphan for this document or _id for this "
+    "collection is not globally unique."
+)
+
+
+class OwnerRefusedError(Exception):
+    """A shard has not executed a statement of a transaction, because its document would belong to another shard.
+
+    Attributes:
+        change: what it would have done.
+    """
+
+    def __init__(self, change: OwnerChange) -> None:
+        super().__init__()
+        self.change = change
+
+
+def raise_if_refused(reply: ShardReply) -> None:
+    """Raise `OwnerRefusedError` for the reply to the only statement of a command in a transaction."""
+    if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:
+        change = OwnerChange.read(reply.body, reply.fields)
+        if change is not None:
+            raise OwnerRefusedError(change)
+
+
+async def replace_document(operation: Operation, change: OwnerChange) -> bool:
+    """Delete a document and insert it where it belongs; returns False if it is no longer there.
+
+    Raises:
+        CommandError: one of them has failed.
+    """
+    if not change.is_upsert and not await _delete(operation, change.before):
+        return False
+    await insert_document(operation, change.after)
+    return True
+
+
+async def insert_document(operation: Operation, document: bytes) -> None:
+    """Insert a raw document on the shard that owns its key; the statement has no history.
+
+    Raises:
+        CommandError: it cannot be inserted.
+    """
+    request = operation.request
+    command: dict[str, Any] = {"insert": request.collection, "documents": [raw_document(document)]}
+    if _BYPASS in request.fields:
+        command[_BYPASS.decode()] = request.get(_BYPASS)
+    reply = await _send(operation, document, lambda _: command)
+    if errors := reply.get(b"writeErrors", ()):
+        raise _insertion_error(errors[0])
+
+
+async def _delete(operation: Operation, document: bytes) -> bool:
+    """Delete a document by its key and its ``_id``, which simple collation tells from all others."""
+
+    def command(routing: CollectionRouting) -> dict[str, Any]:
+        query = document if routing.table is None else routing.table.key_pattern.query_of_document(document)
+        item = {"q": raw_document(query), "limit": 1, "collation": {"locale": "simple"}}
+        return {"delete": operation.request.collection, "deletes": [item]}
+
+    reply = await _send(operation, document, command)
+    if errors := reply.get(b"writeErrors", ()):
+        raise CommandError.from_reply(errors[0])
+    return bool(reply.get(b"n"))
+
+
+async def _send(
+    operation: Operation, document: bytes, command: Callable[[CollectionRouting], dict[str, Any]]
+) -> ShardReply:
+    """Send a statement of the same transaction to the shard that owns the key of a document."""
+
+    def part_with(routing: CollectionRouting) -> Operation:
+        body = encode_document({**command(routing), "stmtIds": [_NO_HISTORY], "$db": operation.request.db})
+        carried = AUTOCOMMIT_ELEMENT + raw_elements(operation.request, _CARRIED)
+        frame = op_msg(append(body, carried), request_id=operation.request.message.request_id)
+        return operation.part(Request(OpMsg(frame)))
+
+    async def attempt(routing: CollectionRouting) -> ShardReply:
+        part, shard = part_with(routing), routing.primary
+        if routing.table is not None:
+            shard = routing.table.shard_for_key(routing.table.key_pattern.key_bytes_of_document(document))
+        return await send_to_one(part, shard, message_with_versions(part.request.message, routing.versions_for(shard)))
+
+    reply = await with_routing(operation, operation.namespace, attempt)
+    reply.raise_for_error()
+    return reply
+
+
+def _insertion_error(error: dict[str, Any]) -> CommandError:
+    extra = {name: value for name, value in error.items() if name not in ("index", "code", "errmsg")}
+    message = f"During insert stage of updating a shard key :: caused by :: {error.get('errmsg', '')}"
+    if error["code"] == ErrorCode.DuplicateKey and "_id" in error.get("keyPattern", ()):
+        message = f"{_SECOND_ID} :: caused by :: {message}"
+    return CommandError(int(error["code"]), message, extra=extra)
+
+
+CHANGED_OWNER_FIELDS: Final = frozenset({CHANGED_OWNER})
+
+
+@may_run_in_reactor
+async def may_change_owner(operation: Operation, routing: CollectionRouting) -> bool:
+    """Whether an update may ask the shards that own a collection to hand over documents that no longer belong to them.
+
+    Raises:
+        CommandError: ShardNotFound; FailedToSatisfyReadPreference.
+    """
+    return operation.transaction is not None and await hand_over(operation, routing)
+
+
+@may_run_in_reactor
+async def hand_over(operation: Operation, routing: CollectionRouting) -> bool:
+    """Whether all shards that own a sharded collection hand over documents; genuine ones do not.
+
+    Raises:
+        CommandError: ShardNotFound; FailedToSatisfyReadPreference.
+    """
+    if routing.table is None:
+        return False
+    understands = operation.context.shards.understands
+    for shard in routing.shards:
+        if not await understands(shard, MAY_CHANGE_OWNER.decode(), PRIMARY):
+            return False
+    return True
+
+
+async def insert_with_new_owner(operation: Operation, reply: ShardReply) -> None:
+    """Insert the document that a shard has handed over, if it has, on the shard that owns its new key.
+
+    Raises:
+        CommandError: it cannot be inserted.
+    """
+    document = document_of_other_owner(reply.body, reply.fields) if reply.error is None else None
+    if document is not None:
+        await insert_document(operation, document)
+
+
+async def update_by_replacement(operation: Operation, change: OwnerChange) -> dict[str, Any]:
+    """The reply to an ``update`` of one document that the router makes by a delete and an insert.
+
+    Raises:
+        CommandError: the whole command has failed.
+    """
+    try:
+        count = int(await replace_document(operation, change))
+    except CommandError as error:
+        failed = failed_update(error)
+        if failed is None:
+            raise
+        return failed
+    if not change.is_upsert:
+        return {"nModified": count, "n": count}
+    return {"nModified": 0, "n": count, "upserted": [{"index": 0, "_id": _id_of(change.after)}]}
+
+
+async def modify_by_replacement(operation: Operation, change: OwnerChange) -> dict[str, Any]:
+    """The reply to a ``findAndModify`` that the router makes by a delete and an insert.
+
+    As in MongoDB, it has whole documents, whatever ``fields`` says.
+
+    Raises:
+        CommandError: it has failed.
+    """
+    is_done = await replace_document(operation, change)
+    outcome: dict[str, Any] = {"n": int(is_done), "updatedExisting": is_done and not change.is_upsert}
+    if change.is_upsert:
+        outcome["upserted"] = _id_of(change.after)
+    value = None
+    if is_done and operation.argument(b"new", False):
+        value = raw_document(change.after)
+    elif is_done and not change.is_upsert:
+        value = raw_document(change.before)
+    return {"lastErrorObject": outcome, "value": value}
+
+
+def failed_update(error: CommandError) -> dict[str, Any] | None:
+    """The reply to an ``update`` whose document could not be inserted; None if the error concerns the whole command.
+
+    Args:
+        error: from `insert_with_new_owner`.
+    """
+    if error.labels or has_category(error.code, Category.RETRYABLE) or has_category(error.code, Category.STALE_ROUTING):
+        return None
+    return {"n": 0, "nModified": 0, "writeErrors": [raw_document(error_document(error))]}
+
+
+def _id_of(document: bytes) -> Any:  # noqa: ANN401 - any BSON value
+    return decode_document(document)["_id"]
+
+
+_NOT_IN_TRANSACTION: Final = STATEMENT_ID_FIELDS | {WRITE_CONCERN}
+
+
+class OwnerWouldChangeError(Exception):
+    """A retryable write has to be executed in a transaction, because a document would belong to another shard."""
+
+
+def refuse_or_move(operation: Operation, refusal: CommandError) -> None:
+    """Decide what follows from WouldChangeOwningShard: only a retryable write can begin again, in a transaction.
+
+    Args:
+        operation: the client's.
+        refusal: its error if it cannot.
+
+    Raises:
+        OwnerWouldChangeError: it can.
+        CommandError: it cannot.
+    """
+    if operation.is_retryable_write and operation.transaction is None and refusal.code != ErrorCode.InvalidOptions:
+        raise OwnerWouldChangeError
+    raise refusal
+
+
+async def execute_in_transaction(operation: Operation, execute: Callable[[Operation], Awaitable[Reply]]) -> Reply:
+    """Execute a retryable write of one statement in a transaction of the router.
+
+    Args:
+        operation: the write.
+        execute: executes the part of it that is given, in its transaction.
+
+    Raises:
+        CommandError: it failed.
+    """
+    await operation.context.fail_points.hang_while(HANG_BEFORE_MOVING_DOCUMENT)
+    request = operation.request
+    lsid, number = request.raw_object(b"lsid"), int(request.get(TXN_NUMBER))
+    assert lsid is not None
+    routing = await operation.context.routing.collection(operation.namespace)
+    has_history = await hand_over(operation, routing)
+    session = child_of_retryable_write(lsid, number, uuid4()) if has_history else own_session(lsid)
+    part_request = _as_part(request, has_history=has_history)
+
+    async def statements(transaction: RouterTransaction) -> dict[str, Any]:
+        part = operation.part(part_request)
+        transaction.begin_statement()
+        part.enter(transaction)
+        reply = _decoded(await execute(part))
+        if "writeErrors" in reply:
+            raise _FailedStatementError(reply)
+        return reply
+
+    try:
+        reply, committed = await run_internal_transaction(
+            operation.context.sender,
+            session,
+            statements,
+            number=None if has_history else number,
+            commit_elements=raw_elements(request, (WRITE_CONCERN,)),
+        )
+    except _FailedStatementError as failed:
+        return failed.reply
+    if committed is not None and b"writeConcernError" in committed.fields:
+        concern_error = reply["writeConcernError"] = committed.get(b"writeConcernError")
+        if has_category(int(concern_error.get("code", 0)), Category.RETRYABLE):
+            reply["errorLabels"] = [RETRYABLE_WRITE_ERROR]
+    return reply
+
+
+class _FailedStatementError(Exception):
+    """A statement has failed, and with it the transaction, but not the client's command."""
+
+    def __init__(self, reply: dict[str, Any]) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+def _as_part(request: Request, *, has_history: bool) -> Request:
+    """The client's command as a statement of a transaction, which keeps its statement id if that is remembered."""
+    body = without(request.body, _NOT_IN_TRANSACTION)
+    if has_history:
+        ids = request.get(b"stmtIds")
+        statement_id = ids[0] if ids else request.get(b"stmtId") or 0
+        numbered = {"stmtId": statement_id} if request.name.lower() == "findandmodify" else {"stmtIds": [statement_id]}
+        body = append(body, encode_elements(numbered))
+    return request.with_body(append(body, AUTOCOMMIT_ELEMENT))
+
+
+def _decoded(reply: Reply) -> dict[str, Any]:
+    """A reply without the times, which were those before the commit.
+
+    Raises:
+        CommandError: it is an error.
+    """
+    assert reply is not None
+    decoded: dict[str, Any] = decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else reply
+    if not decoded.get("ok", 1):
+        raise CommandError.from_reply(decoded)
+    return {name: value for name, value in decoded.items() if name not in TIMES}

@@ -1,0 +1,71 @@
+"""The router's own replies, which end with the newest times that it knows, and errors without a code."""
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+from shardwright.sharding.clock import VectorClock, operation_time_element, signed_cluster_time
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import reply_document, reply_of_elements
+from shardwright.wire.rawbson import encode_elements
+
+
+class PlainError(CommandError):
+    """An error whose reply is ``{ok: 0, errmsg}`` alone, as these commands answer wrong arguments."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UnknownError, message)
+
+    def reply(self) -> dict[str, Any]:
+        """The body of the reply."""
+        return {"ok": 0.0, "errmsg": self.message}
+
+
+Reply: TypeAlias = bytes | dict[str, Any] | None
+"""A whole frame that answers the request, a document to be framed (``ok: 1`` is added), or nothing more to send."""
+
+_OK: Final = encode_elements({"ok": 1.0})
+
+
+def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
+    """The last fields of such replies; empty while no time is known.
+
+    Args:
+        clock: the source of the times.
+        operation_time: see `raw_reply`.
+    """
+    cluster_time = clock.time.cluster_time
+    if not cluster_time:
+        return {}
+    newest = unpack_timestamp(cluster_time)
+    return {
+        "$clusterTime": signed_cluster_time(newest),
+        "operationTime": unpack_timestamp(operation_time) if operation_time else newest,
+    }
+
+
+def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> bytes:
+    """The frame of an ``ok: 0`` reply.
+
+    Args:
+        request_id: of the answered request.
+        error: why it failed.
+        clock: the source of the times.
+    """
+    return reply_document(request_id, {**error.reply(), **gossip(clock)})
+
+
+def raw_reply(request_id: int, elements: Iterable[bytes], clock: VectorClock, operation_time: int = 0) -> bytes:
+    """The frame of a successful reply whose content is already raw BSON.
+
+    Args:
+        request_id: of the answered request.
+        elements: raw elements, or pieces of them, before ``ok`` and the times; they are copied only once.
+        clock: the source of the times.
+        operation_time: the packed time of the operation, if it is known to be earlier than all that has been seen.
+    """
+    time = clock.time
+    operation_time = operation_time or time.cluster_time
+    times = time.external_elements() + operation_time_element(operation_time) if time.cluster_time else b""
+    return reply_of_elements(request_id, (*elements, _OK, times))

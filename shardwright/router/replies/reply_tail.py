@@ -1,0 +1,200 @@
+"""The end of a reply: ``ok: 1``, ``$clusterTime``, ``operationTime``, and the recovery token of a transaction.
+
+All three have a fixed length, so a few comparisons recognize such a reply and locate its cluster time without walking
+over its fields. Such an ending implies that the command succeeded, that there is no field hidden from clients (a
+genuine shard puts those between ``ok`` and ``$clusterTime``), and that the body is the only section.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final
+
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, TimeSigner
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import BODY_AT, OpMsg, with_body
+from shardwright.wire.rawbson import (
+    INT32,
+    OBJECT,
+    OBJECT_ID,
+    TIMESTAMP,
+    decode_document,
+    decode_value,
+    element,
+    encode_document,
+    encode_elements,
+    from_elements,
+    index,
+)
+
+_unpack_uint64: Final = Struct("<Q").unpack_from
+_unpack_int32: Final = Struct("<i").unpack_from
+
+# From the opcode on: OP_MSG, no flags, first a body.
+_PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
+_PLAIN_AT: Final = 12
+
+_SHORT_BYTES_MAX: Final = 65_536
+
+_TIME: Final = bytes(8)
+_SIGNATURE_BYTES: Final = len(DUMMY_SIGNATURE_ELEMENT)
+_CLUSTER_TIME_BYTES: Final = 4 + len(element(b"clusterTime", TIMESTAMP, _TIME)) + _SIGNATURE_BYTES + 1
+
+_NAMES_OF_TIME: Final = element(b"$clusterTime", OBJECT, _CLUSTER_TIME_BYTES.to_bytes(4, "little")) + element(
+    b"clusterTime", TIMESTAMP, b""
+)
+_BEFORE_TIME: Final = encode_elements({"ok": 1.0}) + _NAMES_OF_TIME
+_OPERATION_TIME: Final = element(b"operationTime", TIMESTAMP, b"")
+
+# Counted from the end of the frame.
+_OPERATION_TIME_FROM_END: Final = len(_OPERATION_TIME) + len(_TIME) + 1
+_SIGNATURE_FROM_END: Final = _OPERATION_TIME_FROM_END + 1 + _SIGNATURE_BYTES
+_TIME_FROM_END: Final = _SIGNATURE_FROM_END + len(_TIME)
+_TIMES_FROM_END: Final = _TIME_FROM_END + len(_NAMES_OF_TIME)
+_TAIL_BYTES: Final = _TIME_FROM_END + len(_BEFORE_TIME)
+
+# Counted from the beginning of a write's reply.
+_FIRST_AT: Final = BODY_AT + 4
+_COUNT: Final = element(b"n", INT32, b"")
+_ELECTION_ID_AT: Final = _FIRST_AT + len(_COUNT) + 4
+_ELECTION_ID: Final = element(b"electionId", OBJECT_ID, b"")
+_OP_TIME_AT: Final = _ELECTION_ID_AT + len(_ELECTION_ID) + 12
+_OP_TIME_BYTES: Final = len(encode_document({"ts": Timestamp(0, 0), "t": Int64(0)}))
+_OP_TIME: Final = element(b"opTime", OBJECT, _OP_TIME_BYTES.to_bytes(4, "little"))
+_REST_AT: Final = _OP_TIME_AT + len(_OP_TIME) - 4 + _OP_TIME_BYTES
+
+
+def cluster_time_of_usual(frame: bytes) -> int:
+    """The packed ``$clusterTime`` of a reply that ends in the usual way; 0 for any other."""
+    length = len(frame)
+    if (
+        frame.startswith(_BEFORE_TIME, length - _TAIL_BYTES)
+        and frame.startswith(_OPERATION_TIME, length - _OPERATION_TIME_FROM_END)
+        and frame.startswith(_PLAIN, _PLAIN_AT)
+    ):
+        return int(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
+    return 0
+
+
+def operation_time_of_usual(frame: bytes) -> int:
+    """The packed ``operationTime`` of a reply that ends in the usual way."""
+    return int(_unpack_uint64(frame, len(frame) - _OPERATION_TIME_FROM_END + len(_OPERATION_TIME))[0])
+
+
+def with_elements_before_times(frame: bytes, elements: bytes) -> bytes:
+    """A reply that ends in the usual way, with further elements before its times."""
+    at = len(frame) - _TIMES_FROM_END
+    return _resized(frame, len(elements), frame[BODY_AT + 4 : at], elements, frame[at:])
+
+
+def without_write_metadata(frame: bytes) -> bytes:
+    """A reply to a write that ends in the usual way, without ``electionId`` and ``opTime``, which are not for clients.
+
+    A mongod has them right behind ``n``; if they are not there, this is the same reply.
+    """
+    if not (
+        frame.startswith(_COUNT, _FIRST_AT)
+        and frame.startswith(_ELECTION_ID, _ELECTION_ID_AT)
+        and frame.startswith(_OP_TIME, _OP_TIME_AT)
+    ):
+        return frame
+    return _resized(frame, _ELECTION_ID_AT - _REST_AT, frame[_FIRST_AT:_ELECTION_ID_AT], frame[_REST_AT:])
+
+
+def signed(frame: bytes, signer: TimeSigner, *, keeps_length: bool = False) -> bytes:
+    """A reply to a client with its ``$clusterTime`` signed; the same object if it has none.
+
+    Failed replies end with the same two fields, so they are signed too.
+
+    Args:
+        frame: the reply.
+        signer: if it has no key, the dummy signature remains, or it withholds the times, which are then taken out.
+        keeps_length: the times are not taken out.
+    """
+    length = len(frame)
+    if not (
+        frame.startswith(_NAMES_OF_TIME, length - _TIMES_FROM_END)
+        and frame.startswith(_OPERATION_TIME, length - _OPERATION_TIME_FROM_END)
+    ):
+        return frame
+    signature = signer.element(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
+    if signature is DUMMY_SIGNATURE_ELEMENT:
+        return _without_times(frame) if signer.withholds_unsigned and not keeps_length else frame
+    at = length - _SIGNATURE_FROM_END
+    # A long reply is copied only once.
+    parts = memoryview(frame) if length > _SHORT_BYTES_MAX else frame
+    return b"".join((parts[:at], signature, parts[at + _SIGNATURE_BYTES :]))
+
+
+def _without_times(frame: bytes) -> bytes:
+    """A reply that ends with its times, without them."""
+    if _unpack_int32(frame, BODY_AT)[0] != len(frame) - BODY_AT:
+        return frame
+    return _resized(frame, 1 - _TIMES_FROM_END, frame[BODY_AT + 4 : -_TIMES_FROM_END], b"\0")
+
+
+def _resized(frame: bytes, added: int, *parts: bytes) -> bytes:
+    """A reply whose body has become longer or, if negative, shorter; ``parts`` is the body after its length."""
+    length, body_length = _unpack_int32(frame)[0] + added, _unpack_int32(frame, BODY_AT)[0] + added
+    return b"".join((length.to_bytes(4, "little"), frame[4:BODY_AT], body_length.to_bytes(4, "little"), *parts))
+
+
+_WRITE_ERRORS: Final = b"writeErrors"
+"""Longer replies have few fields for their length, so that walking over those is quicker than a search."""
+
+_CLUSTER_TIME: Final = b"$clusterTime"
+_KNOWN_SHARDS_MAX: Final = 1_024
+
+
+def token_of(recovery_shard: str | None) -> dict[str, str]:
+    """The token by which another router finds out what became of a transaction; empty while nothing was written.
+
+    Args:
+        recovery_shard: the shard that will know.
+    """
+    return {} if recovery_shard is None else {"recoveryShardId": recovery_shard}
+
+
+@lru_cache(_KNOWN_SHARDS_MAX)
+def token_element(recovery_shard: str | None) -> bytes:
+    """The raw element ``recoveryToken``, see `token_of`."""
+    return encode_elements({"recoveryToken": token_of(recovery_shard)})
+
+
+def with_recovery_token(reply: Reply, recovery_shard: str | None) -> tuple[Reply, int]:
+    """A successful reply with a recovery token, and the code of the first item error that it reports, 0 if none.
+
+    Args:
+        reply: the reply.
+        recovery_shard: of the transaction; None while there is none.
+
+    Raises:
+        CommandError: the reply is a shard's error, which was to be passed on.
+    """
+    if reply is None:
+        return None, 0
+    if isinstance(reply, dict):
+        return {**reply, "recoveryToken": token_of(recovery_shard)}, _first_code(reply.get("writeErrors"))
+    if len(reply) <= _SHORT_BYTES_MAX and cluster_time_of_usual(reply) and _WRITE_ERRORS not in reply:
+        return with_elements_before_times(reply, token_element(recovery_shard)), 0
+    body = OpMsg(reply).body
+    fields = index(body)
+    ok = fields.get(b"ok")
+    if ok is None or not decode_value(body, ok):
+        raise CommandError.from_reply(decode_document(body))
+    # Before the times, which are expected at the end.
+    at = fields[_CLUSTER_TIME][1] if _CLUSTER_TIME in fields else len(body) - 1
+    elements = b"".join((body[4:at], token_element(recovery_shard), body[at:-1]))
+    failures = fields.get(b"writeErrors")
+    return with_body(reply, from_elements(elements)), 0 if failures is None else _first_code(
+        decode_value(body, failures)
+    )
+
+
+def _first_code(failures: Sequence[Mapping[str, Any]] | None) -> int:
+    return int(failures[0]["code"]) if failures else 0

@@ -1,0 +1,239 @@
+"""Commands about this server: its identity in the cluster, parameters, fail points, operations, blocked writes."""
+
+from typing import Any, Final
+
+from shardwright.daemon.current_op import find_operations, found_operations
+from shardwright.daemon.fail_points import parse_configuration, parse_wait
+from shardwright.daemon.sidecar.member_login import MODE
+from shardwright.daemon.sidecar.own_operations import union_with
+from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
+from shardwright.shardd.cluster.identity import ShardIdentity
+from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
+from shardwright.shardd.ddl.participants import execute_once
+from shardwright.shardd.local_mongod.config_collection import MAJORITY
+from shardwright.shardd.two_phase_commit.coordinators import LIFETIME_LIMIT
+from shardwright.wire.arguments import Arguments, Strictness
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+
+
+@command("_addShard", admin_only=True, needs_identity=False)
+async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Persist and adopt the identity that a config server gives to this replica set, unless it has it already.
+
+    Raises:
+        CommandError: IllegalOperation, it is already another shard, or belongs to another cluster.
+    """
+    identity = ShardIdentity.from_document(request.get(b"shardIdentity") or {})
+    try:
+        current = await shard.context.load_identity()
+    except CommandError as error:
+        if error.code != ErrorCode.ShardingStateNotInitialized:
+            raise
+    else:
+        if not current.is_same_shard(identity):
+            raise CommandError(
+                ErrorCode.IllegalOperation,
+                f"cannot become shard {identity.shard_name} of cluster {identity.cluster_id}: this is already shard "
+                f"{current.shard_name} of cluster {current.cluster_id}",
+            )
+        await _end_former_membership(shard, current)
+    document = identity.to_document()
+    update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
+    await shard.context.mongod.write(
+        "admin", {"update": "system.version", "updates": [update], "writeConcern": MAJORITY}
+    )
+    shard.context.adopt_identity(identity)
+    return {}
+
+
+async def _end_former_membership(shard: ShardComponents, identity: ShardIdentity) -> None:
+    """Admit what coordinators had made wait when this shard was removed: they do not reach it any more.
+
+    Nothing is done on a shard of the cluster, which this command reaches only if it comes late.
+    """
+    catalog = await shard.context.catalog()
+    if identity.shard_name not in await catalog.shards():
+        await shard.renames.abandon()
+        await shard.blocked.abandon()
+
+
+@command("shardingState", admin_only=True, primary_only=False, needs_identity=False)
+async def sharding_state(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Report this shard's identity, and the collection versions that it knows."""
+    try:
+        identity = await shard.context.load_identity()
+    except CommandError as error:
+        if error.code != ErrorCode.ShardingStateNotInitialized:
+            raise
+        return {"enabled": False}
+    versions = {
+        state.namespace: state.table.shard_version(identity.shard_name).lastmod
+        for state in shard.context.namespaces
+        if state.table is not None
+    }
+    return {
+        "enabled": True,
+        "configServer": identity.config_string,
+        "shardName": identity.shard_name,
+        "clusterId": identity.cluster_id,
+        "versions": versions,
+    }
+
+
+_GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
+
+
+@command("setParameter", admin_only=True, primary_only=False, needs_identity=False)
+async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Change parameters; ``was`` in the reply is the former value of the first one.
+
+    Raises:
+        CommandError: BadValue; or mongod's error for parameters of its own.
+    """
+    given = _arguments(request)
+    of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
+    reply = {}
+    if of_mongod or not given:
+        if MODE in of_mongod:
+            CLUSTER_AUTH.check_ability(of_mongod[MODE])
+        reply = await shard.context.mongod.command("admin", {"setParameter": 1, **of_mongod})
+        if MODE in of_mongod:
+            CLUSTER_AUTH.adopt_mode(of_mongod[MODE])
+        if LIFETIME_LIMIT in of_mongod:
+            await shard.transaction_coordinators.read_lifetime()
+    for name, value in given.items():
+        if name in PARAMETERS:
+            reply.setdefault("was", set_parameter(shard.parameters, name, value))
+    return reply
+
+
+@command("getParameter", admin_only=True, primary_only=False, needs_identity=False)
+async def get_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """The values of the named parameters, or of all with ``getParameter: "*"`` or ``{allParameters: true}``.
+
+    Raises:
+        CommandError: mongod's error for parameters of its own.
+    """
+    what, given = request.get(b"getParameter"), _arguments(request)
+    wants_all = what == "*" or (isinstance(what, dict) and bool(what.get("allParameters")))
+    shows_details = isinstance(what, dict) and bool(what.get("showDetails"))
+    of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
+    reply = {}
+    if of_mongod or wants_all or not given:
+        reply = await shard.context.mongod.command("admin", {"getParameter": what, **of_mongod})
+    for name in PARAMETERS if wants_all else [name for name in given if name in PARAMETERS]:
+        value = get_parameter(shard.parameters, name)
+        details = {"value": value, "settableAtRuntime": True, "settableAtStartup": True}
+        reply[name] = details if shows_details else value
+    return reply
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    return {
+        name: value
+        for position, (name, value) in enumerate(request.document.items())
+        if position and not name.startswith("$") and name not in _GENERIC
+    }
+
+
+@command("configureFailPoint", admin_only=True, primary_only=False, needs_identity=False)
+async def configure_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Turn a fail point on or off; ``count`` in the reply is how often it has been entered.
+
+    Raises:
+        CommandError: IllegalOperation, TypeMismatch or BadValue; or mongod's error for a fail point of its own.
+    """
+    wanted = parse_configuration(request)
+    fail_points = shard.context.fail_points
+    if wanted.name in fail_points.names:
+        return {"count": fail_points.configure(wanted.name, wanted.mode, wanted.data)}
+    return await shard.context.mongod.command(
+        "admin", {"configureFailPoint": wanted.name, "mode": wanted.mode, "data": wanted.data}
+    )
+
+
+@command("waitForFailPoint", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
+async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Return when a fail point has been entered ``timesEntered`` times; as in MongoDB ``maxTimeMS`` is required.
+
+    Raises:
+        CommandError: 40414 without ``maxTimeMS``; or mongod's error for a fail point of its own.
+    """
+    wait = parse_wait(request)
+    if wait.name not in shard.context.fail_points.names:
+        return await shard.context.mongod.command(
+            "admin", {"waitForFailPoint": wait.name, "timesEntered": wait.times, "maxTimeMS": wait.max_time_ms}
+        )
+    await shard.context.fail_points.wait_entered(wait.name, wait.times)
+    return {}
+
+
+@command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
+async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """The operations that match the command's fields."""
+    operations = shard.operations()
+    question = find_operations(request.document, [union_with(operations)] if operations else ())
+    return {"inprog": found_operations(await shard.context.mongod.command("admin", question))}
+
+
+@command("killOp", admin_only=True, primary_only=False, needs_identity=False)
+async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """End an operation: one of the daemon that `ShardComponents.operations` shows, or one of its mongod.
+
+    Raises:
+        CommandError: mongod refuses.
+    """
+    opid = request.get(b"op")
+    kills = shard.migrations.kill, shard.coordinators.kill, shard.waiting.kill
+    if isinstance(opid, int) and any(kill(opid) for kill in kills):
+        return {"info": "attempting to kill op"}
+    named = {} if opid is None else {"op": opid}
+    return await shard.context.mongod.command("admin", {"killOp": 1, **named})
+
+
+@command("_shardsvrSetUserWriteBlockMode", admin_only=True)
+async def set_user_write_block_mode_of_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Carry out a phase on this shard.
+
+    Before writes are blocked, the running coordinators end, because none of their writes may be refused.
+
+    Raises:
+        CommandError: TypeMismatch or BadValue, the arguments; TransactionTooOld, the command comes late.
+    """
+    arguments = Arguments.of(request)
+    block = arguments.required_boolean(b"global", Strictness.BOOL)
+    phase = _phase(arguments)
+
+    async def enter() -> None:
+        mongod = shard.context.mongod
+        await UserWriteBlock(mongod, mongod.global_lock).enter(phase, block=block)
+        if block and phase is Phase.PREPARE:
+            await shard.coordinators.wait_user_writes_over()
+
+    await execute_once(shard.context, request, "the writes of users", enter)
+    return {}
+
+
+@command("setUserWriteBlockMode", admin_only=True, primary_only=False, needs_identity=False)
+async def set_user_write_block_mode(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Refuse: the servers of a cluster change together.
+
+    Raises:
+        CommandError: IllegalOperation.
+    """
+    raise CommandError(ErrorCode.IllegalOperation, "setUserWriteBlockMode cannot be run on shardsvrs nor configsvrs")
+
+
+def _phase(arguments: Arguments) -> Phase:
+    name = arguments.string(b"phase")
+    try:
+        return Phase(name)
+    except ValueError:
+        raise CommandError(
+            ErrorCode.BadValue,
+            f"Enumeration value '{name}' for field '_shardsvrSetUserWriteBlockMode.phase' is not a valid value.",
+        ) from None

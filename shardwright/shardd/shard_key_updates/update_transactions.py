@@ -1,0 +1,350 @@
+"""Executing an update that may change a shard key in a transaction, the client's or one of its own.
+
+There are two reasons for a transaction of its own. The command that would execute what was previewed may be too long,
+because it contains the document before and after the update. A transaction needs neither: the update is executed first,
+and checked before the commit.
+
+The other reason is the history of a retryable write, which then goes with every range that moves. A retry is routed by
+the shard key in its query, and has to find its history there. Migrations pass on what was inserted by the shard key of
+the document, because a session may have inserted much that does not move. So an upsert of a document with another key
+than its query is executed like a write that a router executes in a transaction: in a session derived from the session
+of the write, whose statements are passed on with all ranges (`session_history.statement`). mongod also recognizes
+a retry by that session.
+
+No other client can change documents that the transaction sees, so the update is executed first and checked afterwards.
+If it is not allowed, the transaction is aborted, as after every failed statement. A document that then belongs to
+another shard is deleted again (see `sharding.owner_changes`). If the sender does not expect that, as a genuine router
+does not, the document is restored, and the error has the updated document.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import uuid4
+
+import trio
+from bson.binary import Binary
+from bson.int64 import Int64
+
+from shardwright.daemon.internal_transaction import ATTEMPTS_MAX, Attempt, run_attempts
+from shardwright.daemon.sidecar.user_write_block import BYPASS
+from shardwright.shardd.session_history.statement import session_of
+from shardwright.shardd.shard_key_updates.key_changes import KeyChange
+from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
+from shardwright.shardd.shard_key_updates.previewed_updates import Preview, only_with_id
+from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, BackendError, CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    Span,
+    append,
+    array_documents,
+    decode_document,
+    decode_value,
+    encode_document,
+    encode_elements,
+    find,
+    index,
+    raw_document,
+    without,
+    wrap_value,
+)
+from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.cursor import RawCursor
+from shardwright.wire.write_concern import WRITE_CONCERN
+
+_STARTING: Final = frozenset({START_TRANSACTION, b"readConcern"})
+_CARRIED: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, BYPASS.encode())
+"""What each command has in common with the request."""
+_NO_HISTORY: Final = -1
+"""The statement id of a statement that is not remembered."""
+
+
+class TransactionSteps:
+    """The commands of one request."""
+
+    def __init__(self, changing: KeyChangingRequest) -> None:
+        self._changing = changing
+        self._has_begun = False
+        body, fields = changing.request.body, changing.request.fields
+        self._session = b"".join(body[fields[name][1] : fields[name][3]] for name in _CARRIED if name in fields)
+        self._start = b"".join(body[fields[name][1] : fields[name][3]] for name in _STARTING if name in fields)
+
+    async def run(self, body: bytes, request_id: int) -> bytes:
+        """Run the request itself, or what takes its place; returns the frame of mongod's reply.
+
+        Args:
+            body: with all fields of a transaction that the request has.
+            request_id: which the reply answers.
+        """
+        if self._has_begun:
+            body = without(body, _STARTING)
+        self._has_begun = True
+        return await self._changing.exchange(body, request_id)
+
+    async def find_one(self, query: bytes, options: Mapping[str, Any]) -> bytes | None:
+        """The first document that matches, as the transaction sees it.
+
+        Raises:
+            CommandError: the query is wrong; or the transaction conflicts with others.
+        """
+        reply = await self._command(
+            {"find": self._collection, "filter": raw_document(query), **options, "limit": 1, "singleBatch": True}
+        )
+        cursor = index(reply, index(reply)[b"cursor"][2])
+        return next(iter(array_documents(reply, cursor[b"firstBatch"])), None)
+
+    async def find_all(self, find: Mapping[str, Any]) -> list[bytes]:
+        """All documents of a find, as the transaction sees them.
+
+        Raises:
+            CommandError: see `find_one`.
+        """
+        return await RawCursor(
+            self._send, self._changing.namespace.db, {"find": self._collection, **find}
+        ).all_documents()
+
+    async def find_same(self, document: bytes) -> bytes | None:
+        """The document with the ``_id`` of this one."""
+        return await self.find_one(only_with_id(EMPTY_DOCUMENT, document, is_collated=True), {})
+
+    async def delete(self, document: bytes) -> None:
+        """Delete the document with the ``_id`` of this one; the statement has no history.
+
+        Raises:
+            CommandError: the transaction conflicts with others.
+        """
+        query = only_with_id(EMPTY_DOCUMENT, document, is_collated=True)
+        await self._command(
+            {
+                "delete": self._collection,
+                "deletes": [{"q": raw_document(query), "limit": 1}],
+                "stmtIds": [_NO_HISTORY],
+            }
+        )
+
+    async def restore(self, document: bytes) -> None:
+        """Insert a document that was deleted; the statement has no history.
+
+        Raises:
+            CommandError: the transaction conflicts with others.
+        """
+        await self._command(
+            {
+                "insert": self._collection,
+                "documents": [raw_document(document)],
+                "bypassDocumentValidation": True,
+                "stmtIds": [_NO_HISTORY],
+            }
+        )
+
+    async def abort(self) -> None:
+        """Abort the transaction, as mongod does when a statement fails."""
+        body = append(encode_document({"abortTransaction": 1, "$db": "admin"}), self._session)
+        await self._changing.exchange(body, next_request_id())
+
+    async def _command(self, command: Mapping[str, Any]) -> bytes:
+        body = encode_document({**command, "$db": self._changing.namespace.db})
+        reply = response_body(await self._send(op_msg(body, request_id=next_request_id())))
+        ok = find(reply, b"ok")
+        if ok is None or not decode_value(reply, ok):
+            raise CommandError.from_reply(decode_document(reply))
+        return reply
+
+    async def _send(self, frame: bytes) -> bytes:
+        start = b"" if self._has_begun else self._start
+        self._has_begun = True
+        message = OpMsg(frame)
+        return await self._changing.exchange(append(message.body, start + self._session), message.request_id)
+
+    @property
+    def _collection(self) -> str:
+        return self._changing.namespace.collection
+
+
+logger = get_logger("shardd.operations")
+
+_NOT_IN_TRANSACTION: Final = frozenset(
+    {
+        *(b"lsid", TXN_NUMBER, b"stmtId", b"stmtIds", WRITE_CONCERN),
+        *(b"apiVersion", b"apiStrict", b"apiDeprecationErrors"),
+    }
+)
+
+_END_SECONDS_MAX: Final = 5.0
+"""How long to wait for the end of a transaction that has failed; otherwise mongod ends it after its lifetime."""
+
+_Execute = Callable[[KeyChangingRequest], Awaitable[dict[str, Any]]]
+
+
+async def run_in_child_transaction(
+    changing: KeyChangingRequest, statement_id: int, execute: _Execute
+) -> dict[str, Any]:
+    """The reply to a statement, with the times and the write concern error of its commit.
+
+    Args:
+        changing: the write that the statement belongs to, outside transactions.
+        statement_id: the id of the statement if the write is retryable.
+        execute: executes the statement, given the write as the only operation of a transaction that it has to start;
+            returns mongod's reply.
+
+    Raises:
+        CommandError: the update is not allowed; or no attempt has succeeded, for reasons that pass.
+        BackendError: mongod does not answer.
+    """
+    lsid = raw_document(_child_session(changing))
+    numbered = {"stmtId": statement_id} if changing.is_retryable else {}
+
+    def begin(number: int) -> _ChildAttempt:
+        transaction = {"lsid": lsid, TXN_NUMBER.decode(): Int64(number), AUTOCOMMIT.decode(): False}
+        start = encode_elements({**transaction, START_TRANSACTION.decode(): True, **numbered})
+        request = changing.request.with_body(append(without(changing.request.body, _NOT_IN_TRANSACTION), start))
+        child = replace(changing, request=request, may_change_key=changing.is_retryable)
+        return _ChildAttempt(changing, transaction, lambda: execute(child))
+
+    executed, committed = await run_attempts(begin, range(ATTEMPTS_MAX))
+    return {**executed, **committed} if committed.get("ok", 1.0) else committed
+
+
+def _child_session(changing: KeyChangingRequest) -> bytes:
+    request, write = changing.request, {"txnUUID": Binary.from_uuid(uuid4())}
+    lsid = request.fields.get(b"lsid")
+    session = None if lsid is None else session_of(request.body, lsid)
+    if changing.is_retryable:
+        write = {TXN_NUMBER.decode(): request.get(TXN_NUMBER), **write}
+        assert session is not None  # mongod has history only for such sessions, and `has_begun` has looked for it
+    if session is None:
+        session = encode_document({"id": Binary.from_uuid(uuid4())})
+    return append(session, encode_elements(write))
+
+
+class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
+    """A transaction of one statement. Transient failures are raised, others are replies."""
+
+    def __init__(
+        self,
+        changing: KeyChangingRequest,
+        transaction: dict[str, Any],
+        execute: Callable[[], Awaitable[dict[str, Any]]],
+    ) -> None:
+        self._changing = changing
+        self._transaction = transaction
+        self._execute = execute
+        self._is_over = False
+
+    async def run_statements(self) -> dict[str, Any]:
+        reply = _checked(await self._execute())
+        self._is_over = not reply.get("ok") or "writeErrors" in reply
+        return reply
+
+    async def abort(self) -> None:
+        """Abort it where mongod has not: the update was executed and is not allowed, or the client has left."""
+        with trio.move_on_after(_END_SECONDS_MAX):
+            try:
+                await self._changing.mongod.command("admin", {"abortTransaction": 1, **self._transaction})
+            except (CommandError, BackendError) as error:
+                logger.debug("A transaction of a statement has ended otherwise", error=str(error))
+
+    async def abort_undecided(self) -> None:
+        """Abort it, unless the commit has arrived."""
+        await self.abort()
+
+    async def commit(self) -> dict[str, Any]:
+        """Commit it; the reply is part of the statement's, so it is empty if that has failed."""
+        if self._is_over:
+            return {}
+        request = self._changing.request
+        named = (name for name in (WRITE_CONCERN, BYPASS.encode()) if name in request.fields)
+        options = {name.decode(): request.get(name) for name in named}
+        commit = {"commitTransaction": 1, **self._transaction, **options, "$db": "admin"}
+        try:
+            frame = await self._changing.exchange(encode_document(commit), next_request_id())
+        except BackendError:
+            await self.abort()  # the commit may not have arrived
+            raise
+        return _checked(decode_document(response_body(frame)))
+
+    def may_be_committed(self, error: CommandError) -> bool:
+        """Whether to commit again: never, since only a retry of the write finds the primary that may know."""
+        return False
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a command of the transaction.
+
+    Raises:
+        CommandError: it failed, and another attempt may succeed.
+    """
+    if TRANSIENT_TRANSACTION_ERROR in reply.get("errorLabels", ()):
+        raise CommandError.from_reply(reply)
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What an update has done.
+
+    Attributes:
+        reply: the body of mongod's reply to the update.
+        left: the document that has left the shard, None if none has.
+    """
+
+    reply: bytes
+    left: bytes | None = None
+
+
+async def update_in_transaction(
+    steps: TransactionSteps,
+    change: KeyChange,
+    finding: Mapping[str, Any],
+    execute: Callable[[bytes | None], Awaitable[bytes]],
+    *,
+    may_leave: bool,
+) -> Executed:
+    """Update or upsert one document.
+
+    Args:
+        steps: of the request.
+        change: what is known of the update.
+        finding: the options of a find of the document that the update concerns (sort, collation and so on).
+        execute: executes the update on the given document only, as long as there is one; returns the body of the reply.
+        may_leave: whether the sender inserts a document that then belongs to another shard there.
+
+    Raises:
+        CommandError: WouldChangeOwningShard, the document would leave and may not, and nothing has changed; the update
+            is not allowed, so that the transaction has to be aborted; the query is wrong.
+    """
+    before = await steps.find_one(change.query, finding)
+    reply = await execute(before)
+    fields = index(reply)
+    if not decode_value(reply, fields[b"ok"]) or fields.keys() & {b"writeErrors", b"retriedStmtIds", b"retriedStmtId"}:
+        return Executed(reply)
+    identity = before if before is not None else _upserted(reply, fields)
+    after = None if identity is None else await steps.find_same(identity)
+    try:
+        change.check(Preview(before, after))
+    except CommandError as error:
+        if error.code != ErrorCode.WouldChangeOwningShard or after is None:
+            raise
+        await steps.delete(after)
+        if may_leave:
+            return Executed(reply, after)
+        if before is not None:
+            await steps.restore(before)
+        raise
+    return Executed(reply)
+
+
+def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
+    """A document with the ``_id`` that an update or a findAndModify has inserted, if any."""
+    outcome, upserted = fields.get(b"lastErrorObject"), fields.get(b"upserted")
+    if upserted is not None:
+        first = find(reply, b"0", upserted[2])
+        return None if first is None or first[0] != OBJECT else reply[first[2] : first[3]]
+    span = None if outcome is None else find(reply, b"upserted", outcome[2])
+    return None if span is None else wrap_value(span[0], reply[span[2] : span[3]], b"_id")

@@ -1,0 +1,104 @@
+"""An aggregation pipeline, parsed as far as routing needs it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.sharding.involved_namespaces import involved_namespaces, may_involve_others
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, missing_field
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, Span, array_of_documents, decode_value, spans
+from shardwright.wire.request import Request
+
+NOT_ONE_FIELD: Final = 40323
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        name: ``$match`` and so on.
+        raw: the document ``{<name>: <specification>}``.
+        span: where in ``raw`` the specification is.
+    """
+
+    name: str
+    raw: bytes
+    span: Span
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "Stage":
+        """Read a stage.
+
+        Raises:
+            CommandError: 40323, it has not exactly one field.
+        """
+        fields = list(spans(raw))
+        if len(fields) != 1:
+            raise CommandError(NOT_ONE_FIELD, "A pipeline stage specification object must contain exactly one field.")
+        return cls(fields[0][0].decode(errors="replace"), raw, fields[0][1])
+
+    @property
+    def specification(self) -> Any:  # noqa: ANN401 - each stage has its own
+        """The specification of the stage, decoded."""
+        return decode_value(self.raw, self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The stages of an ``aggregate``."""
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, request: Request) -> "Pipeline":
+        """Read the pipeline of a request.
+
+        Raises:
+            CommandError: 40414 when there is none, TypeMismatch, 40323 for a stage without exactly one field.
+        """
+        span = request.fields.get(b"pipeline")
+        if span is None:
+            raise missing_field("aggregate.pipeline")
+        if span[0] != ARRAY:
+            raise CommandError(ErrorCode.TypeMismatch, "'pipeline' option must be specified as an array")
+        return cls(tuple(_stages(request.body, span)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stages."""
+        return tuple(stage.name for stage in self.stages)
+
+    @property
+    def first(self) -> str:
+        """The name of the first stage, empty if there is none."""
+        return self.stages[0].name if self.stages else ""
+
+    @property
+    def filter(self) -> bytes:
+        """The raw filter of a leading ``$match``, empty if there is none; it determines the pipeline's targets."""
+        if self.first != "$match":
+            return EMPTY_DOCUMENT
+        kind, _, start, end = self.stages[0].span
+        return self.stages[0].raw[start:end] if kind == OBJECT else EMPTY_DOCUMENT
+
+    def involved_namespaces(self, db: str) -> dict[str, bool]:
+        """The other collections that stages name, in nested pipelines too, and whether they are written.
+
+        Args:
+            db: the database of the aggregation, the default for collections named without one.
+
+        Raises:
+            CommandError: InvalidBSON, or Overflow for pipelines nested too deep.
+        """
+        if not any(may_involve_others(stage.raw) for stage in self.stages):
+            return {}
+        return involved_namespaces(array_of_documents([stage.raw for stage in self.stages]), db)
+
+
+def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
+    for _, (kind, _, start, end) in spans(body, pipeline[2]):
+        if kind != OBJECT:
+            raise CommandError(ErrorCode.TypeMismatch, "Each element of the 'pipeline' array must be an object")
+        yield Stage.parse(body[start:end])

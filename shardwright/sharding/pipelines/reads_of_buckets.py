@@ -1,0 +1,94 @@
+"""Reads of a time-series collection as reads of its buckets.
+
+The first stage unpacks the buckets into measurements. Stages that belong in front of it move there as soon as the view
+is resolved, as in MongoDB's routers. A mongod moves them too, but only in a whole pipeline that begins with that stage.
+A shard's part begins with the filter for orphans, and its results must have the sort keys that unpacking removes.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardwright.sharding.pipelines.pipeline import Stage
+from shardwright.sharding.time_series import TimeSeriesFields
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    encode_document,
+    find,
+    is_string,
+    string_value,
+    with_value,
+)
+
+UNPACK_BUCKET: Final = "$_internalUnpackBucket"
+"""Makes the measurements out of the buckets of a time-series collection, as the first stage of reads."""
+
+CONVERT_INDEX_STATS: Final = "$_internalConvertBucketIndexStats"
+"""Shows the indexes of buckets as indexes of measurements, after ``$indexStats``."""
+
+
+_CHANGED_FIELDS: Final = ("exclude", "computedMetaProjFields")
+
+
+def stages_of_buckets(stages: Sequence[bytes]) -> list[bytes]:
+    """Translate the raw stages of a view of measurements and of a read of it into stages that read buckets.
+
+    Args:
+        stages: raw, the first one unpacks the buckets.
+    """
+    unpacking, *others = (Stage.parse(stage) for stage in stages)
+    fields = unpacked_fields(unpacking)
+    if fields is None or not others:
+        return list(stages)
+    if others[0].name == "$indexStats":
+        # The buckets' indexes are reported; their measurements are not read.
+        meta = {} if fields.meta_field is None else {"metaField": fields.meta_field}
+        conversion = encode_document({CONVERT_INDEX_STATS: {"timeField": fields.time_field, **meta}})
+        return [stages[1], conversion, *stages[2:]]
+    near = _near_buckets(others[0], fields) if others[0].name == "$geoNear" else None
+    return list(stages) if near is None else [near, stages[0], *stages[2:]]
+
+
+def with_hint_for_buckets(body: bytes, fields: TimeSeriesFields) -> bytes:
+    """An ``aggregate`` with its hint in terms of buckets.
+
+    A hint that is not about an index of measurements remains as it is, for mongod to refuse.
+    """
+    hint = find(body, b"hint")
+    if hint is None or hint[0] != OBJECT:
+        return body
+    try:
+        return with_value(body, hint, fields.buckets_hint(body[hint[2] : hint[3]]))
+    except CommandError:
+        return body
+
+
+def unpacked_fields(stage: Stage) -> TimeSeriesFields | None:
+    """How the measurements that a stage unpacks were made into buckets.
+
+    None if it is another stage, or a client's own that mongod refuses or that leaves fields out.
+    """
+    fields = stage.specification if stage.name == UNPACK_BUCKET else None
+    if not isinstance(fields, dict) or "include" in fields or any(fields.get(name) for name in _CHANGED_FIELDS):
+        return None
+    time, meta = fields.get("timeField"), fields.get("metaField")
+    return TimeSeriesFields(time, meta) if is_string(time) and (meta is None or is_string(meta)) else None
+
+
+def _near_buckets(stage: Stage, fields: TimeSeriesFields) -> bytes | None:
+    """The ``$geoNear`` of buckets for one of measurements.
+
+    None if it is not about positions in the metadata, or mongod refuses it for time-series collections.
+    """
+    kind, _, start, end = stage.span
+    near = stage.raw[start:end]
+    key = find(near, b"key") if kind == OBJECT else None
+    if key is None or key[0] != STRING:
+        return None
+    path = fields.renamed(near[key[2] + 4 : key[3] - 1].decode(errors="replace"))
+    query = find(near, b"query")
+    if path is None or (query is not None and near[query[2] : query[3]] != EMPTY_DOCUMENT):
+        return None
+    return with_value(stage.raw, stage.span, with_value(near, key, string_value(path)))

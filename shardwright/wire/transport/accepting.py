@@ -1,0 +1,186 @@
+"""An accepted connection before its first request: the decision for TLS, the handshake, refusals.
+
+Only so many connections may be at this stage. There they are no clients yet, so that strangers who begin handshakes
+take no place of those who have finished theirs.
+
+One port takes both kinds, as in MongoDB: the first bytes of a plain client are the header of a request, in which the
+id of an answered request is 0 or -1. Anything else begins a handshake.
+
+Refused connections are logged with their number, at most one line per second: a burst of thousands would fill the
+log just when it is needed.
+"""
+
+import socket
+from typing import Final
+
+import trio
+from trio.lowlevel import wait_readable
+
+from shardwright.wire.frames import HEADER_BYTES, Header
+from shardwright.wire.logger import get_logger
+from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.tls_socket import TlsHandshakeError, accept_handshake
+
+HANDSHAKE_SECONDS_MAX: Final = 10.0
+"""How long a client may take from the connection to the end of the handshake."""
+
+HANDSHAKES_MAX: Final = 1000
+"""Most connections at this stage where there is room for many clients. It admits the start of a large application, and
+costs no more memory than some thousand clients."""
+
+HANDSHAKES_MIN: Final = 100
+"""The same where there is room for few clients, which may nevertheless all come at once."""
+
+_SHARE: Final = 4
+
+_ANSWERS_NOTHING: Final = frozenset({0, -1})
+
+
+def needs_greeting(accepted: socket.socket) -> bool:
+    """Whether `greet` has to be called: with TLS.
+
+    UNIX sockets belong to this user alone, so that TLS is there for nothing but the certificates of members.
+    """
+    return TLS.accepting is not None and (accepted.family != socket.AF_UNIX or CLUSTER_AUTH.accepts_certificate)
+
+
+class Arrivals:
+    """The connections of one server at this stage; when there are too many, the oldest makes room.
+
+    Args:
+        count_max: how many there may be; None for what suits the number of clients.
+        connections_max: how many clients the server takes.
+    """
+
+    def __init__(self, count_max: int | None, connections_max: int) -> None:
+        self._count_max = count_max or max(HANDSHAKES_MIN, min(HANDSHAKES_MAX, connections_max // _SHARE))
+        self._scopes: dict[socket.socket, trio.CancelScope] = {}  # the oldest is first
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._scopes)
+
+    def add(self, accepted: socket.socket) -> trio.CancelScope:
+        """A connection was accepted; returns the scope in which to `greet` it."""
+        if len(self._scopes) >= self._count_max:
+            self._scopes.pop(next(iter(self._scopes))).cancel()
+        scope = self._scopes[accepted] = trio.CancelScope()
+        return scope
+
+    async def greet(self, accepted: socket.socket, peer: str, scope: trio.CancelScope) -> ClientConnection | None:
+        """As `greet`, in the scope that `add` has returned.
+
+        Raises:
+            TlsHandshakeError: as `greet`; or newer connections needed the room.
+        """
+        try:
+            with scope:
+                return await greet(accepted, peer)
+        finally:
+            self._scopes.pop(accepted, None)
+        raise TlsHandshakeError("too many clients shake hands, and this one has taken the longest")
+
+
+async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
+    """Find out whether a client uses TLS, and shake hands; None if it left before it sent anything.
+
+    Args:
+        accepted: its socket, which is closed if this fails.
+        peer: its address.
+
+    Raises:
+        TlsHandshakeError: the handshake failed or took too long, or the client must use TLS and does not.
+    """
+    accepted.setblocking(False)
+    try:
+        with trio.fail_after(HANDSHAKE_SECONDS_MAX):
+            return await _greet(accepted, peer)
+    except BaseException as error:
+        accepted.close()
+        if isinstance(error, trio.TooSlowError):
+            raise TlsHandshakeError(f"the client took more than {HANDSHAKE_SECONDS_MAX:g} s to shake hands") from error
+        raise
+
+
+async def _greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
+    beginning = await _receive_header(accepted)
+    if not beginning:
+        accepted.close()
+        return None
+    if len(beginning) == HEADER_BYTES and Header(beginning).response_to in _ANSWERS_NOTHING:
+        if not TLS.settings.mode.accepts_plain and accepted.family != socket.AF_UNIX:
+            raise TlsHandshakeError("The server is configured to only allow SSL connections")
+        return ClientConnection(FrameStream(accepted, received=beginning), peer)
+    context = TLS.accepting
+    assert context is not None, "TLS cannot be turned off"
+    secured = await accept_handshake(accepted, context, received=beginning)
+    client = ClientConnection(FrameStream(secured), peer)
+    client.certificate_subject = secured.peer_subject
+    client.tls_version = secured.version
+    return client
+
+
+async def _receive_header(accepted: socket.socket) -> bytes:
+    """The first bytes, as many as a header has; fewer if the client closes."""
+    beginning = b""
+    while len(beginning) < HEADER_BYTES:
+        await wait_readable(accepted)
+        try:
+            received = accepted.recv(HEADER_BYTES - len(beginning))
+        except BlockingIOError:
+            continue
+        if not received:
+            break
+        beginning += received
+    return beginning
+
+
+logger = get_logger("wire.server")
+
+_INTERVAL_SECONDS: Final = 1.0
+
+
+class RefusalLog:
+    """Counts refused connections and logs them while `run` is running.
+
+    Attributes:
+        refused: their total number.
+    """
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._logged = 0
+        self._latest: tuple[str, int] = ("", 0)
+        self._noted = trio.Event()
+
+    def note(self, peer: str, open_connections: int) -> None:
+        """Count a refused connection.
+
+        Args:
+            peer: ``ip:port`` of the client.
+            open_connections: the number of open connections, which is the maximum.
+        """
+        self.refused += 1
+        self._latest = (peer, open_connections)
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Log until cancelled."""
+        while True:
+            await self._noted.wait()
+            self._noted = trio.Event()
+            self._log()
+            await trio.sleep(_INTERVAL_SECONDS)
+
+    def _log(self) -> None:
+        peer, open_connections = self._latest
+        logger.warning(
+            "Connections refused because there are too many open connections",
+            refused_count=self.refused - self._logged,
+            remote=peer,
+            connection_count=open_connections,
+        )
+        self._logged = self.refused

@@ -1,0 +1,166 @@
+"""Clients that have not logged in where they have to: what they may send, how long they may take, how many they may be.
+
+Monitors of drivers never log in, and are no attack: they say hello, and later ask again or wait for news. So a
+client that has said hello may stay for long, if it does not begin to log in; and when there are too many clients,
+the one that has been silent for longest makes room. A client that is waiting for an answer is never closed.
+
+MongoDB 6.0 has no such limits. The limit of message sizes is as in its later versions.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.limits import MESSAGE_BYTES_MAX
+from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.client_connection import ClientConnection
+
+if TYPE_CHECKING:
+    from shardwright.wire.request import Request
+
+
+logger = get_logger("wire.newcomers")
+
+_CHECK_SECONDS: Final = 1.0
+_LOG_INS: Final = frozenset({"authenticate", "saslContinue", "saslStart"})
+_SPECULATIVE: Final = b"speculativeAuthenticate"
+_MECHANISMS: Final = b"saslSupportedMechs"
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomerLimits:
+    """What clients may do before they have logged in.
+
+    Attributes:
+        log_in_seconds: how long a client may take to send its first request, and to finish a log-in that it has begun.
+        idle_seconds: how long a client that has said hello may be silent.
+        message_bytes: of the longest message.
+        failures: with which failed log-in a connection is closed.
+        share: which part of all connections such clients may have.
+    """
+
+    log_in_seconds: float = 30.0
+    idle_seconds: float = 600.0
+    message_bytes: int = 16 * 1024
+    failures: int = 3
+    share: float = 0.8
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a client has come.
+
+    Attributes:
+        heard_at: when its last request came, or when it connected.
+        has_asked: whether there was any request.
+        began_at: when it began to log in, None if it has not.
+    """
+
+    heard_at: float
+    has_asked: bool = False
+    began_at: float | None = None
+
+
+class Newcomers:
+    """The clients of one server that have not logged in.
+
+    Args:
+        limits: what they may do.
+        connections_max: how many clients the server takes.
+        clock: the time in seconds.
+
+    Attributes:
+        closed: how many connections were closed because they took too long or had to make room.
+    """
+
+    def __init__(self, limits: NewcomerLimits, connections_max: int, clock: Callable[[], float] = monotonic) -> None:
+        self._limits = limits
+        self._count_max = max(1, int(connections_max * limits.share))
+        self._clock = clock
+        self._clients: OrderedDict[ClientConnection, _Progress] = OrderedDict()  # the one silent for longest is first
+        self.closed = 0
+        self._logged = 0
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._clients)
+
+    def add(self, client: ClientConnection, *, has_asked: bool = False) -> None:
+        """A client has connected, or its user is no longer logged in.
+
+        Args:
+            client: the client.
+            has_asked: whether it has sent a request before.
+        """
+        client.log_ins, client.is_newcomer = self, True
+        client.stream.limit_messages(self._limits.message_bytes)
+        self._clients[client] = _Progress(self._clock(), has_asked)
+        if len(self._clients) > self._count_max:
+            self._make_room()
+
+    def remove(self, client: ClientConnection) -> None:
+        """A client has logged in or has gone."""
+        if self._clients.pop(client, None) is not None:
+            client.is_newcomer = False
+            client.stream.limit_messages(MESSAGE_BYTES_MAX)
+
+    def heard(self, client: ClientConnection, request: "Request") -> None:
+        """A client has sent a request."""
+        progress = self._clients[client]
+        progress.heard_at, progress.has_asked = self._clock(), True
+        self._clients.move_to_end(client)
+        if progress.began_at is None and _begins_log_in(request):
+            progress.began_at = progress.heard_at
+
+    def has_failed(self, client: ClientConnection) -> None:
+        """A log-in has failed; after too many, the reply that says so is the last."""
+        client.failed_log_ins += 1
+        if client.failed_log_ins >= self._limits.failures:
+            client.is_finished = True
+
+    async def run(self) -> None:
+        """Close the connections of clients that take too long, until cancelled."""
+        while True:
+            await trio.sleep(_CHECK_SECONDS)
+            self.close_overdue()
+
+    def close_overdue(self) -> None:
+        """Close the connections of clients that have taken too long."""
+        now = self._clock()
+        for client, progress in list(self._clients.items()):
+            if not client.is_busy and now > self._due(client, progress):
+                self._close(client)
+        if self.closed > self._logged:
+            logger.warning(
+                "Closed connections of clients that had not logged in", closed_count=self.closed - self._logged
+            )
+            self._logged = self.closed
+
+    def _due(self, client: ClientConnection, progress: _Progress) -> float:
+        """Until when a client has to log in or to ask again."""
+        if progress.began_at is not None:
+            return progress.began_at + self._limits.log_in_seconds
+        is_complete = progress.has_asked and client.stream.is_between_frames
+        return progress.heard_at + (self._limits.idle_seconds if is_complete else self._limits.log_in_seconds)
+
+    def _make_room(self) -> None:
+        silent = next((client for client in self._clients if not client.is_busy), None)
+        if silent is not None:
+            self._close(silent)
+
+    def _close(self, client: ClientConnection) -> None:
+        self.closed += 1
+        self.remove(client)
+        client.scope.cancel()
+
+
+def _begins_log_in(request: "Request") -> bool:
+    """Also a hello that asks for the mechanisms of a user, which costs a question to the config servers."""
+    if request.name in HELLO_NAMES:
+        return _SPECULATIVE in request.fields or _MECHANISMS in request.fields
+    return request.name in _LOG_INS
