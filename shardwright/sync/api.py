@@ -12,7 +12,9 @@ from typing import Any, Final
 import h11
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 
-from shardwright.sync.session import CommitError, Sync
+from shardwright.sync.comparing import NoMomentError
+from shardwright.sync.handover import CommitError
+from shardwright.sync.session import Sync
 from shardwright.sync.states import StateError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -35,6 +37,7 @@ class Api:
             ("POST", "pause"): self._pause,
             ("POST", "resume"): self._resume,
             ("POST", "commit"): self._commit,
+            ("POST", "reverse"): self._reverse,
             ("POST", "abort"): self._abort,
             ("POST", "verify"): self._verify,
         }
@@ -70,7 +73,7 @@ class Api:
             return HTTPStatus.OK, {"success": True, **await handler(arguments)}
         except json.JSONDecodeError as error:
             return HTTPStatus.BAD_REQUEST, {"success": False, "error": str(error)}
-        except (StateError, CommitError) as error:
+        except (StateError, CommitError, NoMomentError) as error:
             return HTTPStatus.CONFLICT, {"success": False, "error": str(error)}
 
     async def _progress(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,6 +96,10 @@ class Api:
 
     async def _commit(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         self._sync.commit()
+        return {}
+
+    async def _reverse(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._sync.reverse()
         return {}
 
     async def _abort(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -146,7 +153,9 @@ def publish(replication_id: str, port: int) -> Path:
     directory = state_directory()
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{replication_id}.json"
-    path.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
+    new.replace(path)  # who finds it can read it whole
     return path
 
 

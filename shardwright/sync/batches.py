@@ -18,6 +18,11 @@ BYTES_MAX: Final = 10_000_000
 BUFFER_BYTES_MAX: Final = 64_000_000
 """A transaction of the source that is larger is applied in parts."""
 
+MEMORY_MAX: Final = 256_000_000
+
+_COPIES: Final = 3
+"""A piece exists as documents, as writes, and as the message to the target."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -32,6 +37,21 @@ class Limits:
     documents: int = DOCUMENTS_MAX
     bytes: int = BYTES_MAX
     buffer_bytes: int = BUFFER_BYTES_MAX
+
+    @classmethod
+    def within(cls, memory: int, *, workers: int, documents: int = DOCUMENTS_MAX, size: int = BYTES_MAX) -> "Limits":
+        """The limits with which everything that is buffered fits into ``memory`` bytes.
+
+        Each worker of the copy holds a piece and the writes made from it, the follower a batch and a buffer.
+
+        Raises:
+            ValueError: there is not enough memory for these.
+        """
+        left = memory - (workers + 1) * _COPIES * size
+        if left < size:
+            needed = (workers + 1) * _COPIES * size + size
+            raise ValueError(f"{workers} workers with {size:,} bytes each need a limit of {needed:,} bytes or more")
+        return cls(documents, size, min(left, BUFFER_BYTES_MAX))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import logging
+import shutil
 import signal
 import sys
 import urllib.error
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from bson.json_util import dumps
 from pymongo.errors import PyMongoError
 
-from shardwright.sync.api import LOOPBACK, Api, publish, published_port
+from shardwright.sync.api import LOOPBACK, Api, publish, published_port, state_directory
+from shardwright.sync.batches import BYTES_MAX, DOCUMENTS_MAX, MEMORY_MAX, Limits
 from shardwright.sync.copying import WORKERS
 from shardwright.sync.ends import End
+from shardwright.sync.preparing import Options, RefusedError
+from shardwright.sync.progress import lines, of_verify_alone
 from shardwright.sync.replication import Filter, Replication
-from shardwright.sync.session import Options, RefusedError, Sync
+from shardwright.sync.session import Sync
 from shardwright.sync.store import LEASE_SECONDS, LeaseHeldError, LeaseLostError
-from shardwright.sync.verifying import verified
+from shardwright.sync.verifying import Alone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +34,7 @@ DIFFERENT: Final = 2
 
 INTERRUPTED: Final = 130
 
-_STEERING: Final = ("status", "pause", "resume", "commit", "abort", "failures")
-_BAR_WIDTH: Final = 32
+_STEERING: Final = ("status", "pause", "resume", "commit", "reverse", "abort", "failures")
 _JOIN_SECONDS: Final = 1.0
 
 
@@ -45,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="+",
         metavar="SOURCE TARGET",
-        help=f"connection strings; or `verify SOURCE TARGET`; or {', '.join(_STEERING)} with the ID of a replication",
+        help=f"connection strings; `verify SOURCE TARGET`; verify, {', '.join(_STEERING)} and an ID",
     )
     parser.add_argument("--include", action="append", default=[], metavar="NS", help="a database or collection")
     parser.add_argument("--exclude", action="append", default=[], metavar="NS", help="a database or collection")
@@ -63,12 +66,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NS=KEY",
         help="shard a collection at the target, for example 'shop.orders={\"customer\": 1}'",
     )
+    parser.add_argument(
+        "--zones",
+        choices=("carry", "leave"),
+        default="carry",
+        help="whether collections with the same shard key at the target get the zones of the source (default: carry)",
+    )
+    parser.add_argument("--users", action="store_true", help="carry users and roles, with their credentials")
     parser.add_argument("--continuous", action="store_true", help="follow the source until commit or abort")
+    parser.add_argument(
+        "--reversible",
+        action="store_true",
+        help="stay after the commit, so that `reverse` can swap the roles without a copy; implies --continuous",
+    )
     parser.add_argument("--no-source-writes", action="store_true", help="record checkpoints at the target alone")
     parser.add_argument(
         "--no-write-block", action="store_true", help="let commit trust that nothing writes at the source"
     )
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"ranges copied at a time (default: {WORKERS})")
+    parser.add_argument(
+        "--batch-documents",
+        type=int,
+        default=DOCUMENTS_MAX,
+        help=f"documents in a batch of a writer (default: {DOCUMENTS_MAX:,})",
+    )
+    parser.add_argument(
+        "--batch-bytes", type=int, default=BYTES_MAX, help=f"bytes in a batch of a writer (default: {BYTES_MAX:,})"
+    )
+    parser.add_argument(
+        "--memory", type=int, default=MEMORY_MAX, help=f"bytes that are buffered in all (default: {MEMORY_MAX:,})"
+    )
     parser.add_argument("--port", type=int, default=0, help="port of the HTTP API on loopback (default: any free one)")
     parser.add_argument("--retry-failures", action="store_true", help="with resume: try refused documents again")
     parser.add_argument("--json", action="store_true", help="print one JSON line a second")
@@ -84,18 +111,20 @@ def run_command(options: argparse.Namespace, out: TextIO) -> int:
     if words[0] in _STEERING:
         return _steer(words, options, out)
     verifies = words[0] == "verify"
+    if verifies and len(words) == 2:
+        return _steer(words, options, out)
     uris = words[1:] if verifies else words
     if len(uris) != 2:
         raise SyncCommandError("a source and a target are needed")
     chosen = Filter(frozenset(options.include), frozenset(options.exclude))
     _log_to(sys.stderr)
-    replication = Replication(uris[0], uris[1], chosen, dict(options.shard))
+    replication = Replication(uris[0], uris[1], chosen, dict(options.shard), zones=options.zones == "carry")
     try:
         if verifies:
-            return asyncio.run(_verify(replication, out))
+            return asyncio.run(_verify(replication, options, out))
         return asyncio.run(_replicate(replication, options, out))
     except RefusedError as error:
-        raise SyncCommandError("nothing was written, because\n  " + "\n  ".join(error.plan.refusals)) from error
+        raise SyncCommandError("nothing was written, because\n  " + "\n  ".join(error.refusals)) from error
     except (LeaseLostError, PyMongoError) as error:
         raise SyncCommandError(str(error)) from error
 
@@ -117,11 +146,49 @@ def _log_to(stream: TextIO) -> None:
     logger.setLevel(logging.INFO)
 
 
+class _Screen:
+    """Shows progress: JSON lines, lines of a terminal that are replaced, or the last state alone.
+
+    Attributes:
+        out: where it is shown.
+        json: whether as JSON.
+    """
+
+    def __init__(self, out: TextIO, *, json: bool) -> None:
+        self.out, self.json = out, json
+        self._height = 0
+
+    def show(self, progress: Mapping[str, Any], shown: Sequence[str], *, is_last: bool = False) -> None:
+        """Show the progress.
+
+        Args:
+            progress: as a document.
+            shown: as lines.
+            is_last: whether nothing follows.
+        """
+        if self.json:
+            print(dumps(progress), file=self.out, flush=True)
+        elif self.out.isatty():
+            columns = shutil.get_terminal_size().columns
+            begin = f"\x1b[{self._height}A" if self._height else ""
+            print(begin + "\n".join(f"\r\x1b[K{each[: columns - 1]}" for each in shown), file=self.out, flush=True)
+            self._height = len(shown)
+        elif is_last:
+            print("\n".join(shown), file=self.out, flush=True)
+
+
 async def _replicate(replication: Replication, options: argparse.Namespace, out: TextIO) -> int:
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stopping.set)
     published: list[Path] = []
+    screen = _Screen(out, json=options.json)
+    try:
+        limits = Limits.within(
+            options.memory, workers=options.workers, documents=options.batch_documents, size=options.batch_bytes
+        )
+    except ValueError as error:
+        raise SyncCommandError(str(error)) from error
     sync = Sync(
         replication,
         Options(
@@ -129,6 +196,9 @@ async def _replicate(replication: Replication, options: argparse.Namespace, out:
             source_writes=not options.no_source_writes,
             workers=options.workers,
             blocks_writes=not options.no_write_block,
+            reversible=options.reversible,
+            users=options.users,
+            limits=limits,
         ),
         lambda: published.append(publish(replication.id, server.sockets[0].getsockname()[1])),
     )
@@ -137,14 +207,17 @@ async def _replicate(replication: Replication, options: argparse.Namespace, out:
     try:
         while True:
             try:
-                if not await _run_until(sync, stopping, options, out):
+                if not await _run_until(sync, stopping, options, screen):
                     print("stopped: the same command continues", file=sys.stderr)
                     return INTERRUPTED
             except LeaseHeldError:
-                if await _join(sync, options, out, stopping):
+                if await _join(sync, screen, stopping):
                     return 0
             else:
-                _print(sync.progress(), options, out, is_last=True)
+                screen.show(sync.progress(), lines(sync.progress()), is_last=True)
+                if sync.outcome.differs:
+                    print("source and target differ: `shardwright sync verify` shows where", file=sys.stderr)
+                    return DIFFERENT
                 return 0
     finally:
         for path in published:
@@ -153,10 +226,10 @@ async def _replicate(replication: Replication, options: argparse.Namespace, out:
         await sync.close()
 
 
-async def _run_until(sync: Sync, stopping: asyncio.Event, options: argparse.Namespace, out: TextIO) -> bool:
+async def _run_until(sync: Sync, stopping: asyncio.Event, options: argparse.Namespace, screen: _Screen) -> bool:
     """Run the replication; returns whether it has ended by itself."""
-    running = asyncio.create_task(sync.run(continuous=options.continuous))
-    others = [asyncio.create_task(_show(sync, options, out)), asyncio.create_task(stopping.wait())]
+    running = asyncio.create_task(sync.run(continuous=options.continuous or options.reversible))
+    others = [asyncio.create_task(_show(sync, screen)), asyncio.create_task(stopping.wait())]
     try:
         await asyncio.wait((running, *others), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
@@ -170,54 +243,43 @@ async def _run_until(sync: Sync, stopping: asyncio.Event, options: argparse.Name
             each.cancel()
 
 
-async def _join(sync: Sync, options: argparse.Namespace, out: TextIO, stopping: asyncio.Event) -> bool:
+async def _join(sync: Sync, screen: _Screen, stopping: asyncio.Event) -> bool:
     """Show the progress of the process that runs the replication; returns whether it has finished.
 
     If that process ends before, this one takes over as soon as its lease has expired.
     """
     for _ in range(int(LEASE_SECONDS)):
         progress = await sync.progress_elsewhere()
-        _print(progress, options, out)
-        if progress.get("state") == "COMMITTED" or stopping.is_set():
+        screen.show(progress, lines(progress))
+        is_over = progress.get("state") == "COMMITTED" and not progress.get("canReverse")
+        if is_over or stopping.is_set():
             return True
         await asyncio.sleep(_JOIN_SECONDS)
     return False
 
 
-async def _show(sync: Sync, options: argparse.Namespace, out: TextIO) -> None:
+async def _show(sync: Sync, screen: _Screen) -> None:
     while True:
         await asyncio.sleep(1.0)
-        _print(sync.progress(), options, out)
+        screen.show(sync.progress(), lines(sync.progress()))
 
 
-def _print(progress: Mapping[str, Any], options: argparse.Namespace, out: TextIO, *, is_last: bool = False) -> None:
-    if options.json:
-        print(dumps(progress), file=out, flush=True)
-    elif out.isatty():
-        print(f"\r{_line(progress)}", end="\n" if is_last else "", file=out, flush=True)
-    elif is_last:
-        print(_line(progress), file=out, flush=True)
+async def _show_alone(alone: Alone, screen: _Screen) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        screen.show(alone.progress(), of_verify_alone(alone.progress()))
 
 
-def _line(progress: Mapping[str, Any]) -> str:
-    copied = progress.get("collectionCopy", {})
-    total, done = copied.get("estimatedTotalBytes", 0), copied.get("estimatedCopiedBytes", 0)
-    filled = _BAR_WIDTH if not total else min(_BAR_WIDTH, _BAR_WIDTH * done // total)
-    bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
-    return (
-        f"{progress.get('state', 'IDLE'):<10} {bar} {copied.get('copiedDocuments', 0):>12,} documents "
-        f"{done / 1e6:>10,.1f} MB {progress.get('eventsApplied', 0):>10,} events "
-        f"lag {progress.get('lagTimeSeconds', 0)} s"
-    )
-
-
-async def _verify(replication: Replication, out: TextIO) -> int:
+async def _verify(replication: Replication, options: argparse.Namespace, out: TextIO) -> int:
     source, target = End("source", replication.source), End("target", replication.target)
     try:
-        found = await source.deployment(replication.filter)
-        namespaces = sorted(each.namespace for each in found.collections.values() if each.kind == "collection")
-        moment = (await source.now(), await target.now())
-        report = await verified(source, target, namespaces, lambda: moment)
+        place_file = state_directory() / f"verify-{replication.id}.json"
+        alone = Alone(replication, source, target, place_file)
+        showing = asyncio.create_task(_show_alone(alone, _Screen(out, json=options.json)))
+        try:
+            report = await alone.run()
+        finally:
+            showing.cancel()
     finally:
         await source.close()
         await target.close()
@@ -237,12 +299,14 @@ def _steer(words: Sequence[str], options: argparse.Namespace, out: TextIO) -> in
     request = urllib.request.Request(f"http://{LOOPBACK}:{port}/api/v1/{name}", body, method=method)
     try:
         with urllib.request.urlopen(request) as answer:
-            print(answer.read().decode(), file=out)
+            text = answer.read().decode()
+            print(text, file=out)
+            is_different = words[0] == "verify" and not json.loads(text)["verification"]["equal"]
     except urllib.error.HTTPError as error:
         raise SyncCommandError(json.loads(error.read())["error"]) from error
     except OSError as error:
         raise SyncCommandError(f"the replication {words[1]} does not answer: {error}") from error
-    return 0
+    return DIFFERENT if is_different else 0
 
 
 def _shard(text: str) -> tuple[str, dict[str, Any]]:

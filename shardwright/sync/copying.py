@@ -10,12 +10,11 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import BulkWriteError, OperationFailure
 
-from shardwright.sync.changes import id_of
+from shardwright.sync.batches import Limits
+from shardwright.sync.changes import Value, id_of
 from shardwright.sync.ends import NAMESPACE_NOT_FOUND, RAW, End, repeated
 from shardwright.sync.pieces import Piece
 from shardwright.sync.ranges import (
-    PIECE_BYTES_MAX,
-    PIECE_DOCUMENTS_MAX,
     SAMPLES_PER_RANGE,
     Bound,
     bounds_from,
@@ -32,6 +31,9 @@ from shardwright.sync.writing import Writer
 from shardwright.wire.logger import get_logger
 
 WORKERS: Final = 4
+
+INSERTS_MAX: Final = 3
+"""How often a piece is inserted without the documents that have appeared at the target since it was read."""
 
 _log = get_logger("sync.copying")
 
@@ -74,6 +76,13 @@ async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list
         cursor = await source.collection(namespace).aggregate(pipeline, allowDiskUse=True)
         samples = [bytes(each.raw) async for each in cursor]
     bounds = bounds_from(samples, count)
+    is_empty = False
+    if not compares:
+        # The change stream has what is inserted from now on. Without this bound, the copy would follow an application
+        # that inserts larger and larger _id values, and never end.
+        greatest = await source.collection(namespace).find({}, {"_id": 1}).sort("_id", -1).limit(1).to_list()
+        is_empty = not greatest
+        bounds[-1] = bounds[-1][0], id_bound(id_of(bytes(greatest[0].raw))) if greatest else None
     return [
         {
             "ns": namespace,
@@ -83,7 +92,7 @@ async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list
             "high": high,
             "position": low,
             "compares": compares,
-            "done": False,
+            "done": is_empty and number == len(bounds) - 1,
             "documents": 0,
             "bytes": 0,
             "estimated_documents": documents // len(bounds),
@@ -112,6 +121,7 @@ class Copier:
         ranges: list[dict[str, Any]],
         *,
         workers: int = WORKERS,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
     ) -> None:
         self.ranges = ranges
         self.applied: Timestamp | None = None
@@ -121,7 +131,7 @@ class Copier:
         self._may_begin = asyncio.Event()
         self._may_begin.set()
         self._source, self._target, self._store, self._writer = source, target, store, writer
-        self._workers = workers
+        self._workers, self._limits = workers, limits
         self._active: set[str] = set()
 
     @property
@@ -215,24 +225,13 @@ class Copier:
         if chosen["compares"]:
             again = await self._differing(chosen, read, chosen["high"] if last is None else last)
         elif read.documents:
-            fresh = [each for each in read.documents if id_of(bytes(each.raw)) not in piece.touched]
             if self._writer.source_keys.get(namespace) is not None:
                 # Another shard may have a document with the same _id, which the next piece does not read.
                 again.add(id_of(bytes(read.documents[-1].raw)))
-                fresh = [each for each in fresh if id_of(bytes(each.raw)) not in again]
-            try:
-                await self._store.fenced(
-                    RANGES,
-                    {"_id": chosen["_id"]},
-                    {},
-                    self._writer.inserts(namespace, fresh),
-                    bypasses=self._writer.bypasses,
-                )
-                counters["documents_written"] += len(fresh)
-                counters["documents_missing"] += len(fresh)
-            except BulkWriteError:
-                # The target has some of them, from before an interruption for example.
-                again |= {id_of(bytes(each.raw)) for each in fresh}
+            fresh, skipped = read.documents, again | piece.touched
+            if skipped:
+                fresh = [each for each in fresh if id_of(bytes(each.raw)) not in skipped]
+            again |= await self._insert(chosen, fresh)
         counters["documents_checked"] += len(read.documents)
         async with self._writer.lock:
             if chosen["done"] or chosen["ns"] != namespace:
@@ -243,17 +242,55 @@ class Copier:
             await self._store.fenced(RANGES, {"_id": chosen["_id"]}, progress)
             chosen |= progress
 
+    async def _insert(self, chosen: dict[str, Any], documents: list[RawBSONDocument]) -> set[Value]:
+        """Insert documents; returns the ``_id`` values of documents that the target has already, and were not inserted.
+
+        Changes that are applied ahead of the copy have inserted some, or it was interrupted after an insert.
+        """
+        counters, namespace = self._writer.counters, chosen["ns"]
+        fresh, there = documents, set[Value]()
+        for _ in range(INSERTS_MAX):
+            try:
+                await self._store.fenced(
+                    RANGES,
+                    {"_id": chosen["_id"]},
+                    {},
+                    self._writer.inserts(namespace, fresh),
+                    bypasses=self._writer.bypasses,
+                )
+            except BulkWriteError:
+                before = len(there)
+                there |= await repeated(lambda: self._present(namespace, documents))
+                if len(there) == before:
+                    break  # the target refuses one of them for another reason
+                fresh = [each for each in documents if id_of(bytes(each.raw)) not in there]
+                if not fresh:
+                    return there
+            else:
+                counters["documents_written"] += len(fresh)
+                counters["documents_missing"] += len(fresh)
+                return there
+        return {id_of(bytes(each.raw)) for each in documents}
+
+    async def _present(self, namespace: str, documents: list[RawBSONDocument]) -> set[Value]:
+        """The ``_id`` values of documents that the target has."""
+        wanted = {"_id": {"$in": [each["_id"] for each in documents]}}
+        found = await self._target.collection(namespace).find(wanted, {"_id": 1}).to_list()
+        return {id_of(bytes(each.raw)) for each in found}
+
     async def _differing(self, chosen: dict[str, Any], read: PieceRead, last: Bound) -> set[Any]:
         """The ``_id`` values of a piece by which source and target differ."""
-        cursor = self._target.collection(chosen["ns"]).find(range_filter(chosen["position"], last), hint={"_id": 1})
-        there = hashes([bytes(each.raw) async for each in cursor])
+        which = range_filter(chosen["position"], last)
+        collection = self._target.collection(chosen["ns"])
+        stored = await repeated(lambda: collection.find(which, hint={"_id": 1}).to_list())
+        there = hashes(bytes(each.raw) for each in stored)
         found = differences(hashes(bytes(each.raw) for each in read.documents), there)
         self._writer.counters["documents_missing"] += len(found.missing)
         return set(found.all)
 
     async def _read(self, chosen: dict[str, Any]) -> PieceRead:
         limit = piece_limit(
-            chosen["documents"], chosen["bytes"], documents_max=PIECE_DOCUMENTS_MAX, bytes_max=PIECE_BYTES_MAX
+            chosen["documents"], chosen["bytes"], documents_max=self._limits.documents, bytes_max=self._limits.bytes
         )
         database, _, name = chosen["ns"].partition(".")
         concern: dict[str, Any] = {"level": "majority"}
@@ -280,7 +317,7 @@ class Copier:
         async with self.progressed:
             await self.progressed.wait_for(lambda: self.applied is not None and self.applied >= seen)
         if not chosen["done"] and chosen["ns"] == namespace:
-            uuid = await self._source.uuid(namespace)
+            uuid = await repeated(lambda: self._source.uuid(namespace))
             if uuid is None:
                 chosen["done"] = True
                 await self._store.fenced(RANGES, {"_id": chosen["_id"]}, {"done": True})

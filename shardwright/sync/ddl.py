@@ -6,6 +6,7 @@ collection of the same name do not concern the later one.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pymongo.errors import OperationFailure
@@ -13,6 +14,7 @@ from pymongo.errors import OperationFailure
 from shardwright.sync.changes import Change
 from shardwright.sync.copying import Copier, planned_ranges
 from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, repeated
+from shardwright.sync.placing import match_key, match_zones, presplit, shard
 from shardwright.sync.plan import (
     Collection,
     Deployment,
@@ -23,6 +25,7 @@ from shardwright.sync.plan import (
     refusal,
 )
 from shardwright.sync.replication import Replication
+from shardwright.sync.shapes import DEFAULTS, problems
 from shardwright.sync.store import RANGES, Store
 from shardwright.sync.writing import Writer
 from shardwright.wire.logger import get_logger
@@ -31,14 +34,6 @@ NAMESPACE_EXISTS: Final = 48
 INDEX_NOT_FOUND: Final = 27
 
 _OPTIONS_OF_COLL_MOD: Final = ("validator", "validationLevel", "validationAction", "changeStreamPreAndPostImages")
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    "validator": {},
-    "validationLevel": "strict",
-    "validationAction": "error",
-    "changeStreamPreAndPostImages": {"enabled": False},
-}
-
-_NOT_FOR_KEYS: Final = frozenset({"partialFilterExpression", "sparse", "collation"})
 
 _log = get_logger("sync.ddl")
 
@@ -80,9 +75,34 @@ class Catalog:
         """A collection of the source as it is to be at the target."""
         return at_target(collection, self._replication, self._of_target)
 
+    def kinds(self) -> dict[str, str]:
+        """The kinds of all collections and views, by namespace."""
+        there = {*self.namespaces.values()}
+        return {
+            namespace: each.kind
+            for namespace, each in self._writer.collections.items()
+            if each.kind == "view" or namespace in there
+        }
+
+    async def problems(self, namespace: str) -> list[str]:
+        """The differences of a collection that are not in its documents; see `shapes.problems`."""
+        ours = await self._collection(self._source, namespace, self._of_source)
+        theirs = await self._collection(self._target, namespace, self._of_target)
+        wanted = None if ours is None else self.planned(ours)
+        return problems(ours, wanted, theirs, has_more=namespace in self._writer.merged)
+
     def stored(self) -> list[dict[str, Any]]:
         """The collections as they are stored with the position."""
         return [{"uuid": uuid, "ns": namespace} for uuid, namespace in self.namespaces.items()]
+
+    async def stored_of_target(self) -> list[dict[str, Any]]:
+        """The collections as the opposite direction has to know them: by the UUIDs of the target."""
+        found = []
+        for namespace in sorted({*self.namespaces.values()}):
+            uuid = await repeated(lambda namespace=namespace: self._target.uuid(namespace))  # type: ignore[misc]
+            if uuid is not None:
+                found.append({"uuid": uuid, "ns": namespace})
+        return found
 
     def restore(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Continue with the collections that were stored: the target has these, the source may have changed since."""
@@ -92,7 +112,10 @@ class Catalog:
             self.namespaces[uuid] = namespace
             ours, theirs = by_uuid.get(uuid), self._of_target.collections.get(namespace)
             self._writer.source_keys[namespace] = ours.key if ours else theirs.key if theirs else None
-            if theirs is not None:
+            if theirs is not None and ours is not None and theirs.key is not None:
+                wanted = at_target(ours, self._replication, self._of_target)
+                self._writer.collections[namespace] = _with_both_keys(theirs, wanted)
+            elif theirs is not None:
                 self._writer.collections[namespace] = theirs
             else:
                 lost = Collection(namespace, uuid=uuid)  # neither end has it any more, which an event will say
@@ -103,12 +126,24 @@ class Catalog:
         database = collection.namespace.partition(".")[0]
         await self._run(database, create_command(collection), NAMESPACE_EXISTS)
         if collection.key is not None:
-            await self._shard(collection)
+            await shard(self._run, collection)
+
+    async def presplit(self, collection: Collection) -> None:
+        """Divide a new collection of the target, so that the copy writes to all shards."""
+        await presplit(self._source, self._target, collection, sorted(self._of_target.shards))
 
     async def match_all(self) -> None:
         """Compare all collections."""
         for namespace in sorted({*self.namespaces.values()}):
             await self.match(namespace)
+
+    async def let_expire(self) -> None:
+        """Let documents expire at the target, where applications write from now on."""
+        self.keeps_expiry = True
+        for namespace in sorted({*self.namespaces.values()}):
+            known = self._writer.collections.get(namespace)
+            if known is not None and any("expireAfterSeconds" in each for each in known.indexes):
+                await self.match(namespace)
 
     async def match(self, namespace: str) -> None:
         """Give a collection or view of the target the options, indexes and shard key of the source."""
@@ -135,7 +170,10 @@ class Catalog:
         if self.has_indexes:
             await self._match_indexes(wanted, theirs)
         if wanted.key is not None and wanted.key != theirs.key:
-            await self._match_key(wanted, theirs)
+            self._writer.collections[namespace] = _with_both_keys(wanted, theirs)
+            await match_key(self._run, wanted, theirs)
+        elif wanted.key is not None:
+            await match_zones(self._run, wanted, theirs.zones)
         self._writer.collections[namespace] = wanted
 
     async def apply(self, change: Change, copier: Copier) -> None:
@@ -197,6 +235,7 @@ class Catalog:
         if there is not None and there.kind == "view" and here is None and self._replication.filter.has(namespace):
             database, _, name = namespace.partition(".")
             await self._run(database, {"drop": name}, NAMESPACE_NOT_FOUND)
+            self._writer.collections.pop(namespace, None)
 
     async def _renamed(self, uuid: bytes | None, to: str, copier: Copier) -> None:
         known = None if uuid is None else self.namespaces.get(uuid)
@@ -238,9 +277,9 @@ class Catalog:
 
     async def _match_options(self, wanted: Collection, theirs: Collection) -> None:
         changed = {
-            name: wanted.options.get(name, _DEFAULTS[name])
+            name: wanted.options.get(name, DEFAULTS[name])
             for name in _OPTIONS_OF_COLL_MOD
-            if wanted.options.get(name, _DEFAULTS[name]) != theirs.options.get(name, _DEFAULTS[name])
+            if wanted.options.get(name, DEFAULTS[name]) != theirs.options.get(name, DEFAULTS[name])
         }
         if changed and wanted.namespace not in self._writer.merged:
             database, _, name = wanted.namespace.partition(".")
@@ -267,29 +306,6 @@ class Catalog:
         if missing:
             await self._run(database, index_command(wanted.namespace, missing, keeps_expiry=keeps))
 
-    async def _match_key(self, wanted: Collection, theirs: Collection) -> None:
-        assert wanted.key is not None
-        if theirs.key is None:
-            await self._shard(wanted)
-            return
-        old, new = list(theirs.key.items()), list(wanted.key.items())
-        index = {"createIndexes": wanted.namespace.partition(".")[2], "indexes": [_key_index(wanted)]}
-        await self._run(wanted.namespace.partition(".")[0], index)
-        refines = new[: len(old)] == old
-        command = "refineCollectionShardKey" if refines else "reshardCollection"
-        await self._run("admin", {command: wanted.namespace, "key": wanted.key})
-
-    async def _shard(self, collection: Collection) -> None:
-        database, _, name = collection.namespace.partition(".")
-        assert collection.key is not None
-        await self._run(database, {"createIndexes": name, "indexes": [_key_index(collection)]})
-        command: dict[str, Any] = {"shardCollection": collection.namespace, "key": collection.key}
-        if collection.is_unique:
-            command["unique"] = True
-        if "collation" in collection.options:
-            command["collation"] = {"locale": "simple"}
-        await self._run("admin", command)
-
     async def _collection(self, end: End, namespace: str, deployment: Deployment) -> Collection | None:
         database, _, name = namespace.partition(".")
         found = await repeated(lambda: end.collections(database, is_sharded=deployment.is_sharded, named=name))
@@ -304,14 +320,12 @@ class Catalog:
                 raise
 
 
-def _key_index(collection: Collection) -> dict[str, Any]:
-    """The index of the shard key: the source's own, if it has one."""
-    assert collection.key is not None
-    key = collection.key
-    for each in collection.indexes:
-        if list(each["key"].items()) == list(key.items()) and not each.keys() & _NOT_FOR_KEYS:
-            return index_at_target(each, keeps_expiry=False)
-    return {"key": dict(key), "name": "_".join(f"{path}_{kind}" for path, kind in key.items())}
+def _with_both_keys(one: Collection, other: Collection) -> Collection:
+    """A collection whose shard key changes from one to the other: a write has to select by both.
+
+    The target refuses an upsert without its shard key, and gets the new one between any two writes.
+    """
+    return replace(one, key={**(one.key or {}), **(other.key or {})})
 
 
 def _same_but_expiry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """The two deployments as clients: what they are, what they have, and requests that are repeated."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -25,10 +25,18 @@ RAW: Final = CodecOptions(document_class=RawBSONDocument)
 SELECTION_MS: Final = 10_000
 
 NAMESPACE_NOT_FOUND: Final = 26
+USER_WRITES_BLOCKED: Final = 371
 HISTORY_LOST: Final = frozenset({136, 280, 286})
 """CappedPositionLost, ChangeStreamFatalError, ChangeStreamHistoryLost."""
 
-_TRANSIENT: Final = frozenset({6, 7, 89, 91, 112, 189, 202, 246, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436})
+_TRANSIENT: Final = frozenset(
+    {
+        *{6, 7, 89, 91, 112, 189, 202, 246, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031},
+        # A router's: a cursor or plan has ended with its shard or collection, a shard has no primary or no majority
+        # yet, and another operation changes the collection or moves the database.
+        *{43, 50, 117, 133, 134, 175, 216, 237},
+    }
+)
 
 _log = get_logger("sync.ends")
 
@@ -76,9 +84,9 @@ class End:
 
     async def advance(self) -> Timestamp:
         """Write a note to every oplog; returns a time that all streams pass when they have read everything before."""
-        now = await self.now()
+        now = await repeated(self.now)
         note = {"appendOplogNote": 1, "data": {"msg": "shardwright sync"}, "writeConcern": {"w": "majority"}}
-        await self.command("admin", note)
+        await repeated(lambda: self.command("admin", note))
         return now
 
     async def documents(self, database: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -93,12 +101,11 @@ class End:
         hello = await self.command("admin", {"hello": 1})
         build = await self.command("admin", {"buildInfo": 1})
         is_sharded = hello.get("msg") == "isdbgrid"
+        identity = await self.identity(is_sharded=is_sharded)
+        shards: dict[str, list[str]] = {}
         if is_sharded:
-            [version] = await self.documents("config", {"find": "version"}) or [{"clusterId": "unknown"}]
-            identity = str(version["clusterId"])
-        else:
-            [config] = await self.documents("local", {"find": "system.replset"}) or [{}]
-            identity = str(config.get("settings", {}).get("replicaSetId", hello.get("setName")))
+            for shard in await self.documents("config", {"find": "shards"}):
+                shards[shard["_id"]] = list(shard.get("tags", ()))
         collections: dict[str, Collection] = {}
         for database in await self.client.list_database_names():
             if database in NOT_REPLICATED or not chosen.may_have(database):
@@ -114,15 +121,28 @@ class End:
             identity,
             collections,
             await self._users(is_sharded=is_sharded),
+            shards,
         )
+
+    async def identity(self, *, is_sharded: bool) -> str:
+        """The id of the cluster, or of the replica set."""
+        if is_sharded:
+            [version] = await self.documents("config", {"find": "version"}) or [{"clusterId": "unknown"}]
+            return str(version["clusterId"])
+        [config] = await self.documents("local", {"find": "system.replset"}) or [{}]
+        return str(config.get("settings", {}).get("replicaSetId", config.get("_id")))
 
     async def collections(self, database: str, *, is_sharded: bool, named: str | None = None) -> list[Collection]:
         """All collections of a database, or the one with a name, with indexes and shard keys."""
         sharded: dict[str, dict[str, Any]] = {}
-        zoned: set[str] = set()
+        zones: dict[str, list[dict[str, Any]]] = {}
         if is_sharded:
-            sharded = {each["_id"]: each for each in await self.documents("config", {"find": "collections"})}
-            zoned = {each["ns"] for each in await self.documents("config", {"find": "tags"})}
+            only = f"{database}.{named}"
+            which = {"find": "collections", "filter": {} if named is None else {"_id": only}}
+            sharded = {entry["_id"]: entry for entry in await self.documents("config", which)}
+            which = {"find": "tags", "filter": {} if named is None else {"ns": only}}
+            for tag in await self.documents("config", which):
+                zones.setdefault(tag["ns"], []).append({name: tag[name] for name in ("min", "max", "tag")})
         found = []
         async with await self.client.get_database(database, codec_options=VALUES).list_collections(
             filter={} if named is None else {"name": named}
@@ -142,7 +162,7 @@ class End:
                         indexes,
                         entry.get("key"),
                         bool(entry.get("unique")),
-                        namespace in zoned,
+                        zones.get(namespace, []),
                     )
                 )
         return found
@@ -158,6 +178,10 @@ class End:
                 return []
             raise
         return [each for each in found if each["key"] != {"_id": 1} and not each.get("clustered")]
+
+    async def estimated_documents(self, namespaces: Iterable[str]) -> int:
+        """About how many documents collections have."""
+        return sum([await self.collection(each).estimated_document_count() for each in namespaces])
 
     async def uuid(self, namespace: str) -> bytes | None:
         """The UUID of a collection; None if there is no such collection."""

@@ -1,25 +1,31 @@
 """Following the changes of the source through a change stream, and applying them in batches."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from bson import encode
 from bson.timestamp import Timestamp
+from pymongo.errors import PyMongoError
 
+from shardwright.sync.backoff import pauses
 from shardwright.sync.batches import Batch, Item, Limits, cut
-from shardwright.sync.changes import Change, Mark, parse, token_time
+from shardwright.sync.changes import Change, Mark, Value, parse, token_time
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
-from shardwright.sync.ends import End
+from shardwright.sync.ends import End, is_transient
 from shardwright.sync.folding import folded
 from shardwright.sync.replication import Filter
 from shardwright.sync.store import SYNC, Store
 from shardwright.sync.writing import Writer
+from shardwright.wire.logger import get_logger
 
 AWAIT_MS: Final = 50
 BATCH_EVENTS: Final = 1000
+
+_log = get_logger("sync.following")
 
 
 class Follower:
@@ -58,13 +64,31 @@ class Follower:
         self._buffer: list[Item] = []
         self._buffered = 0
         self._changed = asyncio.Condition()
+        self._last: Mapping[str, Any] | None = None
 
     async def read(self, start: dict[str, Any]) -> None:
-        """Read the stream for ever.
+        """Read the stream for ever; a stream that breaks is opened again where it was.
 
         Args:
             start: ``start_at_operation_time`` or ``resume_after``.
+
+        Raises:
+            PyMongoError: repeating cannot cure it, or was tried too often without progress.
         """
+        place, waits = start, pauses()
+        while True:
+            try:
+                await self._read(place)
+            except PyMongoError as error:
+                if self._last is not None and place != {"resume_after": self._last}:
+                    place, waits = {"resume_after": self._last}, pauses()
+                seconds = next(waits, None)
+                if seconds is None or not is_transient(error):
+                    raise
+                _log.warning("The change stream is opened again", error=str(error), seconds=seconds)
+                await asyncio.sleep(seconds)
+
+    async def _read(self, start: dict[str, Any]) -> None:
         stream = await self._source.client.watch(
             show_expanded_events=True, max_await_time_ms=AWAIT_MS, batch_size=BATCH_EVENTS, **start
         )
@@ -73,9 +97,11 @@ class Follower:
                 event: Any = await stream.try_next()
                 if event is not None:
                     await self._put(parse(bytes(event.raw)), len(event.raw))
+                    self._last = stream.resume_token
                 elif stream.resume_token is not None:
                     token = encode(stream.resume_token)
                     await self._put(Mark(token_time(token), token), 0)
+                    self._last = stream.resume_token
 
     async def apply(self) -> None:
         """Apply what is read, for ever."""
@@ -96,6 +122,48 @@ class Follower:
         """Wait until all changes up to a cluster time of the source are applied."""
         async with self._copier.progressed:
             await self._copier.progressed.wait_for(lambda: self.applied >= time)
+
+    async def wait_consistent(self, at_least: Timestamp = NO_TIME) -> tuple[Timestamp, Timestamp]:
+        """The latest state of the source that the target was, not before a time; see `consistent`."""
+
+        async with self._copier.progressed:
+            while self.consistent is None or self.consistent[0] < at_least:
+                await self._copier.progressed.wait()
+        return self.consistent
+
+    def note_idle(self, time: Timestamp | None) -> None:
+        """The target is still the same state of the source at a later time of the target.
+
+        The caller has held the lock of the writer since before that time.
+        """
+        if self.consistent is None or time is None or self.consistent[0] != self.applied:
+            return
+        if self._writer.read_until <= self.applied:
+            self.consistent = self.applied, time
+
+    async def written_since(self, token: Mapping[str, Any]) -> dict[str, set[Value]]:
+        """The documents of the changes after a resume token that are applied already.
+
+        Raises:
+            OperationFailure: the source no longer has these changes.
+        """
+        found: dict[str, set[Value]] = {}
+        until = self.applied
+        stream = await self._source.client.watch(
+            show_expanded_events=True, max_await_time_ms=AWAIT_MS, batch_size=BATCH_EVENTS, resume_after=token
+        )
+        async with stream:
+            while True:
+                event: Any = await stream.try_next()
+                if event is not None:
+                    change = parse(bytes(event.raw))
+                    if change.time > until:
+                        return found
+                    placed = await self._placed(change) if change.is_of_document else None
+                    if placed is not None:
+                        found.setdefault(placed.namespace, set()).add(placed.id)
+                elif stream.resume_token is not None and token_time(encode(stream.resume_token)) >= until:
+                    return found
 
     async def _put(self, item: Item, size: int) -> None:
         async with self._changed:

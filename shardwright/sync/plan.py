@@ -38,7 +38,7 @@ class Collection:
         indexes: as ``listIndexes`` shows them, except the one on ``_id``.
         key: its shard key; None if it is not sharded.
         is_unique: whether the shard key is.
-        has_zones: whether zones are set for it.
+        zones: its ranges of zones with ``min``, ``max`` and ``tag``, in any order; None if they are not carried.
     """
 
     namespace: str
@@ -48,7 +48,7 @@ class Collection:
     indexes: Sequence[Mapping[str, Any]] = ()
     key: Mapping[str, Any] | None = None
     is_unique: bool = False
-    has_zones: bool = False
+    zones: Sequence[Mapping[str, Any]] | None = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Deployment:
         identity: its cluster id, or the name of its replica set.
         collections: by namespace, those that the filter has, and those that it would have if they could be replicated.
         users: users and roles, as ``db.name``.
+        shards: the zones of each shard, by its id.
     """
 
     is_sharded: bool
@@ -68,6 +69,7 @@ class Deployment:
     identity: str
     collections: Mapping[str, Collection]
     users: Sequence[str] = ()
+    shards: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,13 @@ class Plan:
 
 
 def planned(
-    replication: Replication, source: Deployment, target: Deployment, *, merges: bool, counts: Mapping[str, int]
+    replication: Replication,
+    source: Deployment,
+    target: Deployment,
+    *,
+    merges: bool,
+    counts: Mapping[str, int],
+    carries_users: bool = False,
 ) -> Plan:
     """Compare both ends before the first write.
 
@@ -96,6 +104,7 @@ def planned(
         target: the other.
         merges: whether documents that the target has already are allowed (``--existing merge``).
         counts: documents of the target by namespace, 0 or more than 0.
+        carries_users: whether users and roles are carried (``--users``).
     """
     refusals = [
         f"{name} runs version {'.'.join(map(str, end.version))}: 6.0 or newer is needed"
@@ -117,12 +126,14 @@ def planned(
             continue
         if counts.get(each.namespace) and not merges:
             refusals.append(f"{each.namespace} has documents at the target; --existing merge makes it equal the source")
-        if each.has_zones:
-            notes.append(f"the zones of {each.namespace} are not carried")
         created = at_target(each, replication, target)
+        if each.zones and created.zones is None:
+            notes.append(f"the zones of {each.namespace} are not carried")
+        refusals += _without_shards(created, target)
         refusals += [f"{each.namespace} {reason}" for reason in not_with_key(created)]
         collections.append(created)
-    notes += [f"the user or role {each} is not carried" for each in source.users]
+    if not carries_users:
+        notes += [f"the user or role {each} is not carried" for each in source.users]
     return Plan(tuple(refusals), tuple(notes), tuple(collections))
 
 
@@ -140,6 +151,17 @@ def refusal(collection: Collection) -> str | None:
     return f"has the option {unknown[0]}, which is not carried" if unknown else None
 
 
+def _without_shards(created: Collection, target: Deployment) -> list[str]:
+    """The zones of a collection that no shard of the target has."""
+    zones = {str(each["tag"]) for each in created.zones or ()}
+    missing = sorted(zones - {zone for each in target.shards.values() for zone in each})
+    return [
+        f"{created.namespace} has ranges of the zone {zone}, which no shard of the target has: "
+        "use sh.addShardToZone there, or --zones leave"
+        for zone in missing
+    ]
+
+
 def not_with_key(collection: Collection) -> list[str]:
     """Why a collection cannot have its shard key."""
     if collection.key is None:
@@ -152,16 +174,30 @@ def not_with_key(collection: Collection) -> list[str]:
     ]
 
 
+def may_repeat_ids(collection: Collection, created: Collection) -> bool:
+    """Whether shards of the source may have documents with the same ``_id`` that the target cannot all hold.
+
+    Every shard has a unique index on ``_id`` of its own. With the same shard key, the target places documents in the
+    same way.
+    """
+    key = collection.key
+    return key is not None and set(key) != {"_id"} and list(key.items()) != list((created.key or {}).items())
+
+
 def at_target(collection: Collection, replication: Replication, target: Deployment) -> Collection:
     """A collection as it is created at the target."""
     asked = replication.shard.get(collection.namespace)
     key: Mapping[str, Any] | None
-    if asked is not None:
+    if asked is not None and replication.is_reversed:
+        there = target.collections.get(collection.namespace)
+        key, is_unique = (there.key, there.is_unique) if there else (None, False)
+    elif asked is not None:
         key, is_unique = asked, False
     elif target.is_sharded:
         key, is_unique = collection.key, collection.is_unique
     else:
         key, is_unique = None, False
+    is_same = key is not None and list(key.items()) == list((collection.key or {}).items())
     return Collection(
         collection.namespace,
         collection.kind,
@@ -170,6 +206,7 @@ def at_target(collection: Collection, replication: Replication, target: Deployme
         collection.indexes,
         None if collection.kind == "view" else key,
         is_unique,
+        collection.zones if is_same and replication.zones else None,
     )
 
 

@@ -13,9 +13,6 @@ RANGE_BYTES: Final = 32_000_000
 RANGES_MAX: Final = 256
 SAMPLES_PER_RANGE: Final = 10
 
-PIECE_DOCUMENTS_MAX: Final = 1000
-PIECE_BYTES_MAX: Final = 10_000_000
-
 Bound = bytes | None
 """A document whose ``_id`` is the bound, None if there is none. A range includes its upper bound, not its lower."""
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -57,12 +57,21 @@ class Replication:
         target: connection string.
         filter: the namespaces.
         shard: shard keys for the target, by namespace.
+        is_reversed: whether source and target have swapped their roles: then the collections of ``shard`` keep the keys
+            that the target has.
+        zones: whether zones are carried, of collections that have the same shard key at both ends.
     """
 
     source: str
     target: str
     filter: Filter = Filter()
     shard: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_reversed: bool = False
+    zones: bool = True
+
+    def swapped(self) -> "Replication":
+        """The opposite direction."""
+        return replace(self, source=self.target, target=self.source, is_reversed=not self.is_reversed)
 
     @property
     def id(self) -> str:

@@ -1,66 +1,31 @@
-"""One run of a replication: preflight, copy and follow at once, checkpoints, and the requests of users."""
+"""One run of a replication: copy and follow at once, checkpoints, and the requests of users."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from bson import decode
-from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
 from shardwright.sync.checkpoint import NO_TIME
-from shardwright.sync.copying import WORKERS, Copier, planned_ranges
-from shardwright.sync.ddl import Catalog
 from shardwright.sync.ends import HISTORY_LOST, End, repeated
-from shardwright.sync.following import Follower
-from shardwright.sync.plan import Deployment, Plan, planned
-from shardwright.sync.replication import Replication
+from shardwright.sync.handover import CommitError, acquire_blocked, block_writes, hand_over, turn_around
+from shardwright.sync.preparing import Options, Parts, prepared
+from shardwright.sync.progress import COPY, FOLLOW, Rates, of_copy, of_rates
+from shardwright.sync.replication import Replication, place
+from shardwright.sync.rounds import Report
 from shardwright.sync.states import State, Step, after
-from shardwright.sync.store import SYNC, Store
-from shardwright.sync.verifying import Report, verified
-from shardwright.sync.writing import Writer
+from shardwright.sync.store import SYNC, LeaseHeldError, LeaseLostError, Store
+from shardwright.sync.verifying import ids_of
 from shardwright.wire.logger import get_logger
 
 CHECKPOINT_SECONDS: Final = 5.0
 CATALOG_SECONDS: Final = 5.0
+SOURCE_SECONDS: Final = 1.0
 LAG_MAY_COMMIT: Final = 30
 
 _log = get_logger("sync.session")
-
-
-class RefusedError(Exception):
-    """The preflight has found what cannot be carried; nothing was written.
-
-    Attributes:
-        plan: with the reasons.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__("\n".join(plan.refusals))
-        self.plan = plan
-
-
-class CommitError(Exception):
-    """The target cannot take over."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a replication runs.
-
-    Attributes:
-        merges: whether documents that the target has already are allowed; it is made equal the source.
-        source_writes: whether checkpoints are recorded at the source, too.
-        workers: how many ranges are copied at a time.
-        blocks_writes: whether a commit blocks the writes of users at the source.
-    """
-
-    merges: bool = False
-    source_writes: bool = True
-    workers: int = WORKERS
-    blocks_writes: bool = True
 
 
 @dataclass
@@ -68,49 +33,45 @@ class Outcome:
     """What a commit has measured.
 
     Attributes:
-        pause_seconds: from before writes were blocked until the target had everything.
-        verification: the comparison before it.
+        pause_seconds: from before writes were blocked until applications may write at the target.
+        differs: whether source and target differ, if the process has ended by itself.
     """
 
     pause_seconds: float = 0.0
-    verification: Report | None = None
-
-
-@dataclass
-class _Parts:
-    store: Store
-    writer: Writer
-    catalog: Catalog
-    copier: Copier
-    follower: Follower
-    start: dict[str, Any] = field(default_factory=dict)
+    differs: bool = False
 
 
 class Sync:
     """A replication in this process.
 
     Attributes:
-        replication: the request.
+        id: of the replication, whatever its present direction.
+        replication: the request in its present direction.
         state: as in mongosync.
         notes: what is not carried, from the preflight.
+        error: why the last commit has failed.
     """
 
     def __init__(
         self, replication: Replication, options: Options, on_running: Callable[[], None] = lambda: None
     ) -> None:
+        self.id = replication.id
         self.replication = replication
         self.state = State.IDLE
         self.notes: tuple[str, ...] = ()
+        self.error: str | None = None
         self.outcome = Outcome()
         self._options = options
         self._on_running = on_running
         self._source, self._target = End("source", replication.source), End("target", replication.target)
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self._store: Store | None = None
         self._source_now = NO_TIME
+        self._rates = Rates()
         self._copied = asyncio.Event()
         self._ended = asyncio.Event()
         self._commit_asked = asyncio.Event()
+        self._reverse_asked = asyncio.Event()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -119,19 +80,23 @@ class Sync:
 
     async def progress_elsewhere(self) -> Mapping[str, Any]:
         """The progress that the process which has the lease has published."""
-        store = Store(self.replication.id, self._source, self._target, source_writes=False)
-        return await store.progress_of_owner()
+        return await self._new_store().progress_of_owner()
 
     async def run(self, *, continuous: bool) -> None:
         """Replicate until everything is there, or until the end of a commit or an abort if ``continuous``.
+
+        A reversible replication stays after a commit, until it is reversed or aborted.
 
         Raises:
             LeaseHeldError: another process runs this replication.
             LeaseLostError: another process has taken over.
             RefusedError: something cannot be carried.
         """
-        store = Store(self.replication.id, self._source, self._target, source_writes=self._options.source_writes)
-        await repeated(store.acquire)
+        store = self._new_store()
+        if (await repeated(store.position)).get("handed_over"):
+            self._swap()
+            store = self._new_store()
+        await acquire_blocked(store, self._target)
         self._store = store
         self.state = after(self.state, Step.START)
         self._on_running()
@@ -140,164 +105,181 @@ class Sync:
             while not self._ended.is_set():
                 try:
                     # The lease is kept from here on, however long the plan takes.
-                    await self._run(store, continuous=continuous, is_lost=is_lost)
+                    await self._run(self._store, continuous=continuous, is_lost=is_lost)
+                    is_lost = False
+                    if self.state == State.REVERSING:
+                        await self._turn_around(self._store)
                 except BaseExceptionGroup as group:
                     error = _first(group)
-                    if not isinstance(error, OperationFailure) or error.code not in HISTORY_LOST:
+                    is_lost = isinstance(error, OperationFailure) and error.code in HISTORY_LOST
+                    if is_lost:
+                        _log.warning("The source has lost the history that was still needed", error=str(error))
+                    elif isinstance(error, LeaseLostError):
+                        await self._take_again(self._store, error)
+                    else:
                         raise error from group
-                    _log.warning("The source has lost the history that was still needed", error=str(error))
-                    is_lost = True
+                    await self._fall_back(error)
         finally:
             if self.state != State.COMMITTED:
                 self.state = State.IDLE
+            await self._store.release()
+
+    async def _take_again(self, store: Store, error: LeaseLostError) -> None:
+        """Continue with a lease that has expired, for example while the target was away, unless another process has it.
+
+        Raises:
+            LeaseLostError: another process has it.
+        """
+        try:
+            await repeated(store.acquire)
+        except LeaseHeldError:
+            raise error from None
+        _log.warning("The lease had expired and is taken again", error=str(error))
+        if (await repeated(store.position)).get("handed_over"):
             await store.release()
+            self._swap()
+            self._store = self._new_store()
+            await acquire_blocked(self._store, self._target)
+
+    async def _fall_back(self, error: BaseException) -> None:
+        """Begin from the checkpoint again; a commit in progress has failed."""
+        self._copied.clear()
+        if self.state == State.COMMITTING:
+            self.error = f"the commit was interrupted: {error}"
+            self.state = after(self.state, Step.COMMIT_FAILED)
+            if self._options.blocks_writes:
+                await block_writes(self._source, is_blocked=False)
+
+    def _new_store(self) -> Store:
+        """The checkpoints of the present direction."""
+        return Store(self.replication.id, self._source, self._target, source_writes=self._options.source_writes)
+
+    def _swap(self) -> None:
+        self.replication = self.replication.swapped()
+        self._source, self._target = self._target, self._source
+        self._source.name, self._target.name = "source", "target"
 
     async def _run(self, store: Store, *, continuous: bool, is_lost: bool) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(store.keep_lease(self.progress))]
-            parts = await self._prepare(store, is_lost=is_lost)
-            self._parts = parts
-            running += [
+            lease = tasks.create_task(store.keep_lease(self.progress))
+            try:
+                if (await repeated(store.position)).get("committed"):
+                    self.state = State.COMMITTED
+                else:
+                    await self._replicate(store, continuous=continuous, is_lost=is_lost)
+                if self.state == State.COMMITTED and self._options.reversible and not self._ended.is_set():
+                    await self._reverse_asked.wait()
+                if self.state != State.REVERSING:
+                    self._ended.set()
+            finally:
+                lease.cancel()
+
+    async def _replicate(self, store: Store, *, continuous: bool, is_lost: bool) -> None:
+        parts = await prepared(self.replication, self._options, self._source, self._target, store, is_lost=is_lost)
+        self._copied.clear()
+        self._parts, self.notes = parts, parts.notes or self.notes
+        if self.state == State.PAUSED:
+            parts.copier.allowed.clear()
+            parts.follower.allowed.clear()
+        async with asyncio.TaskGroup() as tasks:
+            running = [
                 tasks.create_task(parts.follower.read(parts.start)),
                 tasks.create_task(parts.follower.apply()),
                 tasks.create_task(self._record_for_ever(parts)),
+                tasks.create_task(self._watch_source(parts)),
                 tasks.create_task(self._compare_catalogs_for_ever(parts)),
             ]
             try:
                 await self._copy(parts)
+                running.append(tasks.create_task(parts.verifier.run()))
                 if continuous:
                     await self._wait_commit(parts)
                 else:
                     await self._catch_up(parts)
-                self._ended.set()
+                    self.outcome.differs = not (await parts.verifier.complete()).is_equal
             finally:
                 for task in running:
                     task.cancel()
 
-    async def _prepare(self, store: Store, *, is_lost: bool) -> _Parts:
-        now = await repeated(self._source.now)
-        chosen = self.replication.filter
-        source = await repeated(lambda: self._source.deployment(chosen))
-        target = await repeated(lambda: self._target.deployment(chosen))
-        position = await repeated(store.position)
-        writer = Writer(self._source, self._target, store)
-        catalog = Catalog(self.replication, self._source, self._target, store, writer, [source, target])
-        if not position.get("planned"):
-            start, ranges = await self._plan(store, writer, catalog, source, target, now)
-        else:
-            start, ranges = await self._resume(store, catalog, source, position, now, is_lost=is_lost)
-        writer.note_read(now)
-        copier = Copier(self._source, self._target, store, writer, ranges, workers=self._options.workers)
-        follower = Follower(self._source, store, writer, catalog, copier, chosen, is_sharded=source.is_sharded)
-        return _Parts(store, writer, catalog, copier, follower, start)
+    async def _turn_around(self, ended: Store) -> None:
+        """Swap the roles of both ends."""
+        committed = (await repeated(ended.position))["committed"]
+        self._swap()
+        begun = self._new_store()
+        await acquire_blocked(begun, self._target)
+        hello = await repeated(lambda: self._source.command("admin", {"hello": 1}))
+        identity = await repeated(lambda: self._source.identity(is_sharded=hello.get("msg") == "isdbgrid"))
+        await turn_around(ended, begun, committed, identity)
+        self._store, self._parts, self.outcome = begun, None, Outcome()
+        for each in (self._copied, self._commit_asked, self._reverse_asked):
+            each.clear()
+        self.state = after(self.state, Step.REVERSED)
 
-    async def _plan(
-        self, store: Store, writer: Writer, catalog: Catalog, source: Deployment, target: Deployment, now: Timestamp
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Compare both ends, and create the collections; nothing is written before it is certain that all can be."""
-        counts = {each: await self._has_documents(each) for each in target.collections if each in source.collections}
-        plan = planned(self.replication, source, target, merges=self._options.merges, counts=counts)
-        if plan.refusals:
-            raise RefusedError(plan)
-        self.notes = plan.notes
-        ranges = []
-        for each in sorted(plan.collections, key=lambda each: each.kind == "view"):
-            ours = source.collections[each.namespace]
-            if each.namespace in target.collections:
-                writer.merged.add(each.namespace)
-            catalog.know(ours)
-            await catalog.create(each)
-            if ours.kind == "collection":
-                compares = bool(counts.get(each.namespace))
-                ranges += await planned_ranges(self._source, each.namespace, compares=compares)
-        await store.replace_ranges(ranges)
-        fields = {"planned": True, "start": now, "collections": catalog.stored(), "merged": sorted(writer.merged)}
-        await store.fenced(SYNC, {"_id": store.id}, fields)
-        await store.record(now, copied=False, counters=writer.counters)
-        return {"start_at_operation_time": now}, await store.ranges()
-
-    async def _resume(
-        self,
-        store: Store,
-        catalog: Catalog,
-        source: Deployment,
-        position: Mapping[str, Any],
-        now: Timestamp,
-        *,
-        is_lost: bool,
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Continue from where both ends agree."""
-        agreed = await repeated(store.agreement)
-        catalog.restore(position["collections"])
-        is_known = not is_lost and (agreed.is_exact or "history" not in position)
-        _log.info("A replication is resumed", how="the oplog was lost" if is_lost else agreed.reason)
-        if is_known:
-            token = position.get("token")
-            start: dict[str, Any] = (
-                {"start_at_operation_time": position["start"]} if token is None else {"resume_after": decode(token)}
-            )
-            return start, await store.ranges()
-        for each in source.collections.values():
-            catalog.know(each)
-            await catalog.create(catalog.planned(each))
-        ranges = []
-        for each in source.collections.values():
-            if each.kind == "collection":
-                ranges += await planned_ranges(self._source, each.namespace, compares=True)
-        await store.replace_ranges(ranges)
-        began = now if is_lost or agreed.last is None else agreed.last
-        fields = {"start": began, "token": None, "collections": catalog.stored()}
-        await store.fenced(SYNC, {"_id": store.id}, fields)
-        return {"start_at_operation_time": began}, await store.ranges()
-
-    async def _has_documents(self, namespace: str) -> int:
-        return 0 if await self._target.collection(namespace).find_one({}, {"_id": 1}) is None else 1
-
-    async def _copy(self, parts: _Parts) -> None:
+    async def _copy(self, parts: Parts) -> None:
         while not parts.copier.is_done:
             await parts.copier.run()
         parts.catalog.has_indexes = True
         await self._wait_consistent(parts)
         await parts.catalog.match_all()
+        await self._match_users(parts)
         async with parts.writer.lock:
             await parts.writer.retry_failures()
         self._copied.set()
         await self._record(parts)
 
-    async def _wait_consistent(self, parts: _Parts) -> None:
+    async def _wait_consistent(self, parts: Parts) -> None:
         """Wait until all changes are applied that the copy may have seen."""
         await self._source.advance()
         async with parts.copier.progressed:
             await parts.copier.progressed.wait_for(lambda: parts.follower.applied >= parts.writer.read_until)
 
-    async def _catch_up(self, parts: _Parts) -> None:
+    async def _catch_up(self, parts: Parts) -> None:
         """Apply all changes that the source has had so far."""
         await parts.follower.wait_applied(await self._source.advance())
         async with parts.writer.lock:
             await parts.writer.retry_failures()
         await self._record(parts)
 
-    async def _record_for_ever(self, parts: _Parts) -> None:
+    async def _record_for_ever(self, parts: Parts) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_SECONDS)
-            await self._record(parts)
+            if self.state != State.COMMITTING:
+                await self._record(parts)
 
-    async def _record(self, parts: _Parts) -> None:
+    async def _record(self, parts: Parts) -> None:
         applied, token = parts.follower.applied, parts.follower.token
         if applied == NO_TIME or token is None:
             return
         counters = dict(parts.writer.counters)
-        self._source_now = await repeated(self._source.now)
         if not await parts.store.record(applied, copied=self._copied.is_set(), counters=counters):
             async with parts.writer.lock:
                 idle = {"token": parts.follower.token, "applied": parts.follower.applied}
-                await parts.store.fenced(SYNC, {"_id": parts.store.id}, idle)
+                parts.follower.note_idle(await parts.store.fenced(SYNC, {"_id": parts.store.id}, idle))
 
-    async def _compare_catalogs_for_ever(self, parts: _Parts) -> None:
+    async def _watch_source(self, parts: Parts) -> None:
+        while True:
+            self._source_now = await repeated(self._source.now)
+            copied = of_copy(parts.copier.ranges)
+            counts = {
+                "documents": copied["copiedDocuments"],
+                "bytes": copied["estimatedCopiedBytes"],
+                "events": parts.follower.events,
+            }
+            self._rates.note(time.monotonic(), counts)
+            await asyncio.sleep(SOURCE_SECONDS)
+
+    async def _compare_catalogs_for_ever(self, parts: Parts) -> None:
         while True:
             await asyncio.sleep(CATALOG_SECONDS)
             if self._copied.is_set():
                 await parts.catalog.match_all()
+                await self._match_users(parts)
+
+    async def _match_users(self, parts: Parts) -> None:
+        if parts.users is not None:
+            await parts.users.match(
+                lambda carried: parts.store.fenced(SYNC, {"_id": parts.store.id}, {"accounts": carried})
+            )
 
     def pause(self) -> None:
         """Stop reading and writing documents.
@@ -321,6 +303,8 @@ class Sync:
             if retry_failures:
                 async with self._parts.writer.lock:
                     await self._parts.writer.retry_failures()
+                    for namespace, ids in ids_of(self._parts.verifier.report):
+                        await self._parts.writer.reconcile(namespace, ids)
             self._parts.copier.allowed.set()
             self._parts.follower.allowed.set()
 
@@ -333,13 +317,26 @@ class Sync:
         """
         if self.state == State.RUNNING and not self.can_commit:
             raise CommitError("the target is not close enough to the source to commit")
-        self.state = after(self.state, Step.COMMIT)
+        self.state, self.error = after(self.state, Step.COMMIT), None
         self._commit_asked.set()
+
+    def reverse(self) -> None:
+        """Begin to follow in the opposite direction, after a commit.
+
+        Raises:
+            StateError: it is not committed.
+            CommitError: it was not started as reversible.
+        """
+        if not self._options.reversible:
+            raise CommitError("the replication was not started with --reversible")
+        self.state = after(self.state, Step.REVERSE)
+        self._reverse_asked.set()
 
     def abort(self) -> None:
         """End; the checkpoints stay, so that it can be resumed."""
         self._ended.set()
         self._commit_asked.set()
+        self._reverse_asked.set()
 
     @property
     def can_commit(self) -> bool:
@@ -356,7 +353,7 @@ class Sync:
         """The documents that the target has refused."""
         return [] if self._store is None else await self._store.failures()
 
-    async def _wait_commit(self, parts: _Parts) -> None:
+    async def _wait_commit(self, parts: Parts) -> None:
         while True:
             await self._commit_asked.wait()
             self._commit_asked.clear()
@@ -366,65 +363,59 @@ class Sync:
                 await self._commit(parts)
             except CommitError as error:
                 _log.error("The commit has failed", error=str(error))
+                self.error = str(error)
                 self.state = after(self.state, Step.COMMIT_FAILED)
             else:
                 self.state = after(self.state, Step.COMMITTED)
                 return
 
-    async def _commit(self, parts: _Parts) -> None:
+    async def _commit(self, parts: Parts) -> None:
         await self._catch_up(parts)
-        self.outcome.verification = report = await self.verify()
-        if not report.is_equal:
+        if not (await parts.verifier.complete()).is_equal:
             raise CommitError("source and target differ: see the verification")
         if left := len(await parts.store.failures()):
             raise CommitError(f"{left} documents were refused: see `shardwright sync failures`")
-        began = time.monotonic()
-        if self._options.blocks_writes:
-            await self._source.command("admin", {"setUserWriteBlockMode": 1, "global": True})
-        await parts.follower.wait_applied(await self._source.advance())
-        self.outcome.pause_seconds = time.monotonic() - began
-        parts.catalog.keeps_expiry = True
-        await parts.catalog.match_all()
+        await self._match_users(parts)
+        pause = await hand_over(parts, self._source, self._target, blocks_writes=self._options.blocks_writes)
+        self.outcome.pause_seconds = pause
 
     async def verify(self) -> Report:
-        """Compare both ends at a moment in which the target was a state of the source."""
-        assert self._parts is not None
-        parts = self._parts
+        """Compare everything again, at moments in which the target was a state of the source.
 
-        def moment() -> tuple[Timestamp, Timestamp] | None:
-            return parts.follower.consistent
-
-        namespaces = sorted({*parts.catalog.namespaces.values()})
-        return await verified(self._source, self._target, namespaces, moment)
+        Raises:
+            CommitError: the copy is not complete, or the replication is paused.
+        """
+        if self._parts is None or not self._copied.is_set() or self.state != State.RUNNING:
+            raise CommitError("nothing can be compared before the copy is complete, or while it does not run")
+        return await self._parts.verifier.again()
 
     def progress(self) -> dict[str, Any]:
         """The progress, with the names of mongosync."""
         parts = self._parts
         found: dict[str, Any] = {
-            "mongosyncID": self.replication.id,
+            "mongosyncID": self.id,
             "state": str(self.state),
             "canCommit": self.state == State.RUNNING and self.can_commit,
             "canWrite": self.state == State.COMMITTED,
-            "info": None
-            if parts is None
-            else "change event application"
-            if self._copied.is_set()
-            else "collection copy",
+            "canReverse": self.state == State.COMMITTED and self._options.reversible,
+            "directionMapping": {
+                "Source": place(self.replication.source),
+                "Destination": place(self.replication.target),
+            },
+            "info": None if parts is None else FOLLOW if self._copied.is_set() else COPY,
             "lagTimeSeconds": self.lag_seconds,
+            "error": self.error,
+            "notes": list(self.notes),
         }
         if parts is None:
             return found
-        ranges = parts.copier.ranges
         found |= {
-            "collectionCopy": {
-                "estimatedTotalBytes": sum(max(each["estimated_bytes"], each["bytes"]) for each in ranges),
-                "estimatedCopiedBytes": sum(each["bytes"] for each in ranges),
-                "estimatedTotalDocuments": sum(max(each["estimated_documents"], each["documents"]) for each in ranges),
-                "copiedDocuments": sum(each["documents"] for each in ranges),
-            },
+            "collectionCopy": (copied := of_copy(parts.copier.ranges)),
+            "rates": of_rates(self._rates, copied, is_copied=self._copied.is_set()),
             "eventsApplied": parts.follower.events,
             "lastConsistentTime": None,
             "counters": dict(parts.writer.counters),
+            "verification": parts.verifier.progress(self.lag_seconds),
         }
         if parts.follower.consistent is not None:
             source, target = parts.follower.consistent

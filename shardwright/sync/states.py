@@ -12,6 +12,7 @@ class State(StrEnum):
     PAUSED = "PAUSED"
     COMMITTING = "COMMITTING"
     COMMITTED = "COMMITTED"
+    REVERSING = "REVERSING"
 
 
 class Step(StrEnum):
@@ -23,6 +24,8 @@ class Step(StrEnum):
     COMMIT = "commit"
     COMMITTED = "committed"
     COMMIT_FAILED = "commit failed"
+    REVERSE = "reverse"
+    REVERSED = "reversed"
 
 
 class StateError(Exception):
@@ -36,6 +39,8 @@ _STEPS: Final = {
     (State.RUNNING, Step.COMMIT): State.COMMITTING,
     (State.COMMITTING, Step.COMMITTED): State.COMMITTED,
     (State.COMMITTING, Step.COMMIT_FAILED): State.RUNNING,
+    (State.COMMITTED, Step.REVERSE): State.REVERSING,
+    (State.REVERSING, Step.REVERSED): State.RUNNING,
 }
 
 

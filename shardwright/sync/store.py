@@ -11,23 +11,26 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from shardwright.sync.changes import Value
 from shardwright.sync.checkpoint import Agreement, Checkpoint, Session, agreement, is_change, recorded
-from shardwright.sync.ends import MAJORITY, End, is_transient, repeated
+from shardwright.sync.ends import MAJORITY, USER_WRITES_BLOCKED, End, is_transient, repeated
+from shardwright.wire import rawbson
 from shardwright.wire.logger import get_logger
 
 SYNC: Final = "sync"
 RANGES: Final = "sync.ranges"
 LEASES: Final = "sync.leases"
 FAILURES: Final = "sync.failures"
+VERIFICATION: Final = "sync.verification"
 
 LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.0
@@ -50,19 +53,27 @@ class LeaseHeldError(Exception):
     """Another process runs this replication."""
 
 
+def shown(key: Value) -> str:
+    """An ``_id`` in a log."""
+    return repr(rawbson.decode_document(rawbson.wrap_value(*key, name=b"_id")).get("_id"))
+
+
 @dataclass(frozen=True)
 class DocumentWrites:
-    """What is written for one document, all or nothing.
+    """What is written for one document, all or nothing, or several inserts.
 
     Attributes:
         namespace: of its collection.
-        id: its ``_id``.
+        id: its ``_id``; of the first document if there are several.
         writes: in this order.
+        commutes: whether it makes no difference if other documents are written before or after it. A router sends such
+            writes to all shards at once; otherwise it waits for one shard whenever the next write is for another.
     """
 
     namespace: str
     id: Value
     writes: Sequence[Write]
+    commutes: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,35 +141,50 @@ class Store:
             self._sessions.put_nowait(each)
         self.term, self._valid_until = found["term"] + 1, asked + LEASE_SECONDS
         raised = {"$set": {"term": self.term}}
-        await self._target.own(SYNC).update_one({"_id": self.id}, raised, upsert=True)
+        for name in (SYNC, VERIFICATION):
+            await self._target.own(name).update_one({"_id": self.id}, raised, upsert=True)
         await self._target.own(RANGES).update_many({"sync": self.id}, raised)
 
     async def keep_lease(self, progress: Callable[[], Mapping[str, Any]]) -> None:
         """Renew the lease for ever, and publish the progress with it.
 
         Raises:
-            LeaseLostError: another process has taken over, or the target could not be reached for too long.
+            LeaseLostError: another process has taken over.
         """
         while True:
-            asked = time.monotonic()
-            change = [{"$set": {"until": _UNTIL, "progress": {"$literal": dict(progress())}}}]
             try:
-                result = await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, change)
-            except Exception as error:
+                await self._renew({"progress": {"$literal": dict(progress())}})
+            except PyMongoError as error:
                 if not is_transient(error):
                     raise
                 _log.warning("The lease could not be renewed", error=str(error))
-            else:
-                if not result.matched_count:
-                    raise LeaseLostError("another process has taken over")
-                self._valid_until = asked + LEASE_SECONDS
             await asyncio.sleep(RENEW_SECONDS)
 
+    async def _renew(self, more: Mapping[str, Any]) -> None:
+        """Renew the lease, even if it has expired, unless another process has it.
+
+        Args:
+            more: further fields of its document.
+
+        Raises:
+            LeaseLostError: another process has it.
+        """
+        asked = time.monotonic()
+        change = [{"$set": {"until": _UNTIL, **more}}]
+        result = await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, change)
+        if not result.matched_count:
+            raise LeaseLostError("another process has taken over")
+        self._valid_until = asked + LEASE_SECONDS
+
     async def release(self) -> None:
-        """Let another process take over at once."""
-        while not self._sessions.empty():
-            await self._sessions.get_nowait().end_session()
-        await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, [{"$set": {"until": "$$NOW"}}])
+        """Let another process take over at once; if the target is away, it can once the lease has expired."""
+        try:
+            while not self._sessions.empty():
+                await self._sessions.get_nowait().end_session()
+            over = [{"$set": {"until": "$$NOW"}}]
+            await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, over)
+        except PyMongoError as error:
+            _log.warning("The lease could not be given up", error=str(error))
 
     async def progress_of_owner(self) -> Mapping[str, Any]:
         """What the process that runs the replication has published last."""
@@ -169,6 +195,10 @@ class Store:
         """The target's own document: token, time, and whether the copy is planned and complete."""
         return await self._target.own(SYNC).find_one({"_id": self.id}) or {}
 
+    async def verification(self) -> dict[str, Any]:
+        """The place and findings of the verification, as `Verifier` has stored them."""
+        return await self._target.own(VERIFICATION).find_one({"_id": self.id}) or {}
+
     async def agreement(self) -> Agreement:
         """How far both ends agree."""
         target = Checkpoint.from_document(await self.position())
@@ -178,35 +208,53 @@ class Store:
             return known or agreement(None, None)
         return agreement(Checkpoint.from_document(await self._source.own(SYNC).find_one({"_id": self.id})), target)
 
-    async def record(self, last: Timestamp, *, copied: bool, counters: Mapping[str, int]) -> bool:
-        """Record a checkpoint on both sides, with a new session; returns whether anything had changed."""
+    async def record(self, last: Timestamp, *, copied: bool, counters: Mapping[str, int], is_new: bool = False) -> bool:
+        """Record a checkpoint on both sides, with a new session; returns whether anything had changed.
+
+        Args:
+            last: the cluster time of the newest applied change.
+            copied: whether the copy is complete.
+            counters: what this process has done.
+            is_new: record it even if nothing was done.
+        """
         self._start_last = self._start_last or last
         session = Session(uuid.uuid4().hex, self._started, time.time(), self._start_last, last, copied, dict(counters))
-        if not is_change(self._recorded, session):
+        if not is_new and not is_change(self._recorded, session):
             return False
         new = recorded(self._recorded, session)
         if self._source_writes:
             stored = self._source.own(SYNC)
-            await repeated(lambda: stored.update_one({"_id": self.id}, {"$set": new.document()}, upsert=True))
+            try:
+                await repeated(lambda: stored.update_one({"_id": self.id}, {"$set": new.document()}, upsert=True))
+            except OperationFailure as error:
+                if error.code != USER_WRITES_BLOCKED:
+                    raise
+                # A commit was interrupted. The last checkpoint of both sides and the target's position stay valid.
+                return False
         await self.fenced(SYNC, {"_id": self.id}, new.document())
         self._recorded = new
         return True
 
     async def ranges(self) -> list[dict[str, Any]]:
         """All ranges with their positions, in the order in which they were planned."""
-        return await self._target.own(RANGES).find({"sync": self.id}).sort("number", 1).to_list()
+        stored = self._target.own(RANGES)
+        return await repeated(lambda: stored.find({"sync": self.id}).sort("number", 1).to_list())
 
     async def replace_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
-        """Plan the copy again."""
+        """Plan the copy again; what was verified no longer counts."""
+        await self.fenced(VERIFICATION, {"_id": self.id}, {"round": None})
         stored = self._target.own(RANGES)
-        await stored.delete_many({"sync": self.id})
+        await repeated(lambda: stored.delete_many({"sync": self.id}))
         await self.add_ranges(ranges)
 
     async def add_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
         """Plan further ranges."""
+        stored = self._target.own(RANGES)
         documents = [{"_id": uuid.uuid4().hex, "sync": self.id, "term": self.term, **each} for each in ranges]
-        if documents:
-            await self._target.own(RANGES).insert_many(documents)
+        # Unlike inserts, they can be repeated when some of them were written.
+        writes = [ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents]
+        if writes:
+            await repeated(lambda: stored.bulk_write(writes))
 
     async def fenced(
         self,
@@ -237,14 +285,18 @@ class Store:
             result = await fence.update_one({**which, "term": self.term}, update, session=session)
             if not result.matched_count:
                 raise LeaseLostError("another process has taken over")
-            for namespace, writes in _by_collection(documents):
-                await self._target.collection(namespace).bulk_write(
-                    writes, ordered=True, session=session, bypass_document_validation=bypasses(namespace)
-                )
+            for namespace, some in _by_collection(documents).items():
+                ordered = not all(each.commutes for each in some)
+                for writes in [[write for each in some for write in each.writes]] if ordered else stages(some):
+                    await self._target.collection(namespace).bulk_write(
+                        writes, ordered=ordered, session=session, bypass_document_validation=bypasses(namespace)
+                    )
 
         async def attempt() -> Timestamp | None:
             if time.monotonic() > self._valid_until:
-                raise LeaseLostError("the lease could not be renewed in time")
+                # This process was slow, or the target was. The term decides whether it may continue, and a lease that
+                # is renewed keeps others from taking over in the middle of the write.
+                await self._renew({})
             session = await self._sessions.get()
             try:
                 await session.with_transaction(transact, ReadConcern("local"), MAJORITY)
@@ -290,24 +342,48 @@ class Store:
 
     async def note_failures(self, refused: Sequence[Refusal]) -> None:
         """Remember documents that were refused."""
+        stored = self._target.own(FAILURES)
         for each in refused:
             kind, value = each.id
             key = {"sync": self.id, "ns": each.namespace, "id": bytes((kind,)) + value}
             update = {"$set": {"code": each.code, "error": each.error}, "$inc": {"attempts": 1}}
-            await self._target.own(FAILURES).update_one({"_id": key}, update, upsert=True)
-            _log.warning("The target refused a document", namespace=each.namespace, code=each.code, error=each.error)
+            await repeated(lambda key=key, update=update: stored.update_one({"_id": key}, update, upsert=True))  # type: ignore[misc]
+            _log.warning(
+                "The target refused a document",
+                namespace=each.namespace,
+                id=shown(each.id),
+                code=each.code,
+                error=each.error,
+            )
 
     async def failures(self) -> list[dict[str, Any]]:
         """The documents that were refused and not written since."""
-        return await self._target.own(FAILURES).find({"_id.sync": self.id}).to_list()
+        stored = self._target.own(FAILURES)
+        return await repeated(lambda: stored.find({"_id.sync": self.id}).to_list())
 
     async def forget_failure(self, failure: Mapping[str, Any]) -> None:
         """A document that was refused has been written."""
-        await self._target.own(FAILURES).delete_one({"_id": failure["_id"]})
+        await repeated(lambda: self._target.own(FAILURES).delete_one({"_id": failure["_id"]}))
 
 
-def _by_collection(documents: Sequence[DocumentWrites]) -> list[tuple[str, list[Write]]]:
-    found: dict[str, list[Write]] = {}
+def stages(documents: Sequence[DocumentWrites]) -> list[list[Write]]:
+    """Writes of documents that commute, in as few groups as possible.
+
+    A driver keeps no order between deletions and other writes of a group, so one document has them in different groups.
+    """
+    found: list[list[Write]] = []
     for each in documents:
-        found.setdefault(each.namespace, []).extend(each.writes)
-    return [(namespace, writes) for namespace, writes in found.items() if writes]
+        runs = groupby(each.writes, lambda write: isinstance(write, DeleteOne | DeleteMany))
+        for number, (_, run) in enumerate(runs):
+            if number == len(found):
+                found.append([])
+            found[number] += run
+    return found
+
+
+def _by_collection(documents: Sequence[DocumentWrites]) -> dict[str, list[DocumentWrites]]:
+    found: dict[str, list[DocumentWrites]] = {}
+    for each in documents:
+        if each.writes:
+            found.setdefault(each.namespace, []).append(each)
+    return found

@@ -1,150 +1,183 @@
-"""Comparing two ends by digests of pieces of ranges, narrowed to the documents that differ."""
+"""Rounds of verification, and ``sync verify``, which runs one round between any two deployments."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
-from bson.raw_bson import RawBSONDocument
-from bson.timestamp import Timestamp
+from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
 
-from shardwright.sync.changes import Value, id_of
-from shardwright.sync.ends import RAW, End, repeated
-from shardwright.sync.plan import index_at_target
-from shardwright.sync.ranges import Bound, differences, digest, find_command, hashes, id_bound
+from shardwright.sync.comparing import Moment, Moments, piece_compared
+from shardwright.sync.ends import End, repeated
+from shardwright.sync.plan import Deployment, at_target
+from shardwright.sync.replication import Replication, place
+from shardwright.sync.rounds import Report, Round
+from shardwright.sync.shapes import problems
+from shardwright.sync.store import LEASES
 
-PIECE_DOCUMENTS: Final = 1000
-SHOWN_MAX: Final = 100
+if TYPE_CHECKING:
+    from bson.timestamp import Timestamp
 
-Moment = tuple[Timestamp, Timestamp]
-"""Cluster times of source and target at which the target was that state of the source."""
+SAVE_SECONDS: Final = 2.0
+SHAPE_RECHECKS: Final = 3
+SHAPE_PAUSE_SECONDS: Final = 3.0
 
-
-@dataclass
-class Compared:
-    """A collection.
-
-    Attributes:
-        documents: that were compared.
-        missing: at the target.
-        extra: only at the target.
-        different: on both sides, but not alike.
-        ids: of some of these documents.
-        problems: differences of indexes and options.
-    """
-
-    documents: int = 0
-    missing: int = 0
-    extra: int = 0
-    different: int = 0
-    ids: list[Value] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.missing or self.extra or self.different or self.problems)
+Shape = Callable[[str], Awaitable[list[str]]]
+"""Returns the differences of a collection that are not in its documents."""
 
 
-@dataclass
-class Report:
-    """All collections, by namespace."""
-
-    collections: dict[str, Compared] = field(default_factory=dict)
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether nothing differs."""
-        return all(each.is_equal for each in self.collections.values())
-
-    def document(self) -> dict[str, Any]:
-        """The report as a document."""
-        return {
-            "equal": self.is_equal,
-            "collections": {
-                namespace: {
-                    "documents": each.documents,
-                    "missing": each.missing,
-                    "extra": each.extra,
-                    "different": each.different,
-                    "ids": [dict(RawBSONDocument(id_bound(key)))["_id"] for key in each.ids],
-                    "problems": each.problems,
-                }
-                for namespace, each in self.collections.items()
-            },
-        }
-
-
-async def verified(source: End, target: End, namespaces: Sequence[str], moment: Callable[[], Moment | None]) -> Report:
-    """Compare collections.
+async def advance(
+    current: Round, ends: tuple[End, End], namespaces: Mapping[str, str], shape: Shape, moments: Moments
+) -> bool:
+    """Compare the next piece of a round; returns False if the round is complete.
 
     Args:
-        source: one end.
-        target: the other.
-        namespaces: the collections.
-        moment: a moment to read both ends at; None to read them as they are.
+        current: the round.
+        ends: source and target.
+        namespaces: the kinds of all collections by namespace; views have no documents.
+        shape: see `Shape`.
+        moments: see `comparing.Moments`.
+
+    Raises:
+        NoMomentError: there was no moment at which both ends could be read.
     """
-    report = Report()
-    for namespace in namespaces:
-        report.collections[namespace] = found = Compared()
-        await _compare_documents(source, target, namespace, moment, found)
-        await _compare_indexes(source, target, namespace, found)
-    return report
+    namespace = current.next(sorted(namespaces))
+    if namespace is None:
+        return False
+    found = current.report.collections[namespace]
+    if namespaces[namespace] != "view":
+        piece = await piece_compared(*ends, namespace, current.position, moments)
+        found.documents += piece.documents
+        found.target_documents += piece.target_documents
+        found.note(piece.checked, piece.found)
+        current.position = piece.last
+        if piece.last is not None:
+            return True
+    found.problems = await shape(namespace)
+    current.passed()
+    return True
 
 
-async def _compare_documents(
-    source: End, target: End, namespace: str, moment: Callable[[], Moment | None], found: Compared
-) -> None:
-    position: Bound = None
-    while True:
-        at = moment()
-        concerns = [_concern(None if at is None else time) for time in (at or (None, None))]
-        ours = await _read(source, namespace, position, None, concerns[0])
-        last: Bound = id_bound(id_of(bytes(ours[-1].raw))) if ours else None
-        theirs = [each async for each in _all(target, namespace, position, last, concerns[1])]
-        one, other = hashes(bytes(each.raw) for each in ours), hashes(bytes(each.raw) for each in theirs)
-        found.documents += len(ours)
-        if digest(one) != digest(other):
-            differing = differences(one, other)
-            found.missing += len(differing.missing)
-            found.extra += len(differing.extra)
-            found.different += len(differing.different)
-            found.ids += differing.all[: SHOWN_MAX - len(found.ids)]
-        if last is None:
-            return
-        position = last
+async def lasting_problems(namespace: str, shape: Shape) -> list[str]:
+    """The differences of a collection that are still there after some time, in which DDL may be followed."""
+    found = await shape(namespace)
+    for _ in range(SHAPE_RECHECKS):
+        if not found:
+            break
+        await asyncio.sleep(SHAPE_PAUSE_SECONDS)
+        found = await shape(namespace)
+    return found
 
 
-async def _compare_indexes(source: End, target: End, namespace: str, found: Compared) -> None:
-    ours, theirs = [
-        {str(each["name"]): index_at_target(each, keeps_expiry=False) for each in await end.indexes(namespace)}
-        for end in (source, target)
-    ]
-    found.problems += [
-        f"the index {name} is missing or different at the target"
-        for name, index in ours.items()
-        if theirs.get(name) != index
-    ]
+class Alone:
+    """One round between two deployments, that no replication has to connect.
+
+    Attributes:
+        round: its place and findings.
+    """
+
+    def __init__(self, replication: Replication, source: End, target: End, place_file: Path | None) -> None:
+        """Prepare the round.
+
+        Args:
+            replication: names the ends, the filter and the shard keys.
+            source: one end.
+            target: the other.
+            place_file: has the place of a round that was interrupted; None if it is not to be kept.
+        """
+        self.round = Round()
+        self._replication, self._ends, self._file = replication, (source, target), place_file
+        self._estimated = 0
+        self._is_followed = False
+
+    async def run(self) -> Report:
+        """Compare everything.
+
+        Raises:
+            NoMomentError: there was no moment at which both ends could be read.
+        """
+        if self._file is not None and self._file.exists():
+            self.round = Round.restored(loads(self._file.read_text(encoding="utf-8")))
+        source, target = self._ends
+        chosen = self._replication.filter
+        ours, theirs = await source.deployment(chosen), await target.deployment(chosen)
+        kinds = self._kinds(ours, theirs)
+        self._estimated = await source.estimated_documents([each for each in kinds if kinds[each] == "collection"])
+        await self._moment()
+        shape = self._shape(ours, theirs)
+        saved = monotonic()
+        while await advance(self.round, self._ends, kinds, shape, self._moment):
+            if self._file is not None and monotonic() - saved > SAVE_SECONDS:
+                self._save(self._file)
+                saved = monotonic()
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+        return self.round.report
+
+    def progress(self) -> dict[str, Any]:
+        """The progress, for users."""
+        compared = sum(each.documents for each in self.round.report.collections.values())
+        return {
+            "phase": "verification",
+            "collection": self.round.current,
+            "comparedDocuments": compared,
+            "estimatedDocuments": max(self._estimated, compared),
+            "mismatches": self.round.report.mismatches,
+        }
+
+    def _kinds(self, *deployments: Deployment) -> dict[str, str]:
+        kinds: dict[str, str] = {}
+        for each in [each for deployment in deployments for each in deployment.collections.values()]:
+            if each.kind == "timeseries":
+                self.round.report.not_compared[each.namespace] = "its documents are in buckets, which have no order"
+            elif each.namespace.partition(".")[2].startswith("system."):
+                self.round.report.not_compared[each.namespace] = "it is a system collection"
+            else:
+                kinds.setdefault(each.namespace, each.kind)
+        return kinds
+
+    def _save(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_text(dumps(self.round.stored(), json_options=CANONICAL_JSON_OPTIONS), encoding="utf-8")
+        new.replace(file)
+
+    def _shape(self, ours: Deployment, theirs: Deployment) -> Shape:
+        async def shape_now(namespace: str) -> list[str]:
+            found = []
+            for end, deployment in zip(self._ends, (ours, theirs), strict=True):
+                database, _, name = namespace.partition(".")
+                each = await repeated(
+                    lambda end=end, sharded=deployment.is_sharded, database=database, name=name: end.collections(  # type: ignore[misc]
+                        database, is_sharded=sharded, named=name
+                    )
+                )
+                found.append(each[0] if each else None)
+            wanted = None if found[0] is None else at_target(found[0], self._replication, theirs)
+            return problems(found[0], wanted, found[1])
+
+        async def shape(namespace: str) -> list[str]:
+            return await (lasting_problems(namespace, shape_now) if self._is_followed else shape_now(namespace))
+
+        return shape
+
+    async def _moment(self) -> Moment:
+        """The last moment that a running replication has published, or now."""
+        source, target = self._ends
+        direction = [place(self._replication.source), place(self._replication.target)]
+        running = {"until": {"$gt": datetime.now(UTC)}, "progress.lastConsistentTime": {"$ne": None}}
+        async for each in target.own(LEASES).find(running):
+            progress = each["progress"]
+            mapped = progress.get("directionMapping", {})
+            if [mapped.get("Source"), mapped.get("Destination")] == direction:
+                self._is_followed = True
+                last: Mapping[str, Timestamp] = progress["lastConsistentTime"]
+                return last["source"], last["target"]
+        return await repeated(source.now), await repeated(target.now)
 
 
-async def _all(
-    end: End, namespace: str, low: Bound, high: Bound, concern: Mapping[str, Any]
-) -> AsyncIterator[RawBSONDocument]:
-    while documents := await _read(end, namespace, low, high, concern):
-        for each in documents:
-            yield each
-        low = id_bound(id_of(bytes(documents[-1].raw)))
-
-
-async def _read(end: End, namespace: str, low: Bound, high: Bound, concern: Mapping[str, Any]) -> list[RawBSONDocument]:
-    database, _, name = namespace.partition(".")
-    command = find_command(name, low, high, PIECE_DOCUMENTS, concern)
-
-    async def attempt() -> Any:  # noqa: ANN401 - a reply
-        return await end.client.get_database(database).command(command, codec_options=RAW)
-
-    reply = await repeated(attempt)
-    return list(reply["cursor"]["firstBatch"])
-
-
-def _concern(time: Timestamp | None) -> dict[str, Any]:
-    return {"level": "majority"} if time is None else {"level": "snapshot", "atClusterTime": time}
+def ids_of(report: Report) -> Sequence[tuple[str, Sequence[Any]]]:
+    """The documents of a report that differ, by namespace."""
+    return [(namespace, sorted(each.ids)) for namespace, each in report.collections.items() if each.ids]

@@ -1,6 +1,7 @@
 """Turning changes and documents of the source into writes at the target."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from shardwright.sync.folding import Folded, Patch, Put, Remove, Reread, parents
 from shardwright.sync.pieces import OpenPieces
 from shardwright.sync.plan import Collection, key_filter
 from shardwright.sync.ranges import id_bound
+from shardwright.sync.rounds import Touched
 from shardwright.sync.store import SYNC, DocumentWrites, Refusal, Store, Write
 from shardwright.wire import rawbson
 
@@ -33,6 +35,8 @@ class Writer:
             documents that are newer than others.
         collections: as they are at the target, by namespace.
         counters: what was done, see `checkpoint.COUNTERS`.
+        touched: the documents that were written, for the verification.
+        touched_until: the time of the source that the target has reached when all of these are written.
     """
 
     def __init__(self, source: End, target: End, store: Store) -> None:
@@ -42,6 +46,8 @@ class Writer:
         self.collections: dict[str, Collection] = {}
         self.source_keys: dict[str, Mapping[str, Any] | None] = {}
         self.merged: set[str] = set()
+        self.touched = Touched()
+        self.touched_until = NO_TIME
         self.counters = dict.fromkeys(
             ("documents_checked", "documents_missing", "documents_read", "documents_written", "write_failures"), 0
         )
@@ -56,9 +62,10 @@ class Writer:
         """Whether the collection has the validator of the source, which its documents have passed, or preceded."""
         return namespace not in self.merged
 
-    def inserts(self, namespace: str, documents: Iterable[RawBSONDocument]) -> list[DocumentWrites]:
-        """Documents that the target does not have."""
-        return [DocumentWrites(namespace, id_of(bytes(each.raw)), [InsertOne(each)]) for each in documents]
+    def inserts(self, namespace: str, documents: Sequence[RawBSONDocument]) -> list[DocumentWrites]:
+        """Documents that the target does not have, together: one by one they cost 30 % more processor time."""
+        writes = [InsertOne(each) for each in documents]
+        return [DocumentWrites(namespace, id_of(bytes(documents[0].raw)), writes, True)] if documents else []
 
     async def apply(self, folded: Sequence[Folded], position: Mapping[str, Any]) -> Timestamp | None:
         """Apply a batch and advance the position with it; the caller holds the lock.
@@ -67,14 +74,23 @@ class Writer:
             The time of the last transaction at the target.
         """
         for namespace in {each.namespace for each in folded}:
-            self.pieces.touch(namespace, (each.id for each in folded if each.namespace == namespace))
+            changed = [each.id for each in folded if each.namespace == namespace]
+            self.pieces.touch(namespace, changed)
+            self.touched.note(namespace, changed)
+        self.touched_until = max(self.touched_until, position["applied"])
         again: dict[str, set[Value]] = {}
         documents: list[DocumentWrites] = []
+        parts = Counter((each.namespace, each.id) for each in folded)
         for each in folded:
-            if any(isinstance(operation, Reread) for operation in each.operations) or self._moves(each):
+            # A document whose shard key has changed is deleted with the old one and inserted with the new one.
+            is_alone = parts[each.namespace, each.id] == 1
+            is_reread = any(isinstance(operation, Reread) for operation in each.operations)
+            if is_reread or self._moves(each, is_alone=is_alone):
                 again.setdefault(each.namespace, set()).add(each.id)
             else:
-                documents.append(DocumentWrites(each.namespace, each.id, self._writes(each)))
+                writes = self._writes(each)
+                commutes = is_alone and may_commute(self.collections.get(each.namespace))
+                documents.append(DocumentWrites(each.namespace, each.id, writes, commutes))
         if not again:
             time, refused = await self._write(position, documents)
         else:
@@ -98,10 +114,12 @@ class Writer:
             What was refused, which is remembered as a failure.
         """
         every = list(ids)
+        self.touched.note(namespace, every)
         refused: list[Refusal] = []
         for start in range(0, len(every), AT_ONCE):
             some = every[start : start + AT_ONCE]
             documents = await repeated(lambda some=some: self._read(namespace, some))  # type: ignore[misc]
+            self.touched_until = max(self.touched_until, self.read_until)
             writes = [self._as_the_source(namespace, key, documents.get(key, ())) for key in some]
             _, failed = await self._write({}, writes)
             refused += failed
@@ -157,10 +175,15 @@ class Writer:
             if len(others) == len(filters):
                 writes.append(DeleteMany({**own, "$nor": others} if others else own))
         writes += [ReplaceOne(found, each, upsert=True) for found, each in zip(filters, documents, strict=True)]
-        return DocumentWrites(namespace, key, writes)
+        return DocumentWrites(namespace, key, writes, may_commute(self.collections.get(namespace)))
 
-    def _moves(self, folded: Folded) -> bool:
-        """Whether the document may get another shard key at the target."""
+    def _moves(self, folded: Folded, *, is_alone: bool) -> bool:
+        """Whether the document may get another shard key at the target, which its changes do not say in full.
+
+        Args:
+            folded: the changes of a document.
+            is_alone: whether no other changes of the batch have the same ``_id``.
+        """
         key = self._key(folded.namespace)
         if key is None or set(key) <= {"_id"}:
             return False
@@ -169,7 +192,7 @@ class Writer:
                 _overlap(path, each) for path in operation.delta.paths for each in key
             ):
                 return True
-            if isinstance(operation, Put) and not self._has_same_key(folded.namespace):
+            if isinstance(operation, Put) and not self._has_same_key(folded.namespace) and not is_alone:
                 return True
         return False
 
@@ -181,7 +204,12 @@ class Writer:
             match operation:
                 case Put(document):
                     new = RawBSONDocument(document)
-                    writes.append(ReplaceOne(key_filter(new, self._key(folded.namespace)), new, upsert=True))
+                    if same:
+                        writes.append(ReplaceOne(key_filter(new, self._key(folded.namespace)), new, upsert=True))
+                    else:
+                        # The source is not read for it: with reads later than all changes that are applied, the target
+                        # would never be a state of a source that is written all the time.
+                        writes += self._as_the_source(folded.namespace, folded.id, [new]).writes
                 case Remove():
                     writes.append(DeleteOne(selected) if same else DeleteMany(selected))
                 case Patch(delta):
@@ -202,10 +230,19 @@ class Writer:
         for namespace, conditions in asked.items():
             for start in range(0, len(conditions), AT_ONCE):
                 query = {"$or": conditions[start : start + AT_ONCE]}
-                unlike = await self._target.collection(namespace).find(query, {"_id": 1}).to_list()
+                target = self._target.collection(namespace)
+                unlike = await repeated(lambda query=query, target=target: target.find(query, {"_id": 1}).to_list())  # type: ignore[misc]
                 if unlike:
                     found.setdefault(namespace, set()).update(id_of(bytes(each.raw)) for each in unlike)
         return found
+
+
+def may_commute(known: Collection | None) -> bool:
+    """Whether documents of a collection may be written in any order.
+
+    A unique index may need a document to give up a value before another takes it.
+    """
+    return known is not None and not known.is_unique and not any(each.get("unique") for each in known.indexes)
 
 
 def _overlap(path: str, other: str) -> bool:

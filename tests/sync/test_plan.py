@@ -83,12 +83,40 @@ def test_what_is_excluded_or_merged_is_not_refused() -> None:
     assert [each.namespace for each in found.collections] == ["shop.b"]
 
 
-def test_users_and_zones_are_named() -> None:
-    source = deployment(Collection(NS, key={"a": 1}, has_zones=True), is_sharded=True, users=["admin.root"])
-    found = planned(replication(), source, deployment(identity="two", is_sharded=True), merges=False, counts={})
-    assert found.refusals == ()
-    assert found.notes == ("the zones of shop.orders are not carried", "the user or role admin.root is not carried")
-    assert found.collections[0].key == {"a": 1}
+ZONED = Collection(NS, key={"a": 1}, zones=[{"min": {"a": 1}, "max": {"a": 2}, "tag": "north"}])
+
+
+def test_users_and_zones_that_are_not_carried_are_named() -> None:
+    source = deployment(ZONED, is_sharded=True, users=["admin.root"])
+    users = "the user or role admin.root is not carried"
+    target = deployment(identity="two", is_sharded=True)
+    for asked, notes in (
+        (Replication("mongodb://a", "mongodb://b", zones=False), ("the zones of shop.orders are not carried", users)),
+        (replication(**{NS: {"b": 1}}), ("the zones of shop.orders are not carried", users)),
+    ):
+        found = planned(asked, source, target, merges=False, counts={})
+        assert found.refusals == ()
+        assert found.notes == notes
+        assert found.collections[0].zones is None
+    assert planned(replication(), source, target, merges=False, counts={}, carries_users=True).notes == ()
+
+
+def test_zones_need_shards() -> None:
+    source = deployment(ZONED, is_sharded=True)
+    for shards, refusals in (({"s1": ["south"]}, 1), ({"s1": ["south"], "s2": ["north"]}, 0)):
+        target = deployment(identity="two", is_sharded=True, shards=shards)
+        found = planned(replication(), source, target, merges=False, counts={})
+        assert len(found.refusals) == refusals
+        assert found.collections[0].key == {"a": 1}
+        assert found.collections[0].zones == ZONED.zones
+
+
+def test_a_reversed_replication_keeps_the_keys_of_its_target() -> None:
+    asked = replication(**{NS: {"b": 1}}).swapped()
+    source = deployment(Collection(NS, key={"b": 1}), is_sharded=True)
+    for there in ({"a": 1}, None):
+        target = deployment(Collection(NS, key=there), identity="two", is_sharded=True)
+        assert planned(asked, source, target, merges=False, counts={}).collections[0].key == there
 
 
 def test_a_replica_set_gets_no_shard_keys() -> None:

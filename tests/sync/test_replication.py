@@ -2,108 +2,15 @@
 
 import json
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from tests.genuine_cluster import GenuineCluster, genuine_cluster
-from tests.sync.running import Client, SyncProcess, contents, replica_set, run_sync, syncing
-from tests.sync.writers import DATABASE, TOTAL, prepare, writing
-
-if TYPE_CHECKING:
-    from tests.local_cluster import RunningCluster
+from tests.sync.moments import check_moment, progress_now, random_moments
+from tests.sync.running import Ends, SyncProcess, contents, run_sync
+from tests.sync.writers import DATABASE, prepare, writing
 
 OWN = "shardwright"
-
-
-@pytest.fixture(scope="module")
-def plain(mongod_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Two replica sets."""
-    directory = tmp_path_factory.mktemp("plain")
-    with ExitStack() as sets:
-        first, second = [sets.enter_context(replica_set(mongod_binary, directory, each)) for each in ("one", "two")]
-        yield first, second
-
-
-@pytest.fixture(scope="module")
-def genuine(mongod_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenuineCluster]:
-    """A genuine sharded cluster behind a router of ours."""
-    with genuine_cluster(mongod_binary, tmp_path_factory.mktemp("genuine"), routers=1) as running:
-        yield running
-
-
-class Ends:
-    """A source and a target, both empty."""
-
-    def __init__(self, source: str, target: str, directory: Path) -> None:
-        self.uris = source, target
-        self.directory = directory
-        self.source: Client = MongoClient(source)
-        self.target: Client = MongoClient(target)
-
-    def empty(self) -> None:
-        """Drop everything."""
-        for client in (self.source, self.target):
-            for name in client.list_database_names():
-                if name not in ("admin", "config", "local"):
-                    client.drop_database(name)
-
-    def close(self) -> None:
-        """Leave nothing."""
-        self.source.admin.command({"setUserWriteBlockMode": 1, "global": False})
-        self.empty()
-        self.source.close()
-        self.target.close()
-
-    def syncing(self, *options: str) -> Any:  # noqa: ANN401 - a context manager
-        """Follow continuously."""
-        return syncing(self.directory, *self.uris, "--continuous", *options)
-
-    def run(self, *options: str) -> Any:  # noqa: ANN401 - what `run_sync` returns
-        """Replicate once."""
-        return run_sync(self.directory, *self.uris, *options)
-
-
-@pytest.fixture(params=["set-cluster", "cluster-set", "genuine-set", "set-set", "genuine-cluster"])
-def every_ends(request: pytest.FixtureRequest, plain: tuple[str, str], tmp_path: Path) -> Iterator[Ends]:
-    """Each kind of source and target."""
-
-    def uri(kind: str, number: int) -> str:
-        if kind == "set":
-            return plain[number]
-        if kind == "genuine":
-            found: GenuineCluster = request.getfixturevalue("genuine")
-            return found.uri()
-        running: RunningCluster = request.getfixturevalue("cluster")
-        return running.uri
-
-    source, target = request.param.split("-")
-    ends = Ends(uri(source, 0), uri(target, 1), tmp_path)
-    ends.empty()
-    yield ends
-    ends.close()
-
-
-@pytest.fixture
-def ends(plain: tuple[str, str], tmp_path: Path) -> Iterator[Ends]:
-    """Two replica sets."""
-    found = Ends(*plain, tmp_path)
-    found.empty()
-    yield found
-    found.close()
-
-
-def total_at(client: Client, progress: Any) -> int:  # noqa: ANN401 - a document
-    """The sum of all balances that the target had at its last consistent time."""
-    time = progress["lastConsistentTime"]["target"]
-    command = {"find": "accounts", "readConcern": {"level": "snapshot", "atClusterTime": time}}
-    found = client[DATABASE].command(command)["cursor"]["firstBatch"]
-    return sum(each["balance"] for each in found)
 
 
 def wait_equal(ends: Ends, process: SyncProcess) -> None:
@@ -112,14 +19,15 @@ def wait_equal(ends: Ends, process: SyncProcess) -> None:
     assert contents(ends.target) == contents(ends.source)
 
 
-@pytest.mark.matrix(share=0.4)
+@pytest.mark.matrix(share=0.1)
 def test_copy_and_follow_under_a_workload(every_ends: Ends) -> None:
+    """At random moments the target is a state of the source, and in the end they are equal."""
     ends = every_ends
     prepare(ends.source)
     with writing(ends.source, seed=1) as workload, ends.syncing() as process:
         process.wait_followed(ends.source)
-        for _ in range(3):
-            assert total_at(ends.target, process.wait_followed(ends.source)) == TOTAL
+        for progress in random_moments(process, seed=1):
+            check_moment(ends, progress)
         workload.stop()
         wait_equal(ends, process)
         assert workload.writes
@@ -137,10 +45,28 @@ def test_kill_during_the_copy_and_while_following(ends: Ends) -> None:
                 process.kill()
         with ends.syncing() as process:
             first = process.wait_followed(ends.source)
-            assert total_at(ends.target, first) == TOTAL
+            check_moment(ends, first)
             assert first["counters"]["documents_read"] < 6000
             workload.stop()
             wait_equal(ends, process)
+
+
+def test_a_document_that_the_target_has_already_costs_no_other_of_its_piece(ends: Ends) -> None:
+    """As if a change that was applied ahead of the copy had inserted it."""
+    documents, last = 6000, 5998
+    prepare(ends.source, documents)
+    with ends.syncing("--workers", "1", "--batch-documents", "50") as process:
+        process.wait_until(lambda: bool(process.lines))
+        while not progress_now(process).get("collectionCopy", {}).get("copiedDocuments"):
+            assert process.process.poll() is None, process.errors
+        assert run_sync(ends.directory, "pause", process.id).status == 0
+        ends.target[DATABASE].items.insert_one({"_id": last, "n": -1})
+        assert run_sync(ends.directory, "resume", process.id).status == 0
+        process.wait_for(lambda progress: progress["canCommit"])
+        progress = process.wait_followed(ends.source)
+        assert contents(ends.target) == contents(ends.source)
+        everything = sum(len(each[0]) for each in contents(ends.source).values() if isinstance(each, tuple))
+        assert progress["counters"]["documents_read"] < everything + 10
 
 
 def test_two_processes_at_once_and_the_second_takes_over(ends: Ends) -> None:
@@ -167,7 +93,7 @@ def test_a_process_that_was_stopped_for_long_writes_nothing(ends: Ends) -> None:
             second.wait_followed(ends.source)
             first.process.send_signal(signal.SIGCONT)
             first.process.wait(60)
-            assert "has taken over" in first.errors or "in time" in first.errors
+            assert "has taken over" in first.errors
             wait_equal(ends, second)
 
 
@@ -245,19 +171,3 @@ def test_commit_hands_over(ends: Ends) -> None:
     assert contents(ends.target) == contents(ends.source)
     index = ends.target[DATABASE].items.index_information()["at_1"]
     assert index["expireAfterSeconds"] == 5
-
-
-def test_verify_alone_names_what_differs(ends: Ends) -> None:
-    prepare(ends.source)
-    assert ends.run().status == 0
-    assert run_sync(ends.directory, "verify", *ends.uris).status == 0
-    ends.target[DATABASE].items.delete_one({"_id": 1})
-    ends.target[DATABASE].items.update_one({"_id": 2}, {"$set": {"n": 2.0}})
-    ends.target[DATABASE].items.insert_one({"_id": "extra"})
-    ends.target[DATABASE].items.drop_index("n_1")
-    done = run_sync(ends.directory, "verify", *ends.uris)
-    assert done.status == 2
-    found = json.loads(done.output)["collections"][f"{DATABASE}.items"]
-    assert (found["missing"], found["different"], found["extra"]) == (1, 1, 1)
-    assert sorted(found["ids"], key=str) == [1, 2, "extra"]
-    assert found["problems"] == ["the index n_1 is missing or different at the target"]

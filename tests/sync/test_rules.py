@@ -46,6 +46,9 @@ def test_states_change_as_in_mongosync() -> None:
     for step in (Step.START, Step.PAUSE, Step.RESUME, Step.COMMIT, Step.COMMITTED):
         state = after(state, step)
     assert state == State.COMMITTED
+    for step in (Step.REVERSE, Step.REVERSED):
+        state = after(state, step)
+    assert state == State.RUNNING
     with pytest.raises(StateError, match="cannot pause a replication that is IDLE"):
         after(State.IDLE, Step.PAUSE)
 
@@ -117,3 +120,11 @@ def test_a_piece_is_read_whatever_the_types_of_its_bounds() -> None:
         "$expr": {"$and": [{"$gt": ["$_id", {"$literal": 5}]}, {"$lte": ["$_id", {"$literal": "x"}]}]}
     }
     assert find_command("a", None, None, 100, {})["filter"] == {}
+
+
+def test_a_reversed_replication_has_another_id_and_returns_to_the_first() -> None:
+    one = Replication("mongodb://a", "mongodb://b", shard={"db.a": {"k": 1}})
+    other = one.swapped()
+    assert (other.source, other.target) == (one.target, one.source)
+    assert other.id != one.id
+    assert other.swapped() == one

@@ -1,20 +1,32 @@
-"""A workload at the source: all kinds of writes, transactions and DDL, until it is stopped."""
+"""A workload at the source: all kinds of writes, transactions and DDL, until it is stopped.
+
+Two things are true of every state of the source. The balances of all accounts have the sum `TOTAL`. Each writer counts
+in two collections, one after the other: its number in the first is the one in the second, or one more.
+"""
 
 import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
 from tests.sync.running import Client
 
 ACCOUNTS: Final = 10
 TOTAL: Final = 1000
 PAUSE_SECONDS: Final = 0.02
+COUNT_PAUSE_SECONDS: Final = 0.1
 DATABASE: Final = "busy"
 USER_WRITES_BLOCKED: Final = 371
+COUNTED: Final = ("begun", "ended")
+"""The collections in which writers count, in their order."""
+COUNTERS: Final = 2
+
+_PASSING: Final = frozenset({6, 7, 89, 91, 133, 134, 189, 216, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""Errors of a server or shard that is away for a moment, and of a database that moves."""
 
 
 def prepare(client: Client, documents: int = 2000) -> None:
@@ -28,6 +40,15 @@ def prepare(client: Client, documents: int = 2000) -> None:
     database.create_collection("few", viewOn="items", pipeline=[{"$match": {"n": 1}}])
     database.create_collection("words", collation={"locale": "en", "strength": 2})
     database.words.insert_many([{"_id": each} for each in "abc"])
+    for name in COUNTED:
+        database[name].insert_many([{"_id": each, "n": 0} for each in range(COUNTERS)])
+
+
+def passes(error: PyMongoError) -> bool:
+    """Whether a write fails only as long as a part of the source is away."""
+    if isinstance(error, ConnectionFailure) or error.has_error_label("RetryableWriteError"):
+        return True
+    return isinstance(error, OperationFailure) and error.code in _PASSING
 
 
 class Workload:
@@ -38,13 +59,15 @@ class Workload:
         is_blocked: whether the source has refused the writes of users.
     """
 
-    def __init__(self, client: Client, seed: int, *, has_ddl: bool = True) -> None:
+    def __init__(self, client: Client, seed: int, *, has_ddl: bool = True, survives: bool = False) -> None:
         self.writes = 0
         self.is_blocked = False
         self._client = client
+        self._survives = survives
         self._stop = threading.Event()
         self._faults: list[BaseException] = []
         each: list[Callable[[random.Random, int], None]] = [self._write, self._transfer]
+        each += [partial(self._count, writer) for writer in range(COUNTERS)]
         if has_ddl:
             each.append(self._change_shape)
         self._threads = [
@@ -71,6 +94,8 @@ class Workload:
                 if isinstance(error, OperationFailure) and error.code == USER_WRITES_BLOCKED:
                     self.is_blocked = True
                     return
+                if self._survives and passes(error):
+                    continue
                 if not error.has_error_label("TransientTransactionError"):
                     self._faults.append(error)
                     return
@@ -107,6 +132,18 @@ class Workload:
             accounts.update_one({"_id": giver}, {"$inc": {"balance": -number}}, session=session)
             accounts.update_one({"_id": taker}, {"$inc": {"balance": number}}, session=session)
 
+    def _count(self, writer: int, choose: random.Random, number: int) -> None:
+        """Count, and repeat it until it is certain that it was done."""
+        for name in COUNTED:
+            while not self._stop.is_set():
+                try:
+                    self._client[DATABASE][name].update_one({"_id": writer}, {"$set": {"n": number}})
+                    break
+                except PyMongoError as error:
+                    if not (self._survives and passes(error)):
+                        raise
+        self._stop.wait(COUNT_PAUSE_SECONDS)
+
     def _change_shape(self, choose: random.Random, number: int) -> None:
         database = self._client[DATABASE]
         name = f"shape{choose.randrange(3)}"
@@ -127,9 +164,9 @@ class Workload:
 
 
 @contextmanager
-def writing(client: Client, seed: int, *, has_ddl: bool = True) -> Iterator[Workload]:
-    """Write during the block."""
-    workload = Workload(client, seed, has_ddl=has_ddl)
+def writing(client: Client, seed: int, *, has_ddl: bool = True, survives: bool = False) -> Iterator[Workload]:
+    """Write during the block; ``survives`` if the source is killed in it."""
+    workload = Workload(client, seed, has_ddl=has_ddl, survives=survives)
     try:
         yield workload
     finally:

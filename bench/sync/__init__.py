@@ -1,0 +1,1 @@
+"""``shardwright sync``: its rates, its lag, its memory and the pause of a commit."""

@@ -1,0 +1,196 @@
+"""Reading pieces of a collection at one moment of both ends, and comparing them by digests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure
+
+from shardwright.sync.changes import Value, id_of
+from shardwright.sync.ends import RAW, End, repeated
+from shardwright.sync.ranges import Bound, Differences, Hashes, differences, digest, find_command, hashes, id_bound
+from shardwright.wire import rawbson
+
+PIECE_DOCUMENTS: Final = 1000
+IDS_AT_ONCE: Final = 500
+MOMENTS_MAX: Final = 30
+MOMENT_PAUSE_SECONDS: Final = 1.0
+RECHECKS: Final = 3
+
+SNAPSHOT_GONE: Final = frozenset({239, 246})
+"""SnapshotTooOld, and SnapshotUnavailable: the collection has changed its shape since."""
+
+Moment = tuple[Timestamp, Timestamp]
+"""Cluster times of source and target at which the target is to be that state of the source."""
+
+Moments = Callable[[], Awaitable[Moment]]
+"""Returns the present moment, and a later one if it is called again later."""
+
+
+Result = TypeVar("Result")
+
+
+NO_DIFFERENCES: Final = Differences()
+
+
+class NoMomentError(Exception):
+    """No moment was found at which both ends could be read."""
+
+
+class _GoneError(Exception):
+    """A snapshot can no longer be read, or not yet."""
+
+
+@dataclass(frozen=True)
+class PieceCompared:
+    """A piece of a collection.
+
+    Attributes:
+        last: its last ``_id`` at the source; None if the piece reaches to the end.
+        documents: of the source.
+        target_documents: of the target.
+        checked: the ``_id`` values that were compared, if something differs.
+        found: documents that differ.
+    """
+
+    last: Bound
+    documents: int
+    target_documents: int
+    checked: frozenset[Value] = frozenset()
+    found: Differences = NO_DIFFERENCES
+
+
+async def piece_compared(source: End, target: End, namespace: str, low: Bound, moments: Moments) -> PieceCompared:
+    """Compare the next piece of a collection.
+
+    Documents that seem to differ are read again, at later moments, before they are reported.
+
+    Args:
+        source: one end.
+        target: the other.
+        namespace: of the collection.
+        low: the ``_id`` after which the piece begins.
+        moments: see `Moments`.
+
+    Raises:
+        NoMomentError: there was no moment.
+    """
+
+    async def attempt(at: Moment) -> PieceCompared:
+        ours = await _read(source, namespace, low, None, at[0])
+        last: Bound = id_bound(id_of(bytes(ours[-1].raw))) if ours else None
+        if 0 < len(ours) < PIECE_DOCUMENTS and not await _read(source, namespace, last, None, at[0]):
+            last = None  # later moments have later documents, and would keep the round going for ever
+        one = hashes(bytes(each.raw) for each in ours)
+        other, count = await _hashes_up_to(target, namespace, low, last, at[1])
+        if digest(one) == digest(other):
+            return PieceCompared(last, len(ours), count)
+        found = differences(one, other)
+        return PieceCompared(last, len(ours), count, frozenset(found.all), found)
+
+    piece = await _at_a_moment(attempt, moments)
+    if not piece.checked:
+        return piece
+    found = await rechecked(source, target, namespace, piece.checked, moments)
+    return PieceCompared(piece.last, piece.documents, piece.target_documents, piece.checked, found)
+
+
+async def rechecked(source: End, target: End, namespace: str, ids: Collection[Value], moments: Moments) -> Differences:
+    """The documents that differ at several moments one after the other; see `ids_compared`."""
+    found = await ids_compared(source, target, namespace, ids, moments)
+    for _ in range(RECHECKS - 1):
+        if not found.all:
+            break
+        await asyncio.sleep(MOMENT_PAUSE_SECONDS)
+        found = await ids_compared(source, target, namespace, found.all, moments)
+    return found
+
+
+async def ids_compared(
+    source: End, target: End, namespace: str, ids: Collection[Value], moments: Moments
+) -> Differences:
+    """Compare documents by their ``_id``.
+
+    Raises:
+        NoMomentError: there was no moment.
+    """
+    every = list(ids)
+    missing: list[Value] = []
+    extra: list[Value] = []
+    different: list[Value] = []
+    for start in range(0, len(every), IDS_AT_ONCE):
+        some = every[start : start + IDS_AT_ONCE]
+
+        async def attempt(at: Moment, some: list[Value] = some) -> Differences:
+            one = await _hashes_of(source, namespace, some, at[0])
+            return differences(one, await _hashes_of(target, namespace, some, at[1]))
+
+        found = await _at_a_moment(attempt, moments)
+        missing += found.missing
+        extra += found.extra
+        different += found.different
+    return Differences(tuple(missing), tuple(extra), tuple(different))
+
+
+async def _at_a_moment(attempt: Callable[[Moment], Awaitable[Result]], moments: Moments) -> Result:
+    for _ in range(MOMENTS_MAX):
+        try:
+            return await attempt(await moments())
+        except _GoneError:
+            await asyncio.sleep(MOMENT_PAUSE_SECONDS)
+    raise NoMomentError("no moment at which both ends can be read: is the history of snapshots too short?")
+
+
+async def _hashes_up_to(end: End, namespace: str, low: Bound, high: Bound, time: Timestamp) -> tuple[Hashes, int]:
+    found: dict[Value, frozenset[bytes]] = {}
+    count = 0
+    while documents := await _read(end, namespace, low, high, time):
+        for key, value in hashes(bytes(each.raw) for each in documents).items():
+            found[key] = found.get(key, frozenset()) | value
+        count += len(documents)
+        low = id_bound(id_of(bytes(documents[-1].raw)))
+        if low == high:
+            break
+    return found, count
+
+
+async def _hashes_of(end: End, namespace: str, ids: list[Value], time: Timestamp) -> Hashes:
+    found: dict[Value, frozenset[bytes]] = {}
+    left = set(ids)
+    while left:
+        values = [rawbson.raw_document(id_bound(key))["_id"] for key in left]
+        command = find_command(namespace.partition(".")[2], None, None, 2 * IDS_AT_ONCE, _concern(time))
+        documents = await _find(end, namespace, {**command, "filter": {"_id": {"$in": values}}})
+        if not documents:
+            break
+        # A reply has 16 MB at most: the others are read again.
+        some = hashes(bytes(each.raw) for each in documents)
+        found |= some
+        left -= some.keys()
+    return found
+
+
+async def _read(end: End, namespace: str, low: Bound, high: Bound, time: Timestamp) -> list[RawBSONDocument]:
+    command = find_command(namespace.partition(".")[2], low, high, PIECE_DOCUMENTS, _concern(time))
+    return await _find(end, namespace, command)
+
+
+async def _find(end: End, namespace: str, command: Mapping[str, Any]) -> list[RawBSONDocument]:
+    async def attempt() -> Any:  # noqa: ANN401 - a reply
+        database = end.client.get_database(namespace.partition(".")[0])
+        try:
+            return await database.command(dict(command), codec_options=RAW)
+        except OperationFailure as error:
+            if error.code in SNAPSHOT_GONE:
+                raise _GoneError from error
+            raise
+
+    reply = await repeated(attempt)
+    return list(reply["cursor"]["firstBatch"])
+
+
+def _concern(time: Timestamp) -> dict[str, Any]:
+    return {"level": "snapshot", "atClusterTime": time}

@@ -1,0 +1,123 @@
+"""Handing over: block the writes of users, record what a reversal needs, and swap the roles of both ends."""
+
+from time import monotonic
+from typing import Any
+
+from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure, WriteError
+
+from shardwright.sync.comparing import NoMomentError
+from shardwright.sync.ends import USER_WRITES_BLOCKED, End, repeated
+from shardwright.sync.preparing import Parts
+from shardwright.sync.store import SYNC, Store
+from shardwright.sync.verifier import at
+from shardwright.wire.logger import get_logger
+
+_log = get_logger("sync.handover")
+
+
+class CommitError(Exception):
+    """The target cannot take over."""
+
+
+async def block_writes(end: End, *, is_blocked: bool) -> None:
+    """Block or allow the writes of users.
+
+    Raises:
+        OperationFailure: the deployment refuses it.
+    """
+    await repeated(lambda: end.command("admin", {"setUserWriteBlockMode": 1, "global": is_blocked}))
+
+
+async def acquire_blocked(store: Store, target: End) -> None:
+    """Take the lease at a target whose users' writes a commit may have blocked.
+
+    If the block holds for this process as well, because its user has not the privilege to bypass it or access control
+    is off, the block is lifted.
+
+    Raises:
+        LeaseHeldError: another process runs this direction.
+    """
+    try:
+        await repeated(store.acquire)
+    except (OperationFailure, WriteError) as error:
+        if error.code != USER_WRITES_BLOCKED:
+            raise
+        _log.warning("The new target is opened for writes: this process cannot bypass the block", end=target.name)
+        await block_writes(target, is_blocked=False)
+        await repeated(store.acquire)
+
+
+async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bool) -> float:
+    """Block writes at the source, apply and compare what is left, and record that the target has taken over.
+
+    Args:
+        parts: of the replication, which has caught up.
+        source: one end.
+        target: the other.
+        blocks_writes: whether the writes of users are blocked; otherwise the caller guarantees that there are none.
+
+    Returns:
+        The seconds in which applications could write at neither end.
+
+    Raises:
+        CommitError: both ends differ; the source is not blocked any more.
+    """
+    has_turned = (await repeated(parts.store.position)).get("turned", False)
+    began = monotonic()
+    try:
+        if blocks_writes:
+            await block_writes(source, is_blocked=True)
+        times = await _drain(parts, source, target)
+    except (CommitError, NoMomentError) as error:
+        if blocks_writes:
+            await block_writes(source, is_blocked=False)
+        raise CommitError(str(error)) from error
+    committed = {"source": times[0], "target": times[1], "collections": await parts.catalog.stored_of_target()}
+    await parts.catalog.let_expire()
+    await parts.store.fenced(SYNC, {"_id": parts.store.id}, {"committed": committed})
+    if has_turned and blocks_writes:
+        await block_writes(target, is_blocked=False)
+    return monotonic() - began
+
+
+async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Timestamp]:
+    """Apply and compare what is left; returns the times of source and target after it."""
+    applied = await source.advance()
+    await parts.follower.wait_applied(applied)
+    times = applied, await repeated(target.now)
+    if not (await parts.verifier.recheck(at(*times))).is_equal:
+        raise CommitError("source and target differ: see the verification")
+    return times
+
+
+async def turn_around(ended: Store, begun: Store, committed: dict[str, Any], identity: str) -> None:
+    """Let the opposite direction begin at the commit, without a copy.
+
+    The opposite direction is complete before the one that ends is marked, so that an interruption can be repeated.
+
+    Args:
+        ended: the committed direction; its lease is held.
+        begun: the opposite direction; its lease is held.
+        committed: what `hand_over` has recorded.
+        identity: of the new source.
+    """
+    await begun.replace_ranges([])
+    fields = {
+        "planned": True,
+        "start": committed["target"],
+        "token": None,
+        "applied": committed["target"],
+        "collections": committed["collections"],
+        "merged": [],
+        "committed": None,
+        "handed_over": False,
+        "turned": True,
+        "source_identity": identity,
+        "accounts": (await ended.position()).get("accounts", {}),
+    }
+    await begun.fenced(SYNC, {"_id": begun.id}, fields)
+    await begun.agreement()
+    await begun.record(committed["target"], copied=True, counters={}, is_new=True)
+    await ended.fenced(SYNC, {"_id": ended.id}, {"handed_over": True})
+    await ended.release()

@@ -1,0 +1,149 @@
+"""Sharding collections at the target: shard keys, zones, and chunks that exist before the copy."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from bson import encode
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import OperationFailure
+
+from shardwright.sync.ends import End, repeated
+from shardwright.sync.plan import Collection, index_at_target, key_filter
+from shardwright.wire.logger import get_logger
+
+CHUNKS_PER_SHARD: Final = 4
+SAMPLES_PER_CHUNK: Final = 20
+ZONE_NOT_FOUND: Final = 241
+
+_NOT_FOR_KEYS: Final = frozenset({"partialFilterExpression", "sparse", "collation"})
+
+_log = get_logger("sync.placing")
+
+Run = Callable[..., Awaitable[None]]
+"""Runs a command on a database of the target; further arguments are the codes of harmless errors."""
+
+
+async def shard(run: Run, collection: Collection) -> None:
+    """Shard a collection that exists at the target, with its zones, which divide an empty collection into chunks."""
+    database, _, name = collection.namespace.partition(".")
+    assert collection.key is not None
+    await match_zones(run, collection, ())
+    await run(database, {"createIndexes": name, "indexes": [_key_index(collection)]})
+    command: dict[str, Any] = {"shardCollection": collection.namespace, "key": collection.key}
+    if collection.is_unique:
+        command["unique"] = True
+    if "collation" in collection.options:
+        command["collation"] = {"locale": "simple"}
+    await run("admin", command)
+
+
+async def match_key(run: Run, wanted: Collection, theirs: Collection) -> None:
+    """Give a collection of the target its shard key."""
+    assert wanted.key is not None
+    if theirs.key is None:
+        await shard(run, wanted)
+        return
+    old, new = list(theirs.key.items()), list(wanted.key.items())
+    index = {"createIndexes": wanted.namespace.partition(".")[2], "indexes": [_key_index(wanted)]}
+    await run(wanted.namespace.partition(".")[0], index)
+    refines = new[: len(old)] == old
+    command = "refineCollectionShardKey" if refines else "reshardCollection"
+    await run("admin", {command: wanted.namespace, "key": wanted.key})
+
+
+async def match_zones(run: Run, wanted: Collection, there: Sequence[Mapping[str, Any]] | None) -> None:
+    """Give a collection of the target the zones of the source, if they are carried.
+
+    Args:
+        run: see `Run`.
+        wanted: has the ranges.
+        there: the ranges that the target has.
+    """
+    if wanted.zones is None:
+        return
+    new, old = [{encode({"": _parts(each)}): each for each in zones} for zones in (wanted.zones, there or ())]
+    for known, each in old.items():
+        if known not in new:
+            await run("admin", _zone_command(wanted.namespace, each, None))
+    for known, each in new.items():
+        if known not in old:
+            try:
+                await run("admin", _zone_command(wanted.namespace, each, each["tag"]))
+            except OperationFailure as error:
+                if error.code != ZONE_NOT_FOUND:
+                    raise
+                _log.warning("No shard of the target has this zone", namespace=wanted.namespace, zone=each["tag"])
+
+
+async def presplit(source: End, target: End, collection: Collection, shards: Sequence[str]) -> None:
+    """Divide an empty collection of the target by keys that the source has, and distribute the chunks.
+
+    Hashed keys and zones divide it already when it is sharded.
+
+    Args:
+        source: has the documents.
+        target: has the collection.
+        collection: as it is at the target.
+        shards: the ids of the target's shards.
+    """
+    key = collection.key
+    if key is None or len(shards) < 2 or collection.zones or "hashed" in key.values():
+        return
+    chunks = CHUNKS_PER_SHARD * len(shards)
+    pipeline: list[Mapping[str, Any]] = [
+        {"$sample": {"size": chunks * SAMPLES_PER_CHUNK}},
+        {"$project": {"_id": 1, **dict.fromkeys(key, 1)}},
+        {"$sort": dict(key)},
+    ]
+
+    async def sampled() -> list[dict[str, Any]]:
+        cursor = await source.collection(collection.namespace).aggregate(pipeline, allowDiskUse=True)
+        return [key_of(each, key) async for each in cursor]
+
+    for number, middle in enumerate(split_points(await repeated(sampled), chunks), 1):
+        to = shards[number % len(shards)]
+        try:
+            await target.command("admin", {"split": collection.namespace, "middle": middle})
+            await target.command("admin", {"moveChunk": collection.namespace, "find": middle, "to": to})
+        except OperationFailure as error:
+            # The balancer divides and distributes what could not be.
+            _log.info("A chunk was not split or moved", namespace=collection.namespace, to=to, error=str(error))
+
+
+def key_of(document: RawBSONDocument, key: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the shard key of a document, by path; None where there is none."""
+    found = key_filter(document, key)
+    return {path: document["_id"] if path == "_id" else found[path]["$eq"] for path in key}
+
+
+def split_points(samples: Sequence[Mapping[str, Any]], chunks: int) -> list[Mapping[str, Any]]:
+    """The bounds between chunks with about the same number of documents.
+
+    Args:
+        samples: values of the shard key, in their order.
+        chunks: how many are wanted; there are fewer if values repeat.
+    """
+    found: list[Mapping[str, Any]] = []
+    for number in range(1, chunks):
+        each = samples[number * len(samples) // chunks] if samples else None
+        if each is not None and encode(each) not in (encode(samples[0]), *(encode(other) for other in found[-1:])):
+            found.append(each)
+    return found
+
+
+def _zone_command(namespace: str, each: Mapping[str, Any], zone: str | None) -> dict[str, Any]:
+    return {"updateZoneKeyRange": namespace, "min": each["min"], "max": each["max"], "zone": zone}
+
+
+def _parts(zone: Mapping[str, Any]) -> list[Any]:
+    return [zone["min"], zone["max"], zone["tag"]]
+
+
+def _key_index(collection: Collection) -> dict[str, Any]:
+    """The index of the shard key: the source's own, if it has one."""
+    assert collection.key is not None
+    key = collection.key
+    for each in collection.indexes:
+        if list(each["key"].items()) == list(key.items()) and not each.keys() & _NOT_FOR_KEYS:
+            return index_at_target(each, keeps_expiry=False)
+    return {"key": dict(key), "name": "_".join(f"{path}_{kind}" for path, kind in key.items())}

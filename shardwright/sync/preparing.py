@@ -1,0 +1,257 @@
+"""Preparing a run of a replication: plan it, or find where to resume it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bson import decode
+from bson.timestamp import Timestamp
+from pymongo.read_concern import ReadConcern
+
+from shardwright.sync.batches import Limits
+from shardwright.sync.changes import Value, id_of
+from shardwright.sync.copying import WORKERS, Copier, planned_ranges
+from shardwright.sync.ddl import Catalog
+from shardwright.sync.ends import End, repeated
+from shardwright.sync.following import Follower
+from shardwright.sync.plan import Deployment, Plan, may_repeat_ids, planned
+from shardwright.sync.replication import Replication
+from shardwright.sync.store import SYNC, Store, shown
+from shardwright.sync.users import Users
+from shardwright.sync.verifier import Verifier
+from shardwright.sync.writing import Writer
+from shardwright.wire.logger import get_logger
+
+_log = get_logger("sync.preparing")
+
+
+class RefusedError(Exception):
+    """The preflight has found what cannot be carried; nothing was written.
+
+    Attributes:
+        refusals: the reasons.
+    """
+
+    def __init__(self, refusals: Sequence[str]) -> None:
+        super().__init__("\n".join(refusals))
+        self.refusals = tuple(refusals)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a replication runs.
+
+    Attributes:
+        merges: whether documents that the target has already are allowed; it is made equal the source.
+        source_writes: whether checkpoints are recorded at the source, too.
+        workers: how many ranges are copied at a time.
+        blocks_writes: whether a commit blocks the writes of users at the source.
+        limits: how much is buffered.
+        users: whether users and roles are carried.
+        reversible: whether a commit keeps what `reverse` needs.
+    """
+
+    merges: bool = False
+    source_writes: bool = True
+    workers: int = WORKERS
+    blocks_writes: bool = True
+    reversible: bool = False
+    users: bool = False
+    limits: Limits = Limits()  # noqa: RUF009 - it is frozen
+
+
+@dataclass
+class Parts:
+    """What runs a replication.
+
+    Attributes:
+        store: its checkpoints.
+        writer: writes documents.
+        catalog: the collections.
+        copier: copies ranges.
+        follower: applies changes.
+        verifier: compares both ends.
+        users: carries users and roles; None if they are not carried.
+        start: where the change stream begins.
+        notes: what is not carried.
+    """
+
+    store: Store
+    writer: Writer
+    catalog: Catalog
+    copier: Copier
+    follower: Follower
+    verifier: Verifier
+    users: Users | None
+    start: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+Begun = tuple[dict[str, Any], list[dict[str, Any]]]
+"""Where the change stream begins, and the ranges."""
+
+
+async def prepared(
+    replication: Replication, options: Options, source: End, target: End, store: Store, *, is_lost: bool
+) -> Parts:
+    """Plan the replication if it is new, or find where to resume it.
+
+    Args:
+        replication: the request.
+        options: how it runs.
+        source: one end.
+        target: the other.
+        store: has the lease.
+        is_lost: whether the source no longer has the changes since the stored position.
+
+    Raises:
+        RefusedError: something cannot be carried.
+    """
+    now = await repeated(source.now)
+    ours = await repeated(lambda: source.deployment(replication.filter))
+    theirs = await repeated(lambda: target.deployment(replication.filter))
+    position = await repeated(store.position)
+    writer = Writer(source, target, store)
+    catalog = Catalog(replication, source, target, store, writer, [ours, theirs])
+    notes: tuple[str, ...] = ()
+    users = Users(source, target, replication.filter, position.get("accounts", {})) if options.users else None
+    if not position.get("planned"):
+        plan, counts = await _plan(replication, options, source, target, ours, theirs)
+        notes = plan.notes
+        if users is not None:
+            await users.compared()
+            names = sorted({*users.kept["users"], *users.kept["roles"]})
+            notes += tuple(f"the user or role {each} of the target stays as it is" for each in names)
+        start, ranges = await _begin(source, store, writer, catalog, plan, ours, theirs, counts, now)
+    else:
+        writer.merged |= set(position.get("merged", ()))
+        start, ranges = await _resume(source, store, catalog, ours, position, now, is_lost=is_lost)
+    writer.note_read(now)
+    copier = Copier(source, target, store, writer, ranges, workers=options.workers, limits=options.limits)
+    follower = Follower(
+        source, store, writer, catalog, copier, replication.filter, is_sharded=ours.is_sharded, limits=options.limits
+    )
+    verifier = Verifier(source, target, store, writer, catalog, follower)
+    return Parts(store, writer, catalog, copier, follower, verifier, users, start, notes)
+
+
+async def _plan(
+    replication: Replication, options: Options, source: End, target: End, ours: Deployment, theirs: Deployment
+) -> tuple[Plan, Mapping[str, int]]:
+    """Compare both ends; nothing is written before it is certain that everything can be."""
+    counts = {each: await _has_documents(target, each) for each in theirs.collections if each in ours.collections}
+    plan = planned(replication, ours, theirs, merges=options.merges, counts=counts, carries_users=options.users)
+    refusals = [*plan.refusals]
+    for each in plan.collections:
+        found = ours.collections[each.namespace]
+        if may_repeat_ids(found, each) and (repeated_id := await _repeated_id(source, each.namespace)) is not None:
+            refusals.append(
+                f"{each.namespace} has several documents with the _id {shown(repeated_id)} on different shards: "
+                f"they can be carried only if it has the same shard key at the target"
+            )
+    if refusals:
+        raise RefusedError(refusals)
+    return plan, counts
+
+
+async def _begin(
+    source: End,
+    store: Store,
+    writer: Writer,
+    catalog: Catalog,
+    plan: Plan,
+    ours: Deployment,
+    theirs: Deployment,
+    counts: Mapping[str, int],
+    now: Timestamp,
+) -> Begun:
+    """Create the collections, and record the plan."""
+    ranges = []
+    for each in sorted(plan.collections, key=lambda each: each.kind == "view"):
+        found = ours.collections[each.namespace]
+        if each.namespace in theirs.collections:
+            writer.merged.add(each.namespace)
+        catalog.know(found)
+        await catalog.create(each)
+        if each.namespace not in theirs.collections:
+            await catalog.presplit(each)
+        if found.kind == "collection":
+            compares = bool(counts.get(each.namespace))
+            ranges += await repeated(
+                lambda name=each.namespace, compares=compares: planned_ranges(source, name, compares=compares)  # type: ignore[misc]
+            )
+    await store.replace_ranges(ranges)
+    fields = {"planned": True, "start": now, "collections": catalog.stored(), "merged": sorted(writer.merged)}
+    fields["source_identity"] = ours.identity
+    await store.fenced(SYNC, {"_id": store.id}, fields)
+    await store.record(now, copied=False, counters=writer.counters)
+    return {"start_at_operation_time": now}, await store.ranges()
+
+
+async def _resume(
+    source: End,
+    store: Store,
+    catalog: Catalog,
+    ours: Deployment,
+    position: Mapping[str, Any],
+    now: Timestamp,
+    *,
+    is_lost: bool,
+) -> Begun:
+    """Continue from where both ends agree."""
+    agreed = await repeated(store.agreement)
+    catalog.restore(position["collections"])
+    # Without a checkpoint at the source, its identity stands in.
+    is_same = position.get("source_identity", ours.identity) == ours.identity
+    is_known = is_same and not is_lost and (agreed.is_exact or "history" not in position)
+    _log.info(
+        "A replication is resumed",
+        how="the oplog was lost" if is_lost else agreed.reason if is_same else "it is another source",
+    )
+    if is_known:
+        token = position.get("token")
+        start: dict[str, Any] = (
+            {"start_at_operation_time": position["start"]} if token is None else {"resume_after": decode(token)}
+        )
+        return start, await store.ranges()
+    for each in ours.collections.values():
+        catalog.know(each)
+        await catalog.create(catalog.planned(each))
+    await store.replace_ranges(await compared_ranges(source, list(ours.collections.values())))
+    began = now if is_lost or not is_same or agreed.last is None else agreed.last
+    fields = {"start": began, "token": None, "collections": catalog.stored(), "source_identity": ours.identity}
+    await store.fenced(SYNC, {"_id": store.id}, fields)
+    return {"start_at_operation_time": began}, await store.ranges()
+
+
+async def compared_ranges(source: End, collections: Sequence[Any]) -> list[dict[str, Any]]:
+    """Ranges in which everything is compared with the target, and only what differs is written."""
+    ranges: list[dict[str, Any]] = []
+    for each in collections:
+        if each.kind == "collection":
+            ranges += await repeated(lambda name=each.namespace: planned_ranges(source, name, compares=True))  # type: ignore[misc]
+    return ranges
+
+
+async def _repeated_id(source: End, namespace: str) -> Value | None:
+    """The first ``_id`` of a sharded collection that several documents have; None if there is none."""
+
+    async def first() -> Value | None:
+        last: Value | None = None
+        async for each in source.collection(namespace).find({}, {"_id": 1}).sort("_id", 1):
+            found = id_of(bytes(each.raw))
+            if found == last and await is_repeated(each["_id"]):
+                return found
+            last = found
+        return None
+
+    async def is_repeated(value: object) -> bool:
+        # The other read sees a document twice if its shard key changes during the read.
+        at_once = source.collection(namespace).with_options(read_concern=ReadConcern("snapshot"))
+        return len(await at_once.find({"_id": value}, {"_id": 1}).to_list()) > 1
+
+    return await repeated(first)
+
+
+async def _has_documents(target: End, namespace: str) -> int:
+    return 0 if await target.collection(namespace).find_one({}, {"_id": 1}) is None else 1

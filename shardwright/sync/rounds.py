@@ -1,0 +1,239 @@
+"""A round of verification: the place that it has reached and its findings, as values that can be stored. Pure.
+
+A round passes all collections once. After an interruption, another process continues at its place.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bson.binary import Binary
+
+from shardwright.sync.changes import Value
+from shardwright.sync.ranges import Bound, Differences, id_bound
+from shardwright.wire import rawbson
+
+KEPT_MAX: Final = 200
+"""So many documents that differ are kept of each collection, to be compared again; of more only the number is known."""
+
+SHOWN_MAX: Final = 100
+
+TOUCHED_MAX: Final = 20_000
+
+
+@dataclass
+class Compared:
+    """A collection.
+
+    Attributes:
+        documents: of the source that were compared.
+        target_documents: of the target.
+        missing: documents that only the source has.
+        extra: documents that only the target has.
+        different: documents that both have, but not alike.
+        problems: differences of options, indexes, shard key and zones.
+        is_cut: whether more than `KEPT_MAX` documents differ.
+    """
+
+    documents: int = 0
+    target_documents: int = 0
+    missing: set[Value] = field(default_factory=set)
+    extra: set[Value] = field(default_factory=set)
+    different: set[Value] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    is_cut: bool = False
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.missing or self.extra or self.different or self.problems or self.is_cut)
+
+    @property
+    def ids(self) -> set[Value]:
+        """The ``_id`` values of all documents that differ."""
+        return self.missing | self.extra | self.different
+
+    def note(self, checked: Iterable[Value], found: Differences) -> None:
+        """Replace what is known of some documents.
+
+        Args:
+            checked: the ``_id`` values that were compared.
+            found: those that differ.
+        """
+        gone = set(checked)
+        for known, now in (
+            (self.missing, found.missing),
+            (self.extra, found.extra),
+            (self.different, found.different),
+        ):
+            known -= gone
+            room = KEPT_MAX - len(self.ids)
+            known |= set(now[:room])
+            self.is_cut |= len(now) > room
+
+    def stored(self) -> dict[str, Any]:
+        """The findings as they are stored."""
+        return {
+            "documents": self.documents,
+            "target_documents": self.target_documents,
+            **{name: [_stored(key) for key in getattr(self, name)] for name in ("missing", "extra", "different")},
+            "problems": self.problems,
+            "is_cut": self.is_cut,
+        }
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> "Compared":
+        """The findings that were stored."""
+        missing, extra, different = [
+            {_restored(key) for key in stored[name]} for name in ("missing", "extra", "different")
+        ]
+        return cls(
+            stored["documents"],
+            stored["target_documents"],
+            missing,
+            extra,
+            different,
+            list(stored["problems"]),
+            stored["is_cut"],
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """The findings for users; of the ``_id`` values at most `SHOWN_MAX`."""
+        some = sorted(self.ids)[:SHOWN_MAX]
+        return {
+            "documents": self.documents,
+            "targetDocuments": self.target_documents,
+            "missing": len(self.missing),
+            "extra": len(self.extra),
+            "different": len(self.different),
+            "more": self.is_cut,
+            "ids": [dict(rawbson.raw_document(id_bound(key)))["_id"] for key in some],
+            "problems": self.problems,
+        }
+
+
+def _stored(key: Value) -> Binary:
+    kind, value = key
+    return Binary(bytes((kind,)) + value)
+
+
+def _restored(stored: bytes) -> Value:
+    return stored[0], bytes(stored[1:])
+
+
+@dataclass
+class Report:
+    """Findings by namespace.
+
+    Attributes:
+        collections: of each collection or view.
+        not_compared: collections that cannot be compared, with the reasons.
+    """
+
+    collections: dict[str, Compared] = field(default_factory=dict)
+    not_compared: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return all(each.is_equal for each in self.collections.values())
+
+    @property
+    def mismatches(self) -> int:
+        """How many documents and properties differ, as far as they are kept."""
+        return sum(len(each.ids) + len(each.problems) for each in self.collections.values())
+
+    def document(self) -> dict[str, Any]:
+        """The report for users."""
+        return {
+            "equal": self.is_equal,
+            "collections": {namespace: each.shown() for namespace, each in self.collections.items()},
+            "notCompared": self.not_compared,
+        }
+
+
+@dataclass
+class Round:
+    """A round that is in progress.
+
+    Attributes:
+        report: its findings.
+        done: the namespaces that it has passed.
+        current: the namespace that it is in; None between two.
+        position: the last ``_id`` of it that was compared.
+    """
+
+    report: Report = field(default_factory=Report)
+    done: set[str] = field(default_factory=set)
+    current: str | None = None
+    position: Bound = None
+
+    def next(self, namespaces: Sequence[str]) -> str | None:
+        """The namespace to continue with; None if the round is complete.
+
+        Args:
+            namespaces: all that there are now: some may be gone, or new, since the round has begun.
+        """
+        if self.current in namespaces:
+            return self.current
+        self.current, self.position = None, None
+        for each in namespaces:
+            if each not in self.done:
+                self.current = each
+                self.report.collections[each] = Compared()
+                return each
+        return None
+
+    def passed(self) -> None:
+        """The current namespace has been compared to its end."""
+        assert self.current is not None
+        self.done.add(self.current)
+        self.current, self.position = None, None
+
+    def stored(self) -> dict[str, Any]:
+        """The round as it is stored."""
+        return {
+            "collections": [{"ns": namespace, **each.stored()} for namespace, each in self.report.collections.items()],
+            "not_compared": [{"ns": name, "reason": reason} for name, reason in self.report.not_compared.items()],
+            "done": sorted(self.done),
+            "current": self.current,
+            "position": self.position,
+        }
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> "Round":
+        """The round that was stored."""
+        report = Report(
+            {each["ns"]: Compared.restored(each) for each in stored["collections"]},
+            {each["ns"]: each["reason"] for each in stored["not_compared"]},
+        )
+        position = stored["position"]
+        return cls(report, set(stored["done"]), stored["current"], None if position is None else bytes(position))
+
+
+class Touched:
+    """Documents that were written since they were compared last, as long as they are not too many.
+
+    Attributes:
+        is_full: whether there were more than `TOUCHED_MAX`, so that only a whole round compares them all.
+    """
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self._ids: dict[str, set[Value]] = {}
+        self._count = 0
+
+    def note(self, namespace: str, ids: Iterable[Value]) -> None:
+        """Documents have been written."""
+        known = self._ids.setdefault(namespace, set())
+        before = len(known)
+        known.update(ids)
+        self._count += len(known) - before
+        if self._count > TOUCHED_MAX:
+            self.is_full = True
+            self.take()
+
+    def take(self) -> dict[str, set[Value]]:
+        """All of them, which are forgotten."""
+        taken, self._ids, self._count = self._ids, {}, 0
+        return taken

@@ -1,0 +1,77 @@
+"""The lease: a process that is slow keeps it, and one that has lost it writes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pymongo import InsertOne
+
+from shardwright.sync import store as stores
+from shardwright.sync.ends import End
+from shardwright.sync.store import SYNC, DocumentWrites, LeaseHeldError, LeaseLostError, Store
+from tests.sync.running import Ends
+from tests.sync.writers import DATABASE
+
+ID = "a replication"
+OWN = "shardwright"
+NS = f"{DATABASE}.items"
+
+
+@asynccontextmanager
+async def opened(ends: Ends) -> AsyncIterator[Store]:
+    """The checkpoints of a process of its own."""
+    source, target = End("source", ends.uris[0]), End("target", ends.uris[1])
+    try:
+        yield Store(ID, source, target, source_writes=True)
+    finally:
+        await source.close()
+        await target.close()
+
+
+async def write(store: Store, number: int) -> None:
+    """Write a document, as the owner of the lease."""
+    key = (0x10, number.to_bytes(4, "little"))
+    await store.fenced(SYNC, {"_id": ID}, {}, [DocumentWrites(NS, key, [InsertOne[Any]({"_id": number})])])
+
+
+def test_a_slow_process_continues_with_its_lease(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease has expired before each write, and no other process has taken it."""
+    monkeypatch.setattr(stores, "LEASE_SECONDS", 0.0)
+
+    async def run() -> None:
+        async with opened(ends) as store:
+            await store.acquire()
+            await write(store, 1)
+            await write(store, 2)
+            assert store.term == 1
+            async with opened(ends) as other:
+                with pytest.raises(LeaseHeldError):
+                    await other.acquire()
+
+    ends.target[DATABASE].create_collection("items")
+    asyncio.run(run())
+    assert ends.target[DATABASE].items.distinct("_id") == [1, 2]
+
+
+@pytest.mark.parametrize("lease_seconds", [0.0, 10.0])
+def test_a_process_that_has_lost_its_lease_writes_nothing(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, lease_seconds: float
+) -> None:
+    """Whether it knows that its lease has expired or not."""
+    monkeypatch.setattr(stores, "LEASE_SECONDS", lease_seconds)
+
+    async def run() -> None:
+        async with opened(ends) as store, opened(ends) as other:
+            await store.acquire()
+            ends.target[OWN]["sync.leases"].update_one({}, {"$set": {"until": datetime.fromtimestamp(0, UTC)}})
+            await other.acquire()
+            with pytest.raises(LeaseLostError):
+                await write(store, 1)
+            await write(other, 2)
+
+    ends.target[DATABASE].create_collection("items")
+    asyncio.run(run())
+    assert ends.target[DATABASE].items.distinct("_id") == [2]

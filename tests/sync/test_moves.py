@@ -1,0 +1,197 @@
+"""Chunks, shard keys and primary shards of the source change while it is copied and followed."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from bson import encode
+from pymongo.errors import OperationFailure, PyMongoError
+
+from tests.sync.conftest import ends_of
+from tests.sync.moments import check_moment, random_moments
+from tests.sync.running import Client, Ends, SyncProcess, contents, run_sync
+from tests.sync.surviving import SLOW_COPY, copied
+from tests.sync.writers import DATABASE, passes, prepare, writing
+
+NS: Final = f"{DATABASE}.orders"
+REGIONS: Final = "bcdhij"
+NUMBERS: Final = 2000
+MIDDLE: Final = "f"
+PAUSE_SECONDS: Final = 0.02
+PASSED_OVER: Final = frozenset({117, 96, 262})
+"""ConflictingOperationInProgress: the collection is being changed, or another chunk moved. OperationFailed and
+ExceededTimeLimit: a genuine recipient has waited ten seconds for the deletion of a range that it gave away."""
+
+
+class Mover:
+    """Threads that write to a sharded collection and move its chunks.
+
+    Attributes:
+        moves: how many chunks were moved.
+    """
+
+    def __init__(self, client: Client, seed: int) -> None:
+        self.moves = 0
+        self._client, self._random = client, random.Random(seed)
+        self._stop = threading.Event()
+        self._faults: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in (self._move, self._write)]
+        for each in self._threads:
+            each.start()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a move or a write has ended a thread."""
+        return bool(self._faults)
+
+    def stop(self) -> None:
+        """Let no move and no write be in progress any more."""
+        self._stop.set()
+        for each in self._threads:
+            each.join()
+        assert not self._faults, self._faults
+
+    def _run(self, step: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            try:
+                step()
+            except PyMongoError as error:
+                if not passes(error):
+                    self._faults.append(error)
+                    return
+            self._stop.wait(PAUSE_SECONDS)
+
+    def _move(self) -> None:
+        [entry] = self._client.config["collections"].find({"_id": NS})
+        chunk = self._random.choice(list(self._client.config.chunks.find({"uuid": entry["uuid"]})))
+        to = self._random.choice(self._client.config.shards.distinct("_id"))
+        # A genuine shard takes no chunk back before it has deleted the documents that it gave away.
+        move = {"moveChunk": NS, "bounds": [chunk["min"], chunk["max"]], "to": to, "_waitForDelete": True}
+        try:
+            self._client.admin.command(move)
+        except OperationFailure as error:
+            if error.code not in PASSED_OVER:
+                raise
+        else:
+            self.moves += 1
+
+    def _write(self) -> None:
+        orders, number = self._client[DATABASE].orders, self._random.randrange(NUMBERS)
+        which = {"region": REGIONS[number % len(REGIONS)], "n": number}
+        kind = self._random.randrange(4)
+        if kind == 0:
+            orders.delete_one(which)
+        elif kind == 1:
+            orders.update_one(which, {"$inc": {"count": 1}}, upsert=True)
+        elif kind == 2:
+            orders.update_many({"n": number}, {"$set": {"text": str(self._random.random())}})
+        else:
+            orders.replace_one(which, {**which, "replaced": number}, upsert=True)
+
+
+@contextmanager
+def moving(client: Client, seed: int) -> Iterator[Mover]:
+    """Move chunks during the block."""
+    mover = Mover(client, seed)
+    try:
+        yield mover
+    finally:
+        mover.stop()
+
+
+def shard(client: Client) -> None:
+    """Shard the collection, with documents on both shards."""
+    first, second = client.config.shards.distinct("_id")
+    client.admin.command("enableSharding", DATABASE, primaryShard=first)
+    client.admin.command("shardCollection", NS, key={"region": 1})
+    client.admin.command("split", NS, middle={"region": MIDDLE})
+    client.admin.command("moveChunk", NS, find={"region": MIDDLE}, to=second)
+    client[DATABASE].orders.insert_many(
+        [{"region": REGIONS[each % len(REGIONS)], "n": each} for each in range(NUMBERS)]
+    )
+
+
+def key_of(client: Client) -> dict[str, Any]:
+    """The shard key of the collection."""
+    entry = client.config["collections"].find_one({"_id": NS})
+    assert entry is not None
+    found: dict[str, Any] = entry["key"]
+    return found
+
+
+def refine(client: Client) -> None:
+    """Add a field to the shard key."""
+    client[DATABASE].orders.create_index([("region", 1), ("n", 1)])
+    client.admin.command("refineCollectionShardKey", NS, key={"region": 1, "n": 1})
+
+
+def reshard(client: Client) -> None:
+    """Change the shard key."""
+    client.admin.command("reshardCollection", NS, key={"n": 1}, numInitialChunks=4)
+
+
+def move_primary(client: Client) -> None:
+    """Give what is not sharded to the other shard."""
+    entry = client.config.databases.find_one({"_id": DATABASE})
+    assert entry is not None
+    [other] = [each for each in client.config.shards.distinct("_id") if each != entry["primary"]]
+    client.admin.command("movePrimary", DATABASE, to=other)
+
+
+CHANGES: Final[dict[str, Callable[[Client], None]]] = {
+    "moves": lambda client: None,
+    "refine": refine,
+    "reshard": reshard,
+    "move primary": move_primary,
+}
+CASES: Final = [
+    *((kinds, change) for kinds in ("cluster-set", "cluster-three") for change in CHANGES),
+    *((kinds, change) for kinds in ("genuine-set", "genuine-cluster") for change in ("moves", "refine")),
+]
+
+
+def wait_for_moves(mover: Mover, process: SyncProcess, more: int) -> None:
+    """Wait until chunks were moved a few times more."""
+    wanted = mover.moves + more
+    process.wait_for(lambda _: mover.moves >= wanted or mover.has_failed)
+
+
+@pytest.mark.matrix(share=0.2)
+@pytest.mark.parametrize("while_copying", [True, False], ids=["copy", "follow"])
+@pytest.mark.parametrize(("kinds", "change"), CASES)
+def test_changes_of_shards_at_the_source_are_followed(
+    kinds: str, change: str, *, while_copying: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with ends_of(request, kinds, tmp_path) as ends:
+        shard(ends.source)
+        prepare(ends.source)
+        with (
+            writing(ends.source, seed=9, has_ddl=False, survives=True) as workload,
+            moving(ends.source, seed=9) as mover,
+            ends.syncing(*SLOW_COPY) as process,
+        ):
+            process.wait_for(lambda progress: copied(progress) > 100 if while_copying else progress["canCommit"])
+            CHANGES[change](ends.source)
+            wait_for_moves(mover, process, 2)
+            process.wait_followed(ends.source)
+            for progress in random_moments(process, seed=9, count=5):
+                check_moment(ends, progress, reads_source=change == "moves")
+            mover.stop()
+            workload.stop()
+            check_equal(ends, process, has_key=kinds.endswith(("cluster", "three")))
+
+
+def check_equal(ends: Ends, process: SyncProcess, *, has_key: bool) -> None:
+    """The target has the documents of the source, and its shard keys if it is sharded."""
+    process.wait_followed(ends.source)
+    if has_key:
+        wanted = encode(key_of(ends.source))
+        process.wait_for(lambda _: encode(key_of(ends.target)) == wanted)
+    assert contents(ends.target) == contents(ends.source)
+    process.wait_for(lambda progress: progress["verification"]["complete"])
+    report = run_sync(ends.directory, "verify", process.id)
+    assert report.status == 0, report.output
