@@ -1,0 +1,17 @@
+"""The console: a web server that shows one cluster, as a client of its routers and of the daemons' metrics.
+
+It imports no daemon; `daemon` gives it options and logs, `sharding` the order of shard keys, `wire` its logger.
+
+hypercorn runs on asyncio, not on trio, because pymongo's asynchronous client works with asyncio alone. That client
+already does all that a console needs: it logs in by SCRAM and again on each new connection, chooses another router when
+one dies, and reads cursors and TLS options of connection strings. Our own client on trio would repeat all of it.
+
+::
+
+    cli ▶ server ▶ app ▶ pages, api                 the process, its routes
+    overview, collections, operations, balancer,    views: plain data for pages and for the API
+      security, explaining, actions
+    drawing, rendering                              data to SVG and HTML
+    sessions ▶ reader                               users, and what they may read
+    sampler ▶ scrapes                               rates and latencies from metrics
+"""

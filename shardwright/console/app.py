@@ -1,0 +1,322 @@
+"""The web application: sessions, CSRF tokens, security headers, and the routes of pages and API."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+from bson import json_util
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shardwright.console.actions import ActionFault
+from shardwright.console.api import ENDPOINTS, Endpoint, open_api
+from shardwright.console.calls import BadParameter, Call
+from shardwright.console.collections import UnknownCollection
+from shardwright.console.options import STATIC
+from shardwright.console.pages import FORMS, PAGES, Page
+from shardwright.console.reader import Refused
+from shardwright.console.rendering import Renderer
+from shardwright.console.sampler import Sampler
+from shardwright.console.sessions import COOKIE, LogInError, Session, Sessions
+from shardwright.console.settings import Settings, is_loopback
+from shardwright.console.shell_syntax import SyntaxFault
+from shardwright.daemon.version import package_version
+from shardwright.wire.logger import get_logger
+
+BODY_BYTES_MAX: Final = 256 * 1024
+
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_log = get_logger("console.app")
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Fault(Exception):
+    """A request that is answered with an error.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Console:
+    """The application and what it shares between requests.
+
+    Args:
+        settings: of the console.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._sampler = Sampler(settings.targets, settings.sample_seconds)
+        self._sessions = Sessions(settings)
+        self._renderer = Renderer(settings)
+
+    def routes(self) -> list[BaseRoute]:
+        """All addresses."""
+        return [
+            Route("/log-in", self._log_in, methods=["GET", "POST"]),
+            Route("/log-out", self._log_out, methods=["POST"]),
+            Route("/api/openapi.json", self._open_api),
+            *(Route(f"/api/{each.path}", self._api(each), methods=[each.method]) for each in ENDPOINTS),
+            *(Route(each.path, self._page(each), methods=["GET"]) for each in PAGES),
+            *(Route(each.path, self._page(each), methods=["POST"]) for each in FORMS),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    def application(self) -> ASGIApp:
+        """What the web server runs."""
+        handlers: Any = {404: self._not_found, Exception: self._failed}
+        app = Starlette(routes=self.routes(), lifespan=self._lifespan, exception_handlers=handlers)
+        return _with_headers(app)
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._sampler.run()), asyncio.create_task(self._sessions.end_idle())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._sessions.close()
+
+    async def _session(self, request: Request) -> Session:
+        """The session of a request; a new one if the cluster has no access control.
+
+        Raises:
+            Fault: the user has to log in, or the console may not be used in this way.
+            Refused: no router answers.
+        """
+        session = self._sessions.found(request.cookies.get(COOKIE))
+        if session is not None and not session.is_open:
+            return session
+        if not await self._sessions.is_cluster_open():
+            if session is not None:
+                await self._sessions.end(session)
+            raise Fault(401, "log in first")
+        self._check_open_access(request)
+        return session or await self._sessions.start_open()
+
+    def _check_open_access(self, request: Request) -> None:
+        """Without access control only this machine may use the console, and no page of another site through it."""
+        if not self._settings.is_on_loopback:
+            raise Fault(
+                403,
+                "this cluster has no access control, so the console serves it on loopback only: start the console with "
+                "--bind-ip 127.0.0.1, or turn access control on",
+            )
+        host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
+        if not is_loopback(host):
+            raise Fault(403, "open this page under the address 127.0.0.1 or localhost")
+
+    async def _call(self, request: Request) -> Call:
+        session = await self._session(request)
+        given: Mapping[str, str] = dict(request.query_params)
+        if request.method == "POST":
+            given = await _form(request)
+            token = request.headers.get("x-csrf-token") or given.get("csrf", "")
+            if not secrets.compare_digest(token.encode(), session.csrf.encode()):
+                raise Fault(403, "the form is too old: load the page again")
+        return Call(session, given, self._sampler, self._settings, _remote(request))
+
+    def _api(self, endpoint: Endpoint) -> Answer:
+        async def answer(request: Request) -> Response:
+            try:
+                call = await self._call(request)
+                response = _json(await endpoint.answer(call))
+                self._set_cookie(request, response, call.session)
+                return response
+            except _ANSWERED as error:
+                status, text = _status(error)
+                return _json({"error": text}, status)
+
+        return answer
+
+    def _page(self, page: Page) -> Answer:
+        async def answer(request: Request) -> Response:
+            try:
+                call = await self._call(request)
+                response = await page.answer(call, self._renderer)
+                self._set_cookie(request, response, call.session)
+                return response
+            except _ANSWERED as error:
+                status, text = _status(error)
+                if status == 401:
+                    return self._to_log_in(request)
+                session = self._sessions.found(request.cookies.get(COOKIE))
+                return await self._renderer.page("error.html", page.title, session, status=status, error=text)
+
+        return answer
+
+    def _to_log_in(self, request: Request) -> Response:
+        if request.headers.get("hx-request"):
+            return Response(status_code=200, headers={"HX-Redirect": "/log-in"})
+        path = request.url.path if request.method == "GET" else "/"
+        query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
+        return RedirectResponse(f"/log-in?{urlencode({'next': path + query})}", status_code=303)
+
+    async def _log_in(self, request: Request) -> Response:
+        error, status = "", 200
+        target = request.query_params.get("next", "/")
+        name = ""
+        if request.method == "POST":
+            try:
+                form = await _form(request)
+                target, name = form.get("next", "/"), form.get("name", "")
+                _check_origin(request)
+                session = await self._sessions.log_in(
+                    _remote(request), name, form.get("password", ""), form.get("database", "admin")
+                )
+            except LogInError as refused:
+                error, status = str(refused), 403
+            except Fault as fault:
+                error, status = str(fault), fault.status
+            else:
+                if request.headers.get("accept", "").startswith("application/json"):
+                    response: Response = _json({"user": session.user, "csrf": session.csrf})
+                else:
+                    response = RedirectResponse(_own_path(target), status_code=303)
+                self._set_cookie(request, response, session)
+                return response
+        return await self._renderer.page(
+            "log-in.html", "Log in", None, status=status, error=error, next=_own_path(target), name=name
+        )
+
+    async def _log_out(self, request: Request) -> Response:
+        try:
+            call = await self._call(request)
+        except _ANSWERED as error:
+            status, text = _status(error)
+            return await self._renderer.page("error.html", "Log out", None, status=status, error=text)
+        await self._sessions.end(call.session)
+        response = RedirectResponse("/log-in", status_code=303)
+        response.delete_cookie(COOKIE)
+        return response
+
+    async def _open_api(self, _request: Request) -> Response:
+        return _json(open_api(package_version()))
+
+    async def _not_found(self, request: Request, _error: Exception) -> Response:
+        if request.url.path.startswith("/api/"):
+            return _json({"error": "there is no such address"}, 404)
+        session = self._sessions.found(request.cookies.get(COOKIE))
+        return await self._renderer.page(
+            "error.html", "Not found", session, status=404, error="there is no page at this address"
+        )
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        """A bug: it is in the log, and other requests continue."""
+        _log.exception("Could not answer a request", raised=error, path=request.url.path)
+        text = "this is a bug of the console: its log has the details"
+        if request.url.path.startswith("/api/"):
+            return _json({"error": text}, 500)
+        session = self._sessions.found(request.cookies.get(COOKIE))
+        return await self._renderer.page("error.html", "Error", session, status=500, error=text)
+
+    def _set_cookie(self, request: Request, response: Response, session: Session) -> None:
+        if request.cookies.get(COOKIE) != session.token:
+            response.set_cookie(
+                COOKIE,
+                session.token,
+                httponly=True,
+                samesite="strict",
+                secure=self._settings.certificate is not None or request.url.scheme == "https",
+            )
+
+
+_ANSWERED: Final = (ActionFault, BadParameter, Fault, Refused, SyntaxFault)
+
+
+def _status(error: Exception) -> tuple[int, str]:
+    match error:
+        case Fault():
+            return error.status, str(error)
+        case UnknownCollection():
+            return 404, str(error)
+        case Refused():
+            if error.is_of_rights:
+                return 403, str(error)
+            return (503 if error.is_away else 409), str(error)
+        case ActionFault():
+            return (403 if error.is_of_rights else 400), str(error)
+        case _:
+            return 400, str(error)
+
+
+def _json(document: Any, status: int = 200) -> Response:  # noqa: ANN401 - any document
+    text = json_util.dumps(document, json_options=json_util.RELAXED_JSON_OPTIONS)
+    return Response(text, status, media_type="application/json")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form, or of a document in JSON.
+
+    Raises:
+        Fault: the body is too long or not valid.
+    """
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise Fault(413, "the request is too long")
+    try:
+        if request.headers.get("content-type", "").startswith("application/json"):
+            return {str(name): str(value) for name, value in json.loads(body).items()}
+        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True))
+    except (AttributeError, UnicodeDecodeError, ValueError) as error:
+        raise Fault(400, "the body is not a form") from error
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse a log-in that another site's page has sent."""
+    origin = request.headers.get("origin")
+    if origin not in (None, "null") and origin.partition("://")[2] != request.headers.get("host"):
+        raise Fault(403, "the log-in comes from another site")
+
+
+def _own_path(path: str) -> str:
+    """A path of this console, whatever a link has asked for."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
+
+
+def _remote(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _with_headers(app: ASGIApp) -> ASGIApp:
+    """Add the headers of security to each response."""
+    fixed = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        is_static = str(scope.get("path", "")).startswith("/static/")
+        cache = b"public, max-age=86400" if is_static else b"no-store"
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *fixed, (b"cache-control", cache)]}
+            await send(message)
+
+        await app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+    return wrapped

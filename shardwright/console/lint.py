@@ -1,0 +1,215 @@
+"""``shardwright lint``: the predicted shards of captured operations, and the shapes that scatter, worst first."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardwright.console.captured import Captured, Unusable, captured
+from shardwright.console.placements import Tables
+from shardwright.console.prediction import NotPredictable, Prediction, Rule, Where, predict, request_of
+from shardwright.console.reader import Document, Reader
+from shardwright.console.reasons import advice, predicate, reasons
+from shardwright.console.shell_text import shell_text
+from shardwright.daemon.slow_line import query_hash, query_shape
+from shardwright.wire.rawbson import decode_document
+
+_SHOWN_MAX: Final = 20
+_UNUSED_SHOWN_MAX: Final = 3
+_WIDTH: Final = 110
+_FILTERS: Final = ("filter", "query", "q")
+
+
+@dataclass(slots=True)
+class Shape:
+    """Operations that differ in values only.
+
+    Attributes:
+        namespace: the collection.
+        command: the name of the command.
+        text: the shape, for people.
+        line: number of the first line with it.
+        count: number of operations.
+        scattered: how many of them several shards receive.
+        refused: how many of them a router refuses.
+        shards: the most shards that one of them contacts.
+        is_recorded: whether the shards were read from a router's log, not predicted.
+        reason: why it goes to several shards, or is refused.
+        advice: what would target it.
+    """
+
+    namespace: str
+    command: str
+    text: str
+    line: int
+    count: int = 0
+    scattered: int = 0
+    refused: int = 0
+    shards: int = 0
+    is_recorded: bool = False
+    reason: str = ""
+    advice: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """The result for one file.
+
+    Attributes:
+        shapes: those that scatter or are refused first, the most frequent ones before others.
+        unused: the reasons why lines were left out, with their numbers of lines.
+    """
+
+    shapes: list[Shape] = field(default_factory=list)
+    unused: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> int:
+        """Number of operations."""
+        return sum(shape.count for shape in self.shapes)
+
+    @property
+    def scattered(self) -> int:
+        """Number of operations that several shards receive."""
+        return sum(shape.scattered for shape in self.shapes)
+
+    @property
+    def refused(self) -> int:
+        """Number of operations that a router refuses."""
+        return sum(shape.refused for shape in self.shapes)
+
+    @property
+    def scatter_share(self) -> float:
+        """Share of scattered operations among all, from 0 to 1."""
+        return self.scattered / self.operations if self.operations else 0.0
+
+    def is_within(self, scatter_max: float | None) -> bool:
+        """Whether the scatter share is at most a budget, and no operation is refused; True without a budget."""
+        return scatter_max is None or (self.scatter_share <= scatter_max and not self.refused)
+
+    def document(self, scatter_max: float | None) -> dict[str, Any]:
+        """The report as JSON."""
+        return {
+            "operations": self.operations,
+            "scattered": self.scattered,
+            "refused": self.refused,
+            "scatterShare": round(self.scatter_share, 6),
+            "scatterMax": scatter_max,
+            "isWithinBudget": self.is_within(scatter_max),
+            "unused": self.unused,
+            "shapes": [
+                {
+                    "ns": each.namespace,
+                    "command": each.command,
+                    "shape": each.text,
+                    "line": each.line,
+                    "count": each.count,
+                    "scattered": each.scattered,
+                    "refused": each.refused,
+                    "shards": each.shards,
+                    "isRecorded": each.is_recorded,
+                    "reason": each.reason,
+                    "advice": each.advice,
+                }
+                for each in self.shapes
+            ],
+        }
+
+    def text(self, scatter_max: float | None) -> str:
+        """The report for people."""
+        lines = [
+            f"{self.operations:,} operations of {len(self.shapes):,} shapes: {self.scattered:,} scattered "
+            f"({self.scatter_share:.1%}), {self.refused:,} refused"
+        ]
+        worst = [shape for shape in self.shapes if shape.scattered or shape.refused]
+        for shape in worst[:_SHOWN_MAX]:
+            share = (shape.scattered + shape.refused) / self.operations
+            fate = f"to {shape.shards} shards" if shape.scattered else "refused"
+            lines.append(f"\n{share:6.1%}  {shape.scattered + shape.refused:,} on {shape.namespace}, {fate}")
+            lines.append(f"        line {shape.line}: {_shortened(shape.text)}")
+            lines += [f"        {text}" for text in (shape.reason, shape.advice) if text]
+        if len(worst) > _SHOWN_MAX:
+            lines.append(f"\nand {len(worst) - _SHOWN_MAX:,} more shapes; --json has all")
+        if self.unused:
+            shown = sorted(self.unused.items(), key=lambda each: -each[1])
+            named = "; ".join(f"{count:,} {reason}" for reason, count in shown[:_UNUSED_SHOWN_MAX])
+            lines.append(f"\n{sum(self.unused.values()):,} lines left out: {named}")
+        if scatter_max is not None:
+            kept = "within" if self.is_within(scatter_max) else "over"
+            lines.append(f"\n{kept} the budget of {scatter_max:.1%}")
+        return "\n".join(lines)
+
+
+async def lint(reader: Reader, lines: Iterable[str], default_db: str) -> Report:
+    """Predict the shards of each operation.
+
+    Args:
+        reader: reads the catalog.
+        lines: one operation each.
+        default_db: the database of commands that name none.
+
+    Raises:
+        Refused: the cluster refused, or did not answer.
+    """
+    report, tables = Report(), Tables(reader)
+    found: dict[tuple[str, str, str], Shape] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            operation = captured(line, number, default_db)
+            await _add(found, operation, tables)
+        except (Unusable, NotPredictable) as error:
+            reason = str(error)
+            report.unused[reason] = report.unused.get(reason, 0) + 1
+    report.shapes = sorted(found.values(), key=lambda each: (-each.scattered - each.refused, -each.count, each.line))
+    return report
+
+
+async def _add(found: dict[tuple[str, str, str], Shape], operation: Captured, tables: Tables) -> None:
+    where = await tables.where(operation.db, operation.collection)
+    namespace = f"{operation.db}.{operation.collection}"
+    if operation.shape is not None:
+        shape, name, contacted, refusal = operation.shape, next(iter(operation.shape)), operation.shards or (), ""
+        filter_: Mapping[str, Any] = next((shape[each] for each in _FILTERS if isinstance(shape.get(each), dict)), {})
+        prediction = None
+    else:
+        request = request_of(operation.command, operation.db)
+        prediction = predict(request, where)
+        shape, name, contacted = query_shape(request), request.name, prediction.shards
+        refusal = "" if prediction.refusal is None else prediction.refusal.message
+        filter_ = {} if prediction.filter is None else decode_document(prediction.filter)
+    each = found.setdefault(
+        (namespace, name, query_hash(shape)),
+        Shape(namespace, name, _text(operation.collection, shape), operation.line, is_recorded=prediction is None),
+    )
+    each.count += 1
+    each.refused += bool(refusal)
+    each.scattered += len(contacted) > 1 and not refusal
+    each.shards = max(each.shards, len(contacted))
+    if each.reason or (len(contacted) < 2 and not refusal):
+        return
+    entry = tables.entries[operation.db, operation.collection]
+    predicates = [] if entry is None else [predicate(path, kind, filter_) for path, kind in entry["key"].items()]
+    each.reason = f"The router refuses it: {refusal}" if refusal else _reason(prediction, predicates, contacted, where)
+    if predicates and not refusal and (prediction is None or prediction.parts[0].rule is not Rule.DOCUMENT):
+        each.advice = next(iter(advice(predicates, contacted)), "")
+
+
+def _reason(
+    prediction: Prediction | None, predicates: Sequence[Document], contacted: Sequence[str], where: Where
+) -> str:
+    rule = None if prediction is None else prediction.parts[0].rule
+    if rule is Rule.DOCUMENT:
+        return "Its documents belong to several shards."
+    if rule is Rule.DESCRIBES:
+        return "Each shard of the collection describes itself."
+    if not predicates or where.placement is None:
+        return ""
+    return next(iter(reasons(predicates, None, 0, contacted, sorted(where.cluster))), "")
+
+
+def _text(collection: str, shape: Mapping[str, Any]) -> str:
+    name, *arguments = shape
+    return shell_text({name: collection, **{each: shape[each] for each in arguments}})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
