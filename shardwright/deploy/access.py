@@ -79,9 +79,7 @@ class Access:
         Raises:
             DeployError: the key file cannot be read.
         """
-        # During a rotation every process knows the old key, which is the last one.
-        key = self.keys()[-1]
-        return {"username": "__system", "password": key, "authSource": "local", "authMechanism": "SCRAM-SHA-256"}
+        return log_in_by_key(self.key_file)
 
     def keys(self) -> list[str]:
         """The keys in the key file: one, or during a rotation the new one and the old one.
@@ -89,12 +87,7 @@ class Access:
         Raises:
             DeployError: the key file cannot be read.
         """
-        try:
-            lines = self.key_file.read_text(encoding="ascii").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DeployError(f"cannot read the key file {self.key_file}: {error}") from error
-        items = [line.removeprefix(_ITEM) for line in lines if line.startswith(_ITEM)]
-        return items or ["".join(lines).strip()]
+        return keys_in(self.key_file)
 
     def write_keys(self, keys: Sequence[str]) -> None:
         """Replace the keys, for processes that start from now on.
@@ -138,6 +131,31 @@ class Access:
 
 NO_LOG_IN: Final[Mapping[str, Any]] = {}
 """The options of a client without access control."""
+
+
+def log_in_by_key(key_file: Path) -> Mapping[str, Any]:
+    """The options with which a client logs in as a part of the cluster that has this key.
+
+    Raises:
+        DeployError: the key file cannot be read.
+    """
+    # During a rotation every process knows the old key, which is the last one.
+    key = keys_in(key_file)[-1]
+    return {"username": "__system", "password": key, "authSource": "local", "authMechanism": "SCRAM-SHA-256"}
+
+
+def keys_in(key_file: Path) -> list[str]:
+    """The keys in a key file, see `Access.keys`.
+
+    Raises:
+        DeployError: it cannot be read.
+    """
+    try:
+        lines = key_file.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeployError(f"cannot read the key file {key_file}: {error}") from error
+    items = [line.removeprefix(_ITEM) for line in lines if line.startswith(_ITEM)]
+    return items or ["".join("".join(lines).split())]
 
 
 def new_key() -> str:

@@ -1,4 +1,4 @@
-"""An authority that signs the certificates of a local cluster."""
+"""An authority that signs the certificates of a cluster, and requests to it from hosts that keep their keys."""
 
 import socket
 from dataclasses import dataclass
@@ -40,6 +40,47 @@ _CLOCK_DIFFERENCE_MAX: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True)
+class CertificateRequest:
+    """What a host or user asks an authority to sign.
+
+    Attributes:
+        common_name: of the host or user.
+        hosts: names and addresses of the host; empty for a user.
+        key: the public key.
+    """
+
+    common_name: str
+    hosts: tuple[str, ...]
+    key: ec.EllipticCurvePublicKey
+
+    @classmethod
+    def new(cls, common_name: str, hosts: tuple[str, ...]) -> tuple[str, str]:
+        """A new private key and the request for it, both PEM."""
+        key = _new_key()
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        builder = x509.CertificateSigningRequestBuilder(subject)
+        if hosts:
+            builder = builder.add_extension(_alternative_names(hosts), critical=False)
+        return _text(key), builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+    @classmethod
+    def parse(cls, encoded: bytes) -> Self:
+        """The request in a file.
+
+        Raises:
+            ValueError: it is not a request that `new` makes, or its signature is wrong.
+        """
+        request = x509.load_pem_x509_csr(encoded)
+        key = request.public_key()
+        if not request.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError("it is not signed with an elliptic curve key")
+        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        if len(names) != 1:
+            raise ValueError("its subject has no single common name")
+        return cls(str(names[0].value), alternative_names(request.extensions), key)
+
+
+@dataclass(frozen=True)
 class Authority:
     """Signs certificates; its files are PEM.
 
@@ -56,12 +97,12 @@ class Authority:
         """A new one.
 
         Args:
-            title: the beginning of its name, which ends in that of this machine.
+            title: the beginning of its name, which ends with the machine's name.
         """
         key = _new_key()
         name = _name(_UNIT, f"{title} of {socket.gethostname()}"[:_NAME_CHARACTERS_MAX])
         builder = (
-            _builder(name, name, key)
+            _builder(name, name, key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -70,7 +111,7 @@ class Authority:
 
     @classmethod
     def load(cls, key_file: Path, file: Path) -> Self:
-        """That of two files.
+        """The authority in two files.
 
         Raises:
             OSError: they cannot be read.
@@ -99,6 +140,18 @@ class Authority:
     def issue(self, unit: str, common_name: str, hosts: tuple[str, ...]) -> str:
         """A new certificate with its key, PEM; of a server, which is also a client of others, if it has hosts."""
         key = _new_key()
+        return self._certificate(key.public_key(), unit, common_name, hosts) + _text(key)
+
+    def sign(self, request: CertificateRequest, unit: str) -> str:
+        """The certificate for a request, PEM; the key stays where it is.
+
+        Args:
+            request: has the name, the hosts and the public key.
+            unit: of the certificate. Never the request's own: it decides who counts as a member of the cluster.
+        """
+        return self._certificate(request.key, unit, request.common_name, request.hosts)
+
+    def _certificate(self, key: ec.EllipticCurvePublicKey, unit: str, common_name: str, hosts: tuple[str, ...]) -> str:
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = (
@@ -107,20 +160,18 @@ class Authority:
             .add_extension(issuer_key, critical=False)
         )
         if hosts:
-            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-            builder = builder.add_extension(names, critical=False)
-        certificate = builder.sign(self.key, hashes.SHA256())
-        return certificate.public_bytes(Encoding.PEM).decode() + _text(key)
+            builder = builder.add_extension(_alternative_names(hosts), critical=False)
+        return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
         .not_valid_before(now - _CLOCK_DIFFERENCE_MAX)
         .not_valid_after(now + _VALID)
     )
@@ -134,6 +185,19 @@ def _name(unit: str, common_name: str) -> x509.Name:
             x509.NameAttribute(NameOID.COMMON_NAME, common_name),
         ]
     )
+
+
+def alternative_names(extensions: x509.Extensions) -> tuple[str, ...]:
+    """The hosts that a certificate or request is for."""
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+
+
+def _alternative_names(hosts: tuple[str, ...]) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([_general_name(host) for host in hosts])
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -41,7 +41,8 @@ class ChunkMap:
         collection = client["config"]["collections"].find_one({"_id": namespace})
         if collection is None:
             raise LookupError(f"{namespace} is not sharded")
-        documents = client["config"]["chunks"].find({"uuid": collection["uuid"]}).sort("min", 1)
+        fields = {"_id": 0, "min": 1, "max": 1, "shard": 1}
+        documents = client["config"]["chunks"].find({"uuid": collection["uuid"]}, fields).sort("min", 1)
         chunks = tuple(Chunk(document["min"], document["max"], document["shard"]) for document in documents)
         return cls(namespace, dict(collection["key"]), chunks)
 

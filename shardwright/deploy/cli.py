@@ -2,29 +2,46 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from bson.json_util import dumps
 
+from shardwright.console.cli import ConsoleError, is_uri, run_console
+from shardwright.console.routing_commands import RoutingCommandError, run_explain, run_lint
 from shardwright.deploy.balancing import explanation_text, status_text
+from shardwright.deploy.certs import run_command as run_certs
 from shardwright.deploy.cluster import LocalCluster, json_line
 from shardwright.deploy.cluster_text import cluster_text, how_to_connect
 from shardwright.deploy.command_line import argument_parser
+from shardwright.deploy.completion import completion_script
 from shardwright.deploy.consistency import inconsistencies_text
+from shardwright.deploy.console_process import console_beside
 from shardwright.deploy.daemon_options import DAEMONS
+from shardwright.deploy.doctor import EXIT_FINDINGS, findings_json, findings_text, of_connection_string
+from shardwright.deploy.doctor_checks import examine
+from shardwright.deploy.doctor_gather import gather
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.interrupts import signals_interrupt
+from shardwright.deploy.joining import init_set, join
 from shardwright.deploy.mongod import find_mongod
+from shardwright.deploy.observing import ClusterObserver
+from shardwright.deploy.planned_files import run_command as run_plan
+from shardwright.deploy.process_list import process_table
+from shardwright.deploy.shell import mongosh, tail
 from shardwright.deploy.steps import Steps
+from shardwright.deploy.top import watch
 from shardwright.deploy.up_options import UpOptions
+from shardwright.deploy.upgrade import run_finish_upgrade
 from shardwright.mongosh_compat.jstests.command import run_command as run_jstests
 from shardwright.mongosh_compat.runner import MongoshNotFoundError
 from shardwright.sync.cli import SyncCommandError
 from shardwright.sync.cli import run_command as run_sync
 
 EXIT_INCONSISTENT: Final = 2
-"""The exit status of `shardwright check` if it has found something; 1 is that of errors."""
+"""The exit status of `shardwright check` if it has found something; errors have 1."""
 
 EXIT_INTERRUPTED: Final = 130
 """The exit status that a shell reports for a command ended by SIGINT."""
@@ -32,19 +49,21 @@ EXIT_INTERRUPTED: Final = 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the return value is its exit status."""
-    options = argument_parser().parse_args(arguments)
+    options = argument_parser().parse(sys.argv[1:] if arguments is None else arguments)
     try:
         with signals_interrupt():
             return _COMMANDS[options.command](options)
     except DeployError as error:
         print(f"shardwright: {error}", file=sys.stderr)
-        return 1
+        return error.exit_status
     except KeyboardInterrupt:
         print("shardwright: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
 def _up(options: argparse.Namespace) -> int:
+    if options.detach and options.console_port is not None:
+        raise DeployError("--console-port needs the foreground: with --detach, run `shardwright console` afterwards")
     steps = Steps(sys.stderr if options.json else sys.stdout)
     cluster = LocalCluster(options.dir, steps)
     cluster.up(
@@ -69,14 +88,17 @@ def _up(options: argparse.Namespace) -> int:
     )
     try:
         document = cluster.describe()
-        if options.json:
-            print(json_line(document), flush=True)
-        else:
-            steps.say(how_to_connect(document))
-        if not options.detach:
-            steps.say("Ctrl-C stops the cluster and keeps its data")
-            cluster.watch()
-            steps.say("the cluster was stopped")
+        with console_beside(options.dir, options.console_port) as console:
+            if options.json:
+                print(json_line(document), flush=True)
+            else:
+                steps.say(how_to_connect(document))
+            if console is not None:
+                steps.say(console)
+            if not options.detach:
+                steps.say("Ctrl-C stops the cluster and keeps its data")
+                cluster.watch()
+                steps.say("the cluster was stopped")
     except KeyboardInterrupt:
         steps.say("")
         cluster.down()
@@ -97,6 +119,43 @@ def _status(options: argparse.Namespace) -> int:
     }
     print(json_line(document) if options.json else cluster_text(document))
     return 0 if all(process["pid"] for process in document["processes"]) else 1
+
+
+def _ps(options: argparse.Namespace) -> int:
+    found = LocalCluster(options.dir, Steps()).process_list()
+    print(json_line({"processes": found}) if options.json else process_table(found))
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    cluster = LocalCluster(options.dir, Steps())
+    tail(cluster.log(options.name), options.lines, follows=options.follow).replace_this_process()
+    return 0
+
+
+def _connect(options: argparse.Namespace) -> int:
+    mongosh(LocalCluster(options.dir, Steps()).describe(), options.words).replace_this_process()
+    return 0
+
+
+def _destroy(options: argparse.Namespace) -> int:
+    cluster = LocalCluster(options.dir, Steps())
+    if not options.yes and not _is_confirmed(f"delete all data in {cluster.directory}?"):
+        raise DeployError("nothing was deleted")
+    cluster.destroy()
+    return 0
+
+
+def _is_confirmed(question: str) -> bool:
+    """Whether the user answers with yes; without a terminal nothing is."""
+    if not sys.stdin.isatty():
+        raise DeployError("give --yes, because there is no terminal to ask")
+    return input(f"shardwright: {question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _completion(options: argparse.Namespace) -> int:
+    print(completion_script(options.shell, argument_parser()), end="")
+    return 0
 
 
 def _kill(options: argparse.Namespace) -> int:
@@ -149,6 +208,82 @@ def _check(options: argparse.Namespace) -> int:
     return EXIT_INCONSISTENT if found else 0
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    if options.uri is None:
+        facts = LocalCluster(options.dir, Steps()).facts()
+    else:
+        facts = gather(*of_connection_string(options.uri, options.key_file))
+    found = examine(facts)
+    print(findings_json(found) if options.json else findings_text(found))
+    return EXIT_FINDINGS if found else 0
+
+
+def _monitor_config(options: argparse.Namespace) -> int:
+    files = ClusterObserver(options.dir).write_monitor_config(options.out)
+    print("\n".join(map(str, files)))
+    return 0
+
+
+def _map(options: argparse.Namespace) -> int:
+    print(ClusterObserver(options.dir).chunk_map(options.namespace))
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    watch(
+        ClusterObserver(options.dir).metrics_addresses(),
+        sys.stdout.write,
+        time.sleep,
+        seconds=options.interval,
+        times=options.times,
+        is_terminal=sys.stdout.isatty(),
+    )
+    return 0
+
+
+def _console(options: argparse.Namespace) -> int:
+    def announce(address: str) -> None:
+        print(f"the console is at {address}", flush=True)
+
+    try:
+        if is_uri(options.cluster):
+            run_console(options, options.cluster, announce)
+        else:
+            seen = ClusterObserver(Path(options.cluster or options.dir)).console()
+            run_console(
+                options,
+                seen.uri,
+                announce,
+                title=seen.title,
+                targets=seen.targets,
+                client_options=seen.client_options,
+            )
+    except ConsoleError as error:
+        raise DeployError(str(error)) from error
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    return _about_routing(options, run_explain)
+
+
+def _lint(options: argparse.Namespace) -> int:
+    return _about_routing(options, run_lint)
+
+
+def _about_routing(
+    options: argparse.Namespace,
+    run: Callable[[argparse.Namespace, str, Mapping[str, Any], Callable[[str], object]], int],
+) -> int:
+    try:
+        if options.uri is not None:
+            return run(options, options.uri, {}, print)
+        uri, client_options = ClusterObserver(options.dir).client()
+        return run(options, uri, client_options, print)
+    except RoutingCommandError as error:
+        raise DeployError(str(error)) from error
+
+
 def _jstest(options: argparse.Namespace) -> int:
     try:
         return run_jstests(options, [sys.executable, "-m", "shardwright.deploy.cli"], find_mongod())
@@ -167,14 +302,31 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "up": _up,
     "down": _down,
     "status": _status,
+    "ps": _ps,
+    "logs": _logs,
+    "connect": _connect,
     "kill": _kill,
     "restart": _restart,
+    "destroy": _destroy,
+    "completion": _completion,
+    "doctor": _doctor,
+    "finish-upgrade": run_finish_upgrade,
     "rotate-key": _rotate_key,
     "cluster-auth-mode": _cluster_auth_mode,
     "add-shard": _add_shard,
     "remove-shard": _remove_shard,
     "balancer": _balancer,
     "check": _check,
+    "monitor-config": _monitor_config,
+    "map": _map,
+    "explain": _explain,
+    "lint": _lint,
+    "top": _top,
+    "certs": run_certs,
+    "plan": run_plan,
+    "init-set": init_set,
+    "join": join,
+    "console": _console,
     "jstest": _jstest,
     "sync": _sync,
 }

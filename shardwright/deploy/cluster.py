@@ -16,14 +16,17 @@ from shardwright.deploy.cluster_auth import change_mode
 from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.consistency import inconsistencies
 from shardwright.deploy.daemon_options import check_options
+from shardwright.deploy.doctor_facts import Facts
+from shardwright.deploy.doctor_gather import Credentials, examine_host, gather
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.key_rotation import rotate_key
 from shardwright.deploy.layout import DamagedStateError, Layout, remove_sockets
 from shardwright.deploy.migrations import migrations_under_way
 from shardwright.deploy.modes import has_key
-from shardwright.deploy.mongod import find_mongod
+from shardwright.deploy.mongod import find_mongod, untried_release
 from shardwright.deploy.plan import existing_cluster, new_cluster
 from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.process_list import processes_with_states
 from shardwright.deploy.processes import exit_description, wait_any_ended
 from shardwright.deploy.recovery import recovered_state
 from shardwright.deploy.removed_shard import remove_shard
@@ -54,6 +57,8 @@ class LocalCluster:
         options.size()  # before anything is touched
         check_options(options.daemon_options)
         mongod = find_mongod(options.mongod)
+        if (warning := untried_release(mongod)) is not None:
+            self._steps.say(f"shardwright: {warning}")
         self._layout.load()
         with self._layout.lock(), PortReservation() as ports:
             state = self._plan(options, mongod, ports)
@@ -159,18 +164,22 @@ class LocalCluster:
 
     def balancer(self, action: str) -> dict[str, Any]:
         """Start or stop the balancer, or just return its state (see `deploy.balancing`)."""
-        return balancer(*self._router(), action)
+        return balancer(*self.connection(), action)
 
     def check(self, *, indexes: bool) -> list[dict[str, Any]]:
         """The inconsistencies of the cluster's metadata (see `deploy.consistency`)."""
-        return inconsistencies(*self._router(), indexes=indexes)
+        return inconsistencies(*self.connection(), indexes=indexes)
 
     def explain_balancer(self) -> dict[str, Any]:
         """What the balancer would do next (see `deploy.balancing`)."""
-        return explanation(*self._router())
+        return explanation(*self.connection())
 
-    def _router(self) -> tuple[str, Mapping[str, Any]]:
-        """How to connect to the routers: the connection string, and the options to log in."""
+    def connection(self) -> tuple[str, Mapping[str, Any]]:
+        """How to connect to the routers: the connection string, and the options to log in.
+
+        Raises:
+            DeployError: there is no cluster in the directory.
+        """
         state = self._layout.require()
         return state.topology.uri, self._layout.log_in(state)
 
@@ -205,6 +214,68 @@ class LocalCluster:
             **({"tls": self._layout.tls.describe()} if state.has_tls else {}),
         }
 
+    def process_list(self) -> list[dict[str, Any]]:
+        """The processes with their states (see `deploy.process_list`).
+
+        Raises:
+            DeployError: there is no cluster in the directory.
+        """
+        state = self._layout.require()
+        supervisor = self._supervisor(state)
+        plans = state.topology.processes
+        running = {plan: supervisor.running(plan) for plan in plans}
+        pids = {plan: None if identity is None else identity.pid for plan, identity in running.items()}
+        return processes_with_states(
+            pids, {plan.name: state.address(plan) for plan in plans}, self._layout.log_in(state)
+        )
+
+    def facts(self) -> Facts:
+        """What `shardwright doctor` judges: the cluster, and this machine (see `deploy.doctor_gather`).
+
+        Raises:
+            DeployError: there is no cluster in the directory, or no router answers as it should.
+        """
+        state = self._layout.require()
+        supervisor = self._supervisor(state)
+        log_in = self._layout.log_in(state)
+        metrics = {plan.address: plan.metrics_address for plan in state.topology.processes if plan.metrics_address}
+        routers = [plan.address for plan in state.topology.of_role(Role.ROUTER)]
+        known = {
+            "config": state.topology.config_string,
+            **{each["_id"]: each["host"] for each in state.topology.shards},
+        }
+        pids = {}
+        for plan in state.topology.processes:
+            identity = supervisor.running(plan)
+            if identity is not None:
+                data = (str(self._layout.data(plan.name)),) if plan.role is Role.MONGOD else ()
+                pids[plan.name] = identity.pid, data
+        facts = gather(routers, Credentials(log_in, log_in), known=known, metrics=metrics)
+        return replace(facts, host=examine_host(pids))
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the cluster."""
+        return self._layout.root
+
+    def log(self, name: str) -> Path:
+        """The log of a process.
+
+        Raises:
+            DeployError: there is no such process.
+        """
+        return self._layout.log(self._layout.require().topology.named(name).name)
+
+    def destroy(self) -> None:
+        """Stop all processes, and delete the directory with everything that the launcher has put there.
+
+        Raises:
+            DeployError: there is no cluster in the directory, or a file cannot be deleted.
+        """
+        self.down()
+        self._layout.remove()
+        self._steps.say(f"{self._layout.root} was deleted")
+
     def migrations(self) -> list[dict[str, Any]]:
         """The active migrations, from the running shard daemons (see `deploy.migrations`).
 
@@ -214,7 +285,7 @@ class LocalCluster:
         return migrations_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def reshardings(self) -> list[dict[str, Any]]:
-        """The recipients of the resharding operation under way (see `deploy.reshardings`); errors as `migrations`."""
+        """The recipients of the present resharding operation (`deploy.reshardings`); errors as `migrations`."""
         return reshardings_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def _running_shard_daemons(self) -> list[ProcessPlan]:

@@ -32,8 +32,8 @@ class ClusterState:
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
         daemon_options: additional options for the daemons.
         has_access_control: whether processes and clients have to log in.
-        added: the shards that were added to the cluster at some time: one of them that is no shard any more has been
-            removed, and is not to be added again.
+        added: the shards that were added to the cluster at some time. If the catalog no longer has one of them, it was
+            removed and must not be added again.
         has_tls: whether all connections are secured.
         cluster_auth_mode: how the processes recognise each other (`deploy.modes`), with access control.
     """

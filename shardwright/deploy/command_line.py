@@ -4,13 +4,20 @@ import argparse
 import signal
 from pathlib import Path
 
+from shardwright.console.cli import add_console_options
+from shardwright.console.routing_commands import add_explain_options, add_lint_options
 from shardwright.deploy import argument_types
 from shardwright.deploy.balancing import ACTIONS
+from shardwright.deploy.certs import add_options as add_certs_options
 from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB
+from shardwright.deploy.command_parser import SuggestingParser, version_text
+from shardwright.deploy.completion import SHELLS
 from shardwright.deploy.daemon_options import DAEMONS
+from shardwright.deploy.joining import add_options as add_joining_options
 from shardwright.deploy.layout import DEFAULT_DIRECTORY
 from shardwright.deploy.modes import MODES
 from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS
+from shardwright.deploy.planned_files import add_options as add_plan_options
 from shardwright.deploy.up_options import (
     DEFAULT_PORT,
     DEFAULT_START_TIMEOUT,
@@ -19,13 +26,15 @@ from shardwright.deploy.up_options import (
     SHARDS_MAX,
     WORKERS_MAX,
 )
+from shardwright.deploy.upgrade import add_options as add_upgrade_options
 from shardwright.mongosh_compat.jstests.command import add_options as add_jstest_options
 from shardwright.sync.cli import add_options as add_sync_options
 
 
-def argument_parser() -> argparse.ArgumentParser:
+def argument_parser() -> SuggestingParser:
     """The parser of the command line. The parsed options have the command's name as ``command``."""
-    parser = argparse.ArgumentParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
+    parser = SuggestingParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
+    parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, description: str) -> argparse.ArgumentParser:
@@ -45,6 +54,19 @@ def argument_parser() -> argparse.ArgumentParser:
 
     command("down", "Stop the cluster and keep its data.")
 
+    ps = command("ps", "Show the role, state, version, age and memory of each process.")
+    ps.add_argument("--json", action="store_true", help="print one JSON line")
+
+    logs = command("logs", "Print the end of the log of one process.")
+    logs.add_argument("name", help="as `status` shows it, for example router.0")
+    logs.add_argument("-f", "--follow", action="store_true", help="continue with new lines, until Ctrl-C")
+    logs.add_argument("--lines", type=argument_types.count, default=100, metavar="N", help="(default: %(default)s)")
+
+    connect = command("connect", "Open mongosh on the cluster, logged in as its first user.")
+    connect.add_argument(
+        "words", nargs="*", metavar="ARGUMENT", help="for mongosh, after --: for example -- --eval 'sh.status()'"
+    )
+
     kill = command("kill", "Send a signal to one process.")
     kill.add_argument("name", help="as `status` shows it, for example shard0.0.mongod")
     kill.add_argument(
@@ -54,6 +76,9 @@ def argument_parser() -> argparse.ArgumentParser:
     restart = command("restart", "Stop one process, start it again and wait until it is ready.")
     restart.add_argument("name", help="as `status` shows it, for example router.0")
     _add_timeout(restart)
+
+    destroy = command("destroy", "Stop the cluster and delete its directory with all data.")
+    destroy.add_argument("--yes", action="store_true", help="do not ask")
 
     rotate_key = command("rotate-key", "Give a running cluster with access control another key, one process at a time.")
     _add_timeout(rotate_key)
@@ -85,6 +110,66 @@ def argument_parser() -> argparse.ArgumentParser:
     check = command("check", "Compare the catalog with the shards; the exit status is 2 if there is damage.")
     check.add_argument("--indexes", action="store_true", help="compare the indexes of the shards too")
     check.add_argument("--json", action="store_true", help="print one line of extended JSON")
+
+    description = "Let all daemons use what is new in their release, once all of them have been upgraded."
+    add_upgrade_options(commands.add_parser("finish-upgrade", help=description, description=description))
+
+    doctor = command("doctor", "Find faults of a cluster; the exit status is 2 if there are any.")
+    doctor.add_argument("--uri", help="connection string of routers (default: the cluster in the directory)")
+    doctor.add_argument(
+        "--key-file", type=Path, metavar="PATH", help="with --uri: the cluster's key, to log in at daemons"
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON line")
+
+    description = "Print a script with which a shell completes this command."
+    completion = commands.add_parser("completion", help=description, description=description)
+    completion.add_argument("shell", choices=SHELLS)
+
+    monitor_config = command(
+        "monitor-config",
+        "Write the configuration of Prometheus and Grafana for the cluster, and print the files' paths.",
+    )
+    monitor_config.add_argument(
+        "--out", type=Path, metavar="PATH", help="directory for them (default: monitoring in the cluster's directory)"
+    )
+
+    chunk_map = command("map", "Print the chunk map of a sharded collection.")
+    chunk_map.add_argument("namespace", help="the collection, for example shop.orders")
+
+    add_explain_options(command("explain", "Show which shards an operation goes to, and why, without running it."))
+    add_lint_options(
+        command("lint", "Predict the shards of captured operations; the exit status is 2 if too many scatter.")
+    )
+
+    top = command("top", "Show live rates and latencies by command and shard, until interrupted.")
+    top.add_argument(
+        "--interval",
+        type=argument_types.amount,
+        default=2.0,
+        metavar="SECONDS",
+        help="length of an interval (default: %(default)s)",
+    )
+    top.add_argument(
+        "--times", type=argument_types.count, metavar="N", help="end after this many intervals (default: never)"
+    )
+
+    init_set = (
+        "On a host with a mongod and its daemon running: initiate their replica set, and add a shard to the cluster."
+    )
+    join = "On a host with a mongod and its daemon running: add them to a replica set that exists."
+    description = (
+        "Write the files of all hosts of a cluster, or show what differs; the exit status is 1 if something does."
+    )
+    add_plan_options(commands.add_parser("plan", help=description, description=description))
+
+    add_joining_options(
+        commands.add_parser("init-set", help=init_set, description=init_set),
+        commands.add_parser("join", help=join, description=join),
+    )
+
+    description = "Create an authority and certificates for the hosts and users of a cluster on several machines."
+    add_certs_options(commands.add_parser("certs", help=description, description=description))
+    add_console_options(command("console", "Show the cluster in the browser, until interrupted."))
 
     description = "Run integration suites in the style of MongoDB's jstests, on clusters that are started for them."
     jstest = commands.add_parser("jstest", help=description, description=description)
@@ -137,6 +222,12 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
         choices=MODES,
         help="how the processes of a new cluster with --auth and --tls recognise each other: by a key, by certificates "
         "(x509), or by both while that changes (default: keyFile)",
+    )
+    up.add_argument(
+        "--console-port",
+        type=argument_types.port,
+        metavar="PORT",
+        help="serve the console on this port too, 0 for any free one (default: no console)",
     )
     up.add_argument("--detach", action="store_true", help="return and leave the cluster running")
     up.add_argument(

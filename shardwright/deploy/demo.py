@@ -1,6 +1,7 @@
 """``python -m shardwright.deploy.demo``: a sharded cluster from nothing to queries over real data, in the terminal."""
 
 import argparse
+import gc
 import shutil
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="port of the router (default: any free one)")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running, with its directory")
     options = parser.parse_args(arguments)
+    # Two million objects of cities, which no collection of cycles frees, take it 4 of 6.3 s of a processor.
+    gc.disable()
     directory = Path(tempfile.mkdtemp(prefix="shardwright-demo-"))
     steps = Steps(sys.stdout)
     cluster = LocalCluster(directory, steps)

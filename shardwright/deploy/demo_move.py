@@ -61,7 +61,7 @@ class _Writer(threading.Thread):
 
 
 def move_while_writing(client: Client, namespace: str, chunk: Chunk, to: str, query: dict[str, Any]) -> LiveMove:
-    """Move a chunk to another shard while writing to those of its documents that match ``query``.
+    """Move a chunk to another shard while writing to its documents that match ``query``.
 
     Raises:
         PyMongoError: the move or a write failed.

@@ -1,4 +1,4 @@
-"""Small JSON files that survive a crash: even after a power cut a reader sees either the old file or the new one."""
+"""Small files that survive a crash: even after a power cut a reader sees either the old file or the new one."""
 
 import json
 import os
@@ -14,14 +14,19 @@ _OWN_FILE = 0o644
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` to ``path`` atomically.
+    """Write ``document`` to ``path``, see `write_text`."""
+    write_text(path, json.dumps(document, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically.
 
     Raises:
         DeployError: it cannot be written, for example because the disk is full; the old file is kept.
     """
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
     try:
-        _write_through(unfinished, json.dumps(document, indent=1) + "\n")
+        _write_through(unfinished, text)
         unfinished.replace(path)
         _sync_directory(path.parent)
     except OSError as error:

@@ -4,7 +4,13 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 
 class DeployError(Exception):
-    """A problem that the user can act on; the message is one clear sentence, shown without a traceback."""
+    """A problem that the user can act on; the message is one clear sentence, shown without a traceback.
+
+    Attributes:
+        exit_status: of the command.
+    """
+
+    exit_status = 1
 
 
 def reason(error: PyMongoError) -> str:

@@ -128,7 +128,7 @@ def _write_keys(access: Access, stage: Stage) -> None:
 
 
 def _in_order(layout: Layout, state: ClusterState) -> Iterator[ProcessPlan]:
-    """The processes: of each replica set the primary last, so that it is elected anew once; then the daemons."""
+    """The mongods, each set's primary last, so that there is one election; then the daemons."""
     for _, members in state.topology.replica_sets():
         yield from sorted(members, key=lambda member: _is_primary(layout.connection(state), state.address(member)))
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):

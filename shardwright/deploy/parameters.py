@@ -16,7 +16,12 @@ _SESSION_TIMEOUT: Final = "localLogicalSessionTimeoutMinutes"
 _OF_ALL_MONGODS: Final = frozenset({_SESSION_TIMEOUT, DIAGNOSTIC_DATA})
 
 _OF_BOTH: Final = frozenset({"enablePassages"})
-_OF_SHARD_DAEMONS: Final = frozenset({VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"}) | _OF_BOTH
+_OF_SHARD_DAEMONS: Final = _OF_BOTH | frozenset(
+    {
+        *(VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"),
+        *("autoSplitChunks", "autoSplitGrowthFraction", "keyStatistics", "keyStatisticsIntervalSecs"),
+    }
+)
 _OF_ROUTERS: Final = frozenset({ENABLE_TEST_COMMANDS}) | _OF_BOTH
 _OF_ROUTERS_TOO: Final = frozenset(
     {

@@ -30,10 +30,10 @@ _last_choice: dict[int, int] = {}  # by port, of this process
 
 
 def ports_to_choose_from() -> range:
-    """The ports of which free ones are chosen.
+    """The range from which free ports are chosen.
 
     Raises:
-        DeployError: the environment variable is no range of ports.
+        DeployError: the environment variable is not a range of ports.
     """
     text = os.environ.get(ENVIRONMENT_VARIABLE)
     if text is None:

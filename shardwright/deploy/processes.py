@@ -99,16 +99,16 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     *,
     directory: Path | None = None,
-    held_back: Iterable[signal.Signals] = (),
+    masked_signals: Iterable[signal.Signals] = (),
 ) -> ProcessIdentity:
     """Start a program in its own session.
 
     Args:
         arguments: its command line.
-        output: the file to which its standard output and error are appended.
-        environment: variables to add to those of this process.
+        output: the file that its standard output and error are appended to.
+        environment: variables to add to this process's environment.
         directory: where it runs; ``None`` for the directory of this process.
-        held_back: signals that are blocked until the program unblocks them.
+        masked_signals: signals that are blocked until the program unblocks them.
 
     Raises:
         OSError: the program cannot be started.
@@ -129,7 +129,7 @@ def spawn(
         setsid=True,
         # A launcher under nohup, or in the background of a shell, ignores signals that the program must handle.
         setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP],
-        setsigmask=held_back,
+        setsigmask=masked_signals,
     )
     identity = ProcessIdentity.of(pid)
     # If it has failed at once, the pid is still a zombie of ours, so no other process can have it.

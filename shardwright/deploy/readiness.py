@@ -1,10 +1,11 @@
-"""Checking whether a process that was just started is ready.
+"""Asking a process over HTTP, and checking whether one that was just started is ready.
 
 Processes do not announce readiness, so callers poll these functions at short intervals; `deploy.start` limits how long.
 """
 
 import http.client
 import socket
+from typing import NamedTuple
 
 from shardwright.deploy.topology import ProcessPlan, Role
 
@@ -34,11 +35,39 @@ def _is_listening(address: str) -> bool:
 
 
 def _answers_ready(metrics_port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", metrics_port, timeout=LOOK_TIMEOUT)
+    answer = ask(f"127.0.0.1:{metrics_port}", "/readyz")
+    return answer is not None and answer.status == http.HTTPStatus.OK
+
+
+class Answer(NamedTuple):
+    """The answer of a daemon's HTTP endpoint.
+
+    Attributes:
+        status: the HTTP status.
+        version: the daemon's version; empty if it does not say.
+        text: the body.
+    """
+
+    status: int
+    version: str
+    text: str
+
+
+def ask(address: str, path: str, seconds: float = LOOK_TIMEOUT) -> Answer | None:
+    """Request a page of a daemon's HTTP endpoint; None if there is no answer in time.
+
+    Args:
+        address: ``host:port`` of the endpoint.
+        path: ``/metrics``, ``/healthz`` or ``/readyz``.
+        seconds: the limit for each step.
+    """
+    connection = http.client.HTTPConnection(address, timeout=seconds)
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == http.HTTPStatus.OK
+        connection.request("GET", path)
+        response = connection.getresponse()
+        server = response.getheader("Server") or ""
+        return Answer(response.status, server.partition("/")[2], response.read().decode())
     except (OSError, http.client.HTTPException):
-        return False
+        return None
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""The resharding operation under way, as its recipients report it."""
+"""The present resharding operation, as its recipients report it."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -69,6 +69,10 @@ def start_processes(
 ) -> None:
     """Start processes, bottom up, and return once they are ready; arguments and errors as `start_cluster`.
 
+    A daemon takes a second of a processor to import its modules. So all of them begin as soon as the mongods listen,
+    and import while the sets elect their primaries. Under access control the routers wait for the config daemons: a
+    router that finds none looks for users again after ten seconds only.
+
     Args:
         topology: what to start, perhaps a part of the cluster.
         state: the whole cluster.
@@ -79,29 +83,35 @@ def start_processes(
         log_in: see `Layout.log_in`.
     """
 
-    def start_all(role: Role) -> None:
-        plans = topology.of_role(role)
-        for plan in plans:
+    def start_all(*roles: Role) -> None:
+        for plan in (plan for role in roles for plan in topology.of_role(role)):
             ports.release(*plan.ports(state.workers))
             supervisor.start(plan)
-        for plan in plans:
+
+    def wait_ready(role: Role) -> None:
+        for plan in topology.of_role(role):
             supervisor.wait_ready([plan], deadline)
             steps.advance()
 
+    daemon_roles = (Role.CONFIGD, Role.SHARDD, Role.ROUTER)
     with steps.step(counted("mongod", topology.of_role(Role.MONGOD))):
         start_all(Role.MONGOD)
+        wait_ready(Role.MONGOD)
     with steps.step("replica sets"):
+        start_all(Role.CONFIGD, Role.SHARDD, *(() if state.has_access_control else (Role.ROUTER,)))
         for replica_set, members in topology.replica_sets():
             initiate(replica_set, members, state.address(members[0]), log_in)
         for replica_set, members in topology.replica_sets():
             wait_primary(replica_set, map(state.address, members), deadline, log_in)
             steps.advance()
-    for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
+    for role in daemon_roles:
         daemons = topology.of_role(role)
         if not daemons:
             continue
         with steps.step(counted(role, daemons)):
-            start_all(role)
+            wait_ready(role)
+            if role is Role.CONFIGD and state.has_access_control:
+                start_all(Role.ROUTER)
             for addresses in topology.daemon_sets(role):
                 wait_members_known(addresses, deadline, log_in)
 

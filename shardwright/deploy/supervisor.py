@@ -35,6 +35,8 @@ ENDING_SIGNALS = (
 # These would kill a daemon that is still importing its modules; it handles them once it has opened its log.
 LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
+CONFIGURATION_VARIABLE = "SHARDWRIGHT_CONFIG"
+
 LOG_LINES_SHOWN = 5
 
 
@@ -92,9 +94,10 @@ class Supervisor:
             identity = spawn(
                 arguments,
                 self._output(plan),
-                mark(self._directory, plan.name),
+                # The user's environment may name a file for another cluster's daemons.
+                {**mark(self._directory, plan.name), CONFIGURATION_VARIABLE: ""},
                 directory=self._state.sockets if plan.role is Role.MONGOD else None,
-                held_back=() if plan.role is Role.MONGOD else LOG_SIGNALS,
+                masked_signals=() if plan.role is Role.MONGOD else LOG_SIGNALS,
             )
         except OSError as error:
             raise DeployError(f"{plan.name} cannot be started: {error}") from error

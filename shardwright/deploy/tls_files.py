@@ -4,16 +4,16 @@
 
     DIR/tls/ca.pem                the certificate of the servers' authority, by which clients recognise them
     DIR/tls/ca-key.pem            its private key
-    DIR/tls/clients-ca.pem        that of the clients' authority
+    DIR/tls/clients-ca.pem        the certificate of the clients' authority
     DIR/tls/clients-ca-key.pem    its private key
     DIR/tls/authorities.pem       both certificates, by which daemons recognise each other and clients
     DIR/tls/server.pem            certificate and key of all processes, which share a machine
     DIR/tls/member.pem            certificate and key with which they, and the launcher, connect to each other
     DIR/tls/client.pem            certificate and key for clients
-    DIR/tls/crl.pem               if somebody puts it there: the authorities' lists of certificates that they revoke
+    DIR/tls/crl.pem               optional, made by the operator: the authorities' lists of revoked certificates
 
-mongods know the servers' authority alone: their test commands need no log-in, so no client may come near them. In a
-directory that was made before there were two authorities, that of the servers has signed everything.
+mongods trust the servers' authority alone: their test commands need no authentication, so no client may reach them. In
+a directory that was made before there were two authorities, the servers' authority has signed everything.
 
 Files with keys are for their owner alone. What is missing is made at the next start, so that a file can be renewed by
 removing it; both authorities are replaced together, with everything that they have signed.
@@ -29,9 +29,10 @@ from shardwright.deploy.access import write_once
 from shardwright.deploy.authority import Authority
 from shardwright.deploy.errors import DeployError
 
-_SERVERS: Final = "servers"
-_CLIENTS: Final = "clients"
-"""Another unit than that of the servers: who has a certificate of theirs may count as one of them."""
+SERVERS: Final = "servers"
+"""The unit in the names of processes."""
+CLIENTS: Final = "clients"
+"""Another unit than the servers': a certificate with the servers' unit may count as a member's."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,14 @@ class TlsFiles:
         """
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
-            authority, authority_of_clients = self._authorities()
+            authority, authority_of_clients = self.authorities()
             hosts = ("localhost", "127.0.0.1", "::1", socket.gethostname())
             if not self.server_file.exists():
-                write_once(self.server_file, authority.issue(_SERVERS, "localhost", hosts))
+                write_once(self.server_file, authority.issue(SERVERS, "localhost", hosts))
             if not self.member_file.exists():
-                write_once(self.member_file, authority.issue(_SERVERS, "member", ()))
+                write_once(self.member_file, authority.issue(SERVERS, "member", ()))
             if not self.client_file.exists():
-                write_once(self.client_file, authority_of_clients.issue(_CLIENTS, "client", ()))
+                write_once(self.client_file, authority_of_clients.issue(CLIENTS, "client", ()))
         except (OSError, ValueError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise DeployError(f"cannot create the certificates in {self.directory}: {reason}") from error
@@ -98,6 +99,10 @@ class TlsFiles:
     def connection(self) -> Mapping[str, Any]:
         """The options with which the launcher connects to any process."""
         return {"tls": True, "tlsCAFile": str(self.ca_file), "tlsCertificateKeyFile": str(self.member_file)}
+
+    def client_connection(self) -> Mapping[str, Any]:
+        """The options with which clients connect to the routers."""
+        return {**self.connection(), "tlsCertificateKeyFile": str(self.client_file)}
 
     def log_in(self) -> Mapping[str, Any]:
         """The options with which the launcher connects, and logs in as a part of the cluster."""
@@ -124,8 +129,12 @@ class TlsFiles:
             "memberCertificateFile": str(self.member_file),
         }
 
-    def _authorities(self) -> tuple[Authority, Authority]:
-        """That of the servers, and that of the clients, which may be the same; both are made if the first is gone."""
+    def authorities(self) -> tuple[Authority, Authority]:
+        """The servers' and the clients' authority, which may be the same; both are made if the first is missing.
+
+        Raises:
+            OSError, ValueError, TypeError: see `Authority.load` and `Authority.save`.
+        """
         files = self.directory / "ca-key.pem", self.ca_file
         clients_files = self.directory / "clients-ca-key.pem", self.clients_ca_file
         if not all(file.exists() for file in files):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.mongod import ENVIRONMENT_VARIABLE, find_mongod, mongod_arguments
+from shardwright.deploy.mongod import ENVIRONMENT_VARIABLE, find_mongod, mongod_arguments, untried_release
 from shardwright.deploy.topology import ProcessPlan, Role
 
 
@@ -44,6 +44,14 @@ def test_missing_mongod_is_refused() -> None:
 def test_old_mongod_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeployError, match=r"is mongod 5; 6\.0 or newer is needed"):
         find_mongod(str(fake_mongod(tmp_path / "old", "5.0.14")))
+
+
+def test_a_release_that_was_not_tried_is_named(tmp_path: Path) -> None:
+    tried, newer = fake_mongod(tmp_path / "tried", "6.0.27"), fake_mongod(tmp_path / "newer", "8.0.4")
+    assert untried_release(find_mongod(str(tried))) is None
+    warning = untried_release(find_mongod(str(newer)))
+    assert warning is not None
+    assert warning.startswith(f"{newer} is mongod 8.0, and Shardwright was tried with 6.0 only: read docs/upgrade.md")
 
 
 def test_something_else_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""The console beside a cluster that `shardwright up` runs in the foreground."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from shardwright.deploy.errors import DeployError
+
+_STOP_SECONDS_MAX: Final = 10.0
+
+
+@contextmanager
+def console_beside(directory: Path, port: int | None) -> Iterator[str | None]:
+    """Run a console within the block; yields the line with its address.
+
+    Args:
+        directory: of the cluster.
+        port: of the console, 0 for any free one; None for no console.
+
+    Raises:
+        DeployError: it does not start; its log is in the cluster's directory.
+    """
+    if port is None:
+        yield None
+        return
+    log = directory / "logs" / "console.log"
+    words = ["console", str(directory), "--port", str(port), "--log-file", str(log)]
+    command = [sys.executable, "-m", "shardwright.deploy.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline().strip() if process.stdout is not None else ""
+            if not line:
+                raise DeployError(f"the console did not start: see {log}")
+            yield line
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()

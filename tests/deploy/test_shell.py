@@ -1,0 +1,68 @@
+"""How `connect` and `logs` start other programs."""
+
+from pathlib import Path
+
+import pytest
+
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.process_list import duration_text, process_table
+from shardwright.deploy.shell import URI_VARIABLE, connection_string, mongosh, tail
+
+PLAIN = {"uri": "mongodb://127.0.0.1:1,127.0.0.1:2/"}
+
+
+def closed(directory: Path) -> dict[str, object]:
+    """A description of a cluster with access control and TLS."""
+    (directory / "password").write_text("p@ss/word")
+    auth = {"user": "root", "database": "admin", "passwordFile": str(directory / "password")}
+    return {**PLAIN, "auth": auth, "tls": {"caFile": "/t/ca.pem", "clientCertificateFile": "/t/client.pem"}}
+
+
+def test_an_open_cluster_needs_its_address_only() -> None:
+    assert connection_string(PLAIN) == PLAIN["uri"]
+
+
+def test_a_closed_cluster_needs_a_password_and_certificates(tmp_path: Path) -> None:
+    assert connection_string(closed(tmp_path)) == (
+        "mongodb://root:p%40ss%2Fword@127.0.0.1:1,127.0.0.1:2/"
+        "?authSource=admin&tls=true&tlsCAFile=%2Ft%2Fca.pem&tlsCertificateKeyFile=%2Ft%2Fclient.pem"
+    )
+
+
+def test_no_command_line_has_the_password(tmp_path: Path) -> None:
+    program = mongosh(closed(tmp_path), ["--quiet"])
+    assert "p%40ss" in program.environment[URI_VARIABLE]
+    assert "p%40ss" not in " ".join(program.words)
+    assert "--shell" in program.words
+    assert "--shell" not in mongosh(PLAIN, ["--eval", "1"]).words
+
+
+def test_a_password_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    document = closed(tmp_path)
+    (tmp_path / "password").unlink()
+    with pytest.raises(DeployError, match="cannot read the password"):
+        connection_string(document)
+
+
+def test_logs_are_printed_by_tail(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    with pytest.raises(DeployError, match="was never started"):
+        tail(log, 5, follows=False)
+    log.touch()
+    assert tail(log, 5, follows=False).words == ["tail", "-n", "5", str(log)]
+    assert tail(log, 5, follows=True).words == ["tail", "-n", "5", "-F", str(log)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.5, "0s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h"), (7 * 86_400, "7d 0h")],
+)
+def test_durations_have_their_two_largest_units(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    stopped = {"name": "router.0", "role": "router", "pid": None, "state": "stopped", "version": None}
+    head, row = process_table([{**stopped, "uptimeSeconds": None, "memoryBytes": None}]).splitlines()
+    assert head.split() == ["NAME", "ROLE", "STATE", "VERSION", "UPTIME", "MEMORY", "PID"]
+    assert row.split() == ["router.0", "router", "stopped", "-", "-", "-", "-"]

@@ -1,0 +1,77 @@
+"""Rates and latencies between two scrapes, and the screen that shows them."""
+
+from datetime import datetime
+from math import inf
+from typing import Final
+
+import pytest
+
+from shardwright.console.scrapes import Durations, Interval, Scrape
+from shardwright.deploy.top import screen
+from tests.local_cluster import Client, RunningCluster, shardwright
+
+ROUTER: Final = "shardwright_router_"
+
+
+def text(operations: int, failed: int, *, fast: int, slow: int) -> str:
+    return f"""\
+# TYPE {ROUTER}operations_total counter
+{ROUTER}operations_total{{command="find",outcome="ok"}} {operations}
+{ROUTER}operations_total{{command="find",outcome="BadValue"}} {failed}
+# TYPE {ROUTER}targeted_operations_total counter
+{ROUTER}targeted_operations_total{{command="find",target="oneShard"}} {fast}
+{ROUTER}targeted_operations_total{{command="find",target="allShards"}} {slow}
+# TYPE {ROUTER}shard_request_duration_seconds histogram
+{ROUTER}shard_request_duration_seconds_bucket{{le="0.001",shard="a"}} {fast}
+{ROUTER}shard_request_duration_seconds_bucket{{le="0.01",shard="a"}} {fast + slow}
+{ROUTER}shard_request_duration_seconds_bucket{{le="+Inf",shard="a"}} {fast + slow}
+# TYPE {ROUTER}shard_primary_known gauge
+{ROUTER}shard_primary_known{{shard="a"}} 0
+"""
+
+
+def interval() -> Interval:
+    before = Scrape.of(10, {"r0": text(100, 10, fast=0, slow=0), "r1": text(500, 0, fast=0, slow=0)})
+    after = Scrape.of(12, {"r0": text(140, 12, fast=90, slow=10), "r1": text(20, 0, fast=0, slow=0)})
+    return Interval(before, after)
+
+
+def test_rates_are_sums_over_processes_and_a_restart_counts_from_zero() -> None:
+    assert interval().rates(f"{ROUTER}operations_total", "outcome") == {"ok": (40 + 20) / 2, "BadValue": 1}
+    assert interval().rate(f"{ROUTER}operations_total") == 31
+    assert interval().rate(f"{ROUTER}absent_total") == 0
+
+
+def test_quantiles_are_interpolated() -> None:
+    durations = interval().durations(f"{ROUTER}shard_request_duration_seconds", "shard")["a"]
+    assert durations.count == 100
+    assert durations.quantile(0.45) == pytest.approx(0.0005)
+    assert durations.quantile(0.95) == pytest.approx(0.0055)
+    assert Durations().quantile(0.5) is None
+    assert Durations({0.1: 0, inf: 5}).quantile(0.5) == 0.1
+
+
+def test_the_screen_shows_commands_and_shards() -> None:
+    shown = screen(interval(), ("r2",), datetime(2026, 1, 2, 3, 4, 5)).splitlines()
+    assert shown[0].startswith("03:04:05  31 operations/s, 1.0 errors/s, 10% to several shards")
+    assert "no answer from r2" in shown
+    find = next(line for line in shown if line.startswith("find"))
+    assert find.split()[1:3] == ["31.0", "1.0"]
+    shard = next(line for line in shown if line.startswith("a "))
+    assert shard.split() == ["a", "50.0", "0.0", "0.6", "5.5", "9.1", "0.00", "-", "NO", "0"]
+
+
+def test_a_cluster_without_load_has_a_screen() -> None:
+    empty = Scrape.of(0, {})
+    assert "(none)" in screen(Interval(empty, Scrape.of(1, {})), (), datetime(2026, 1, 1))
+
+
+def test_the_command_shows_a_running_cluster(cluster: RunningCluster, client: Client) -> None:
+    client.top_test.c.find_one()
+    done = shardwright("top", "--dir", str(cluster.directory), "--interval", "0.5", "--times", "1")
+    assert done.returncode == 0, done.stderr
+    assert "operations/s" in done.stdout
+    assert "no answer" not in done.stdout
+    for shard in cluster.shards:
+        assert any(line.split()[:1] == [shard] and "yes" in line for line in done.stdout.splitlines())
+    assert "\x1b" not in done.stdout

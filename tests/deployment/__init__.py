@@ -1,0 +1,1 @@
+"""The deployment page on three hosts, which are namespaces of this machine."""
