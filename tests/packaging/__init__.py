@@ -1,0 +1,1 @@
+"""Tests of what packages install beside the programs."""
