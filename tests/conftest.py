@@ -14,7 +14,7 @@ from hypothesis import settings
 from shardwright.deploy.mongod import find_mongod
 from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, close_all_clusters, running_cluster
-from tests.longest_first import LongestFirst
+from tests.longest_first import LEFT_OUT, LongestFirst, has_turn
 from tests.own_ports import use_own_ports
 from tests.parts import Part
 from tests.reaper import start_reaper
@@ -70,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """``--all`` for what takes too long for every run; ``--sample-seed`` to choose the same sample again."""
     parser.addoption("--closed", action="store_true", help="run what tests/second_run.py chooses, on closed clusters")
     parser.addoption("--all", action="store_true", help="run all of every matrix, and the tests marked exhaustive")
+    parser.addoption("--minutes", type=float, help="begin no file afterwards (where files run side by side)")
     parser.addoption("--part", type=Part.parse, metavar="K/N", help="run the Kth of N parts of the tests")
     parser.addoption(
         "--sample-seed",
@@ -82,6 +83,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """How to see the same sample again."""
     return "all of every matrix" if config.option.all else f"a sample of each matrix: --sample-seed {_seed(config)}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the files for which there was no time."""
+    if left_out := config.stash.get(LEFT_OUT, []):
+        terminalreporter.section(f"{len(left_out)} files left out: {config.option.minutes:g} minutes have passed")
+        terminalreporter.write_line(" ".join(sorted(left_out)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -102,6 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     items[:], left_out = sampled(items, _seed(config))
     config.hook.pytest_deselected(items=left_out)
+    if config.option.minutes is not None:
+        turns = [(item, has_turn(item.nodeid.partition("::")[0], _seed(config))) for item in items]
+        items[:] = [item for item, is_now in turns if is_now]
+        config.hook.pytest_deselected(items=[item for item, is_now in turns if not is_now])
 
 
 def _is_whole(config: pytest.Config) -> bool:

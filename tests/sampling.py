@@ -19,7 +19,7 @@ _seed = 0
 
 
 def choose_by(seed: int) -> None:
-    """Have `is_drawn` draw by this seed; called before tests are collected."""
+    """Have `lot_of` and `is_drawn` draw by this seed; called before tests are collected."""
     global _seed
     _seed = seed
 
@@ -31,7 +31,12 @@ def is_drawn(share: float, subject: str) -> bool:
         share: of the subjects that are drawn, at most 1.
         subject: anything, for example the file of a test.
     """
-    return random.Random(f"{_seed}/{subject}").random() < share
+    return lot_of(subject) < share
+
+
+def lot_of(subject: str) -> float:
+    """A number from 0 to 1 that a subject has in this run and, by chance, not in others."""
+    return random.Random(f"{_seed}/{subject}").random()
 
 
 def run_all() -> None:

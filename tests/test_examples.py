@@ -2,10 +2,9 @@
 
 A block without a language is a drawing. ``console`` blocks are commands after a ``$``; ``js`` blocks are for mongosh,
 on a cluster that README's quick start has started. ``python`` blocks quote the code. The tutorial starts a cluster of
-its own, and all its blocks run in their order.
+its own, and all its blocks run in their order. ``sh`` blocks are for several hosts, and run in `tests.deployment`.
 """
 
-import argparse
 import json
 import re
 import shlex
@@ -19,10 +18,10 @@ from typing import Final
 
 import pytest
 
+from shardwright.daemon.configuration.command_line import argument_parser as daemon_argument_parser
+from shardwright.daemon.configuration.table import ROUTER, SHARDD
 from shardwright.deploy.command_line import argument_parser
 from shardwright.mongosh_compat.runner import run_code
-from shardwright.router.command_line import argument_parser as router_argument_parser
-from shardwright.shardd.options import add_shard_options
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright
 
 ROOT: Final = Path(__file__).parent.parent
@@ -30,7 +29,7 @@ PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "d
 TUTORIAL: Final = "docs/first-hour.md"
 
 DRAWING: Final = ""
-LANGUAGES: Final = (DRAWING, "console", "js", "python")
+LANGUAGES: Final = (DRAWING, "console", "js", "python", "sh")
 
 LAUNCHER: Final = ".venv/bin/shardwright"
 MONGOSH: Final = "node_modules/.bin/mongosh"
@@ -173,16 +172,10 @@ def test_quoted_code_is_there(example: Example) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
 def test_options_that_a_page_names_are_there(page: str) -> None:
-    known = help_of_the_launcher() + router_argument_parser().format_help() + help_of_the_shard_daemon()
+    known = help_of_the_launcher() + "".join(daemon_argument_parser(each).format_help() for each in (ROUTER, SHARDD))
     named = re.findall(r"`(--[a-z-]+)", (ROOT / page).read_text(encoding="utf-8"))
     assert named
     assert [option for option in named if option not in known] == []
-
-
-def help_of_the_shard_daemon() -> str:
-    parser = argparse.ArgumentParser()
-    add_shard_options(parser)
-    return parser.format_help()
 
 
 @cache
@@ -199,26 +192,12 @@ def help_of_the_launcher() -> str:
     )
 
 
-def test_metrics_that_alerts_watch_are_there() -> None:
-    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    alerts = page.partition("## Alerts")[2].partition("## ")[0]
-    named = {name for code in re.findall(r"`([^`]+)`", alerts) for name in re.findall(r"[a-z]+(?:_[a-z]+)+", code)}
-    daemons = "".join(
-        path.read_text(encoding="utf-8")
-        for package in ("daemon", "router", "shardd", "configd")
-        for path in (ROOT / "shardwright" / package).rglob("*.py")
-    )
-    ours = {name.removesuffix("_total") for name in named if not name.startswith("process_")}
-    assert len(ours) > 10
-    assert [name for name in ours if not re.search(rf'[_"]{name}"', daemons)] == []
-
-
 def test_command_lines_in_sentences_are_understood() -> None:
     text = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
     lines = {" ".join(line.split()) for line in re.findall(r"`(shardwright(?:-router)? [^`]+)`", text)}
     for line in lines:
         words = shlex.split(_without_placeholders(line))
-        parser = router_argument_parser() if words[0] == "shardwright-router" else argument_parser()
+        parser = daemon_argument_parser(ROUTER) if words[0] == "shardwright-router" else argument_parser()
         if "--help" not in words:
             parser.parse_args(words[1:])
     assert len(lines) > 5

@@ -23,6 +23,7 @@ PACKAGES: Final = (
     "deploy",
     "mongosh_compat",
     "sync",
+    "console",
 )
 
 MAY_IMPORT: Final = {
@@ -33,12 +34,14 @@ MAY_IMPORT: Final = {
     "router": {"router", "config_servers", "daemon", "sharding", "wire"},
     "shardd": {"shardd", "config_servers", "daemon", "sharding", "wire"},
     "configd": {"configd", "daemon", "sharding", "wire"},
-    "deploy": {"deploy", "mongosh_compat", "sync"},
+    "deploy": {"console", "daemon", "deploy", "mongosh_compat", "sync"},
     "mongosh_compat": {"mongosh_compat"},
     "sync": {"sync", "wire"},
+    "console": {"console", "daemon", "sharding", "wire"},
 }
 """The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start, and
-replication is a client of clusters."""
+replication and the console are clients of clusters. Deploying also reads and writes the daemons' files of options,
+whose table is in `daemon`."""
 
 ROOMS: Final[dict[str, dict[str, set[str]]]] = {
     "shardd": {
@@ -65,6 +68,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "session_history",
         },
         "splitting": {"cluster", "context", "local_mongod", "metadata"},
+        "key_statistics": {"context"},
         "resharding": {"cluster", "context", "local_mongod", "metadata", "migration", "session_history"},
         "two_phase_commit": {"context", "local_mongod", "metadata", "transactions"},
         "commands": {
@@ -73,6 +77,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "context",
             "ddl",
             "exchange",
+            "key_statistics",
             "local_mongod",
             "metadata",
             "migration",
@@ -108,8 +113,8 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "transactions",
             "writes",
         },
-        "change_streams": {"context", "cursors", "operations", "pipelines", "placement", "reads", "replies", "routing"},
-        "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending"},
+        "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
+        "lookup": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending"},
         "sessions": {"context", "operations", "placement", "replies", "transactions", "writes"},
         "commands": {
             "access",
@@ -117,7 +122,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "context",
             "cursors",
             "ddl",
-            "joins",
+            "lookup",
             "operations",
             "pipelines",
             "placement",
@@ -132,11 +137,11 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
     "configd": {
         "catalog": set(),
         "shards": {"catalog"},
-        "primary": {"catalog", "shards"},
-        "balancer": {"catalog", "primary", "shards"},
-        "resharding": {"catalog", "primary"},
-        "user_writes": {"primary"},
-        "commands": {"balancer", "catalog", "primary", "resharding", "shards", "user_writes"},
+        "term": {"catalog", "shards"},
+        "balancer": {"catalog", "term", "shards"},
+        "resharding": {"catalog", "term"},
+        "user_writes": {"term"},
+        "commands": {"balancer", "catalog", "term", "resharding", "shards", "user_writes"},
     },
     "wire": {
         "rawbson": set(),
@@ -151,9 +156,10 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "balancing": {"sharding"},
         "catalog": {"sharding"},
         "targeting": {"sharding"},
+        "pipelines": {"sharding", "targeting"},
         "resharding": {"sharding"},
     },
-    "daemon": {"daemon": set(), "audit": {"daemon"}, "sidecar": {"audit", "daemon"}},
+    "daemon": {"daemon": set(), "audit": {"daemon"}, "configuration": {"daemon"}, "sidecar": {"audit", "daemon"}},
     "mongosh_compat": {"mongosh_compat": set(), "jstests": {"mongosh_compat"}},
 }
 """The rooms of each package, lowest first, and the rooms that each of them imports, for type checkers alone included.
@@ -173,7 +179,6 @@ SAME_IN_SEVERAL_ROOMS: Final = {
     "parameters.py",
     "request.py",
     "service.py",
-    "steps.py",
 }
 """Modules that ``shardd`` has more than once, because donor and recipient, or several rooms, have the same concept."""
 

@@ -10,13 +10,17 @@ from tests.log_rule import lines, other_ways
 from tests.syntax import HOUSE
 from tests.test_layout import PACKAGES, sources
 
-WITH_LOGGING: Final = {"wire/logger.py", "daemon/logs.py"}
-"""The one makes lines, the other says what they look like and where they go."""
+WITH_LOGGING: Final = {"wire/logger.py", "daemon/logs.py", "daemon/log_formats.py"}
+"""The first makes lines, the others say what they look like and where they go."""
 
 WITH_PRINT: Final = {
+    "daemon/configuration/process.py": "a configuration that is refused, or only checked or printed",
     "daemon/run.py": "why a daemon does not start, before it has a log",
+    "deploy/certs.py": "a command that people run",
     "deploy/cli.py": "a command that people run",
     "deploy/demo.py": "a command that people run",
+    "deploy/planned_files.py": "a command that people run",
+    "deploy/upgrade.py": "a command that people run",
     "mongosh_compat/jstests/command.py": "a command that people run",
     "sync/cli.py": "a command that people run",
 }

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,9 +16,13 @@ from tests.test_layout import PACKAGES, sources
 KINDS: Final = {
     "counter": "counter",
     "observed_counter": "counter",
+    "observed_counters": "counter",
     "labelled_counter": "counter",
     "gauge": "gauge",
     "labelled_gauge": "gauge",
+    "gauges": "gauge",
+    "histogram": "histogram",
+    "histograms": "histogram",
     "CounterMetricFamily": "counter",
     "HistogramMetricFamily": "histogram",
 }
@@ -25,6 +30,9 @@ KINDS: Final = {
 
 OF_ALL: Final = "daemon"
 """The package whose metrics all daemons have."""
+
+SIDECARS: Final = "sidecars"
+"""Owner of the metrics that shard and config daemons have in common."""
 
 NOT_SECONDS: Final = re.compile(r"(^|_)(ms|millis|milliseconds|micros|us|minutes|hours|time|duration)$")
 
@@ -83,11 +91,18 @@ def _text(node: ast.expr) -> str | None:
     return None
 
 
+def owner_of(path: Path) -> str:
+    """The package of a module, or ``sidecars`` for what shard and config daemons have in common."""
+    package, room, *_ = (*path.relative_to(HOUSE).parts, "")
+    return SIDECARS if (package, room) == ("daemon", "sidecar") else package
+
+
 METRICS: Final = sorted(
     metric
     for package in PACKAGES
+    if package != "deploy"  # which reads metrics
     for path in sources(package)
-    for metric in made(ast.parse(path.read_text(encoding="utf-8")), path.relative_to(HOUSE).parts[0])
+    for metric in made(ast.parse(path.read_text(encoding="utf-8")), owner_of(path))
 )
 
 

@@ -245,6 +245,7 @@ OF_ROUTERS: Final[list[tuple[str, Command, frozenset[str]]]] = [
     ("admin", {"balancerStart": 1, "maxTimeMS": 1}, _RULERS),
     ("admin", {"balancerStop": 1}, _RULERS),
     ("admin", {"balancerStatus": 1}, _WATCHERS),
+    ("admin", {"finishUpgrade": 1, "dryRun": True}, _RULERS),
     ("admin", {"balancerExplain": 1}, _WATCHERS),
     ("admin", {"addShardToZone": "nix", "zone": "z"}, _RULERS),
     ("admin", {"removeShardFromZone": "nix", "zone": "z"}, _RULERS),

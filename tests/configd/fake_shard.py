@@ -12,6 +12,7 @@ import trio
 from bson.int64 import Int64
 
 from shardwright.daemon.run import open_listeners
+from shardwright.sharding.feature_version import EXTENSIONS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import reply_document
@@ -97,7 +98,7 @@ class FakeShard:
             "me": self.address,
             "minWireVersion": 0,
             "maxWireVersion": 17,
-            "extensions": [],
+            "extensions": list(EXTENSIONS),
         }
         return {name: value for name, value in {**hello, **self.hello}.items() if value is not None}
 

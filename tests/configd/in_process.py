@@ -11,22 +11,20 @@ import trio
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
-from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.catalog.initialization import initialize_catalog
-from shardwright.configd.catalog.transactions import Commands
+from shardwright.configd.catalog.transactions import Commands, gossip
 from shardwright.configd.dispatcher import run_config_command
-from shardwright.configd.primary.coordinator_places import FAIL_POINT_NAMES
-from shardwright.configd.primary.primary import Primary
-from shardwright.configd.primary.running_reshardings import RunningReshardings
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.configd.term.running_reshardings import RunningReshardings
+from shardwright.configd.term.term import FAIL_POINT_NAMES, Term
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import BackendError
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.pools import ConnectionPools
@@ -85,12 +83,12 @@ class InProcess:
 
     Attributes:
         mongod: runs its commands.
-        primary: its term.
+        term: its term.
     """
 
-    def __init__(self, mongod: FaultyMongod, primary: Primary) -> None:
+    def __init__(self, mongod: FaultyMongod, term: Term) -> None:
         self.mongod = mongod
-        self.primary = primary
+        self.term = term
 
     async def run(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a command.
@@ -104,10 +102,10 @@ class InProcess:
         """As `run`, without a write concern."""
         body = bson.encode({**command, "$db": "admin"})
         request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
-        return await run_config_command(request, "127.0.0.1:1", self._wait_for_primary)
+        return await run_config_command(request, "127.0.0.1:1", self._wait_for_term)
 
-    async def _wait_for_primary(self) -> Primary:
-        return self.primary
+    async def _wait_for_term(self) -> Term:
+        return self.term
 
 
 def _plain(pools: ConnectionPools, socket_path: str) -> Commands:
@@ -134,8 +132,8 @@ async def in_process(
         cluster_id = await initialize_catalog(pools[socket_path])
         catalog = Catalog(mongod, cluster_id)
         shards = ShardClients(nursery, pools, partial(gossip, mongod), trio.lowlevel.checkpoint)
-        primary = Primary(
-            term=term,
+        resources = Term(
+            number=term,
             catalog=catalog,
             changelog=ChangeLog(mongod, "in-process:1"),
             shards=shards,
@@ -147,5 +145,5 @@ async def in_process(
             config_servers=lambda: ConnectionString.parse(config_set.connection_string),
             fail_points=FailPoints(FAIL_POINT_NAMES),
         )
-        yield InProcess(mongod, primary)
+        yield InProcess(mongod, resources)
         nursery.cancel_scope.cancel()

@@ -10,9 +10,9 @@ from pymongo.errors import OperationFailure
 
 from shardwright.configd.shards.shard_candidate import find_existing
 from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.host_and_port import ConnectionString
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard, fake_shards
 from tests.shardd.mini_cluster import Set

@@ -173,6 +173,9 @@ def test_what_rounds_do_is_counted_and_logged(world: BalancedWorld, balancing_se
     assert added("balancer_rounds_total") >= added('balancer_moves_total{result="moved"}') >= 1
     assert added("balancer_failed_rounds_total") == 0
     assert after["balancer_round_seconds"] > 0
+    assert after["balancer_round_timestamp_seconds"] > 0
+    assert after["balancer_running"] == 0
+    assert after['shard_data_bytes{shard="a"}'] > after['shard_data_bytes{shard="b"}']
     decision = next(line for line in reversed(member.daemon.log.read_text().splitlines()) if "Moving a chunk" in line)
     assert all(part in decision for part in ("db.uneven", "chunksImbalance", str(400 * MB), str(384 * MB))), decision
 

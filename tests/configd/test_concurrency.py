@@ -11,7 +11,7 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
-from shardwright.configd.primary.locks import NamedLocks
+from shardwright.configd.term.term import NamedLocks
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser

@@ -102,6 +102,13 @@ def test_plain_commands_pass_through(catalog: CatalogUser) -> None:
     assert list(catalog.client.anything.collection.aggregate([{"$count": "n"}])) == [{"n": 1}]
 
 
+def test_the_catalog_is_not_dropped(catalog: CatalogUser) -> None:
+    with pytest.raises(OperationFailure, match="Cannot drop 'config' database") as refused:
+        catalog.client.drop_database("config")
+    assert refused.value.code == ErrorCode.IllegalOperation
+    assert catalog.config.version.find_one() is not None
+
+
 def test_reads_do_not_wait_for_another_shards_time(catalog: CatalogUser) -> None:
     """A time that another shard has reached is reached by a no-op, not by the next write of some client."""
     now = catalog.now()
@@ -132,7 +139,7 @@ def test_running_commands_are_interrupted_when_the_term_ends(config_set: Set, sh
                     nursery.start_soon(wait_forever)
                     nursery.start_soon(wait_forever)
                     await trio.testing.wait_all_tasks_blocked(0.01)
-                    server.primary.end()
+                    server.term.end()
                 await wait_forever()
             assert codes == [ErrorCode.InterruptedDueToReplStateChange] * 3
 

@@ -35,7 +35,7 @@ def begin(catalog: CatalogUser) -> Begin:
         key = ShardKeyPattern.from_bson(encode_document({"y": 1}))
         namespace, source = Namespace.parse(sharded.namespace), UUID(bytes=bytes(sharded.uuid))
         wanted = ReshardingOperation(Participation(uuid4(), namespace, source, key, (), ()))
-        return await ReshardingStore(config.primary.catalog).begin(wanted)
+        return await ReshardingStore(config.term.catalog).begin(wanted)
 
     return begun
 
@@ -45,7 +45,7 @@ def test_abort_before_the_coordinator_runs(config_set: Set, catalog: CatalogUser
         async with in_process(config_set) as config:
             operation = await begin(config)
             await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
-            assert await ReshardingStore(config.primary.catalog).active() is None
+            assert await ReshardingStore(config.term.catalog).active() is None
             entry = catalog.config.collections.find_one({"_id": str(operation.namespace)})
             assert entry is not None
             assert entry["uuid"] == Binary.from_uuid(operation.participation.source_uuid)
@@ -62,7 +62,7 @@ def test_commit_before_the_coordinator_runs(config_set: Set, begin: Begin) -> No
             operation = await begin(config)
             with trio.fail_after(10):
                 await config.run({"_configsvrCommitReshardCollection": str(operation.namespace)})
-            assert config.primary.reshardings.control(operation.id).commit_requested.is_set()
+            assert config.term.reshardings.control(operation.id).commit_requested.is_set()
             await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
 
     trio.run(check)
@@ -76,7 +76,7 @@ def test_an_operation_that_has_ended_is_not_continued(config_set: Set, begin: Be
             operation = await begin(config)
             await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
             with trio.fail_after(10), pytest.raises(OperationOverError):
-                await run_operation(config.primary, operation)
+                await run_operation(config.term, operation)
             with pytest.raises(CommandError) as caught:
                 await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
             assert caught.value.code == ErrorCode.NoSuchReshardCollection
@@ -95,6 +95,6 @@ def test_a_request_repeated_after_an_abort_begins_nothing(config_set: Set, begin
             with trio.fail_after(10), pytest.raises(CommandError) as caught:
                 await config.run({"_configsvrReshardCollection": str(operation.namespace), **told})
             assert (caught.value.code, caught.value.message) == (ErrorCode.ReshardCollectionAborted, "aborted")
-            assert await ReshardingStore(config.primary.catalog).active() is None
+            assert await ReshardingStore(config.term.catalog).active() is None
 
     trio.run(check)

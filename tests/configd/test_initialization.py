@@ -26,6 +26,8 @@ INDEXES = {
     "collections": {},
     "databases": {},
     "settings": {},
+    "keyStatistics": {"at_1": False},
+    "keyStatisticsHistory": {"at_1": False},
 }
 
 
@@ -36,7 +38,15 @@ def test_indexes(catalog: CatalogUser, name: str) -> None:
     assert indexes == INDEXES[name]
 
 
-@pytest.mark.parametrize(("name", "size"), [("changelog", 200 << 20), ("actionlog", 20 << 20)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("changelog", 200 << 20),
+        ("actionlog", 20 << 20),
+        ("keyStatistics", 64 << 20),
+        ("keyStatisticsHistory", 128 << 20),
+    ],
+)
 def test_logs_are_capped(catalog: CatalogUser, name: str, size: int) -> None:
     [collection] = catalog.config.list_collections(filter={"name": name})
     assert collection["options"] == {"capped": True, "size": size}
@@ -51,7 +61,7 @@ def test_version_names_the_cluster(catalog: CatalogUser) -> None:
 def test_initialization_is_repeatable(catalog: CatalogUser, config_set: Set) -> None:
     async def main() -> None:
         async with in_process(config_set) as server:
-            before = server.primary.catalog.cluster_id
+            before = server.term.catalog.cluster_id
             assert await initialize_catalog(server.mongod) == before
 
     trio.run(main)

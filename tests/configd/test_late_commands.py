@@ -139,7 +139,7 @@ def test_a_candidate_hears_nothing_more_from_a_daemon_whose_term_is_over(
 
         async def add() -> None:
             async with in_process(config_set, term) as daemon:
-                daemon.primary.shards.check_term = check_term
+                daemon.term.shards.check_term = check_term
                 with pytest.raises(CommandError) as failure:
                     await daemon.run({"_configsvrAddShard": candidate.connection_string})
                 assert failure.value.code == ErrorCode.InterruptedDueToReplStateChange

@@ -16,6 +16,49 @@ if TYPE_CHECKING:
     from shardwright.configd.catalog.catalog import Catalog
 
 
+class FakeMonitor:
+    """Monitors a set whose primary is known."""
+
+    primary = "h:1"
+
+    def __init__(self) -> None:
+        self.members: dict[str, None] = {"h:1": None}
+        self._changed = trio.Event()
+
+    @property
+    def connection_string(self) -> str:
+        return f"rs/{','.join(self.members)}"
+
+    def change(self, *members: str) -> None:
+        self.members = dict.fromkeys(members)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_for_change(self) -> None:
+        await self._changed.wait()
+
+
+class FakeClients:
+    """Clients of shards, all with one monitor."""
+
+    def __init__(self) -> None:
+        self.monitor = FakeMonitor()
+
+    def client(self, _: ShardEntry) -> "FakeClients":
+        return self
+
+
+class WrittenCatalog:
+    """A catalog that counts transactions."""
+
+    def __init__(self) -> None:
+        self.transactions = 0
+
+    async def transaction(self, _: object) -> None:
+        await trio.lowlevel.checkpoint()
+        self.transactions += 1
+
+
 class FakeCatalog:
     """A catalog in which one shard's entry names no hosts."""
 
@@ -28,6 +71,23 @@ class FakeCatalog:
 async def no_gossip() -> dict[str, Any]:
     await trio.lowlevel.checkpoint()
     return {}
+
+
+def test_a_primary_that_shows_no_members_leaves_the_entry() -> None:
+    """As a daemon does whose set has been initiated with the addresses of daemons."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            clients, catalog = FakeClients(), WrittenCatalog()
+            hosts = ShardHosts(cast("Catalog", catalog), cast("ShardClients", clients), nursery)
+            hosts.follow(ShardEntry("a", "rs/h:1"))
+            for members, expected in (((), 0), (("h:1",), 0), (("h:1", "h:2"), 1)):
+                clients.monitor.change(*members)
+                await trio.testing.wait_all_tasks_blocked()
+                assert catalog.transactions == expected
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
 
 
 def test_an_entry_without_hosts_does_not_end_the_term(caplog: pytest.LogCaptureFixture) -> None:

@@ -45,7 +45,7 @@ def test_a_step_down_meanwhile_is_no_error(
         with trio.move_on_after(30):
             async with trio.open_nursery() as nursery:
                 await server.on_step_up(7, nursery)
-        assert server.primary is None
+        assert server.current_term is None
 
     with caplog.at_level(logging.INFO):
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

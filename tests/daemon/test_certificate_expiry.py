@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.daemon.certificate_expiry import warn_of_expiry
+from shardwright.daemon.certificates import warn_of_expiry
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.settings import TlsMode, TlsSettings
 from tests.certificates import Authority

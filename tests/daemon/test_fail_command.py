@@ -21,7 +21,7 @@ from shardwright.daemon.fail_command import (
     raise_failure,
     reply_with_error,
 )
-from shardwright.daemon.fail_point_modes import parse_mode
+from shardwright.daemon.fail_points import parse_mode
 from shardwright.wire.errors import CommandError
 from tests.sharding.conftest import throw_away_mongod
 

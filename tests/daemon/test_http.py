@@ -7,10 +7,11 @@ from urllib.request import urlopen
 
 import pytest
 import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from trio.testing import MockClock, memory_stream_pair
 
 from shardwright.daemon.http import IDLE_SECONDS_MAX, REQUEST_BYTES_MAX, HealthServer, serve_http
-from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.metrics import Metrics, measure_process
 from shardwright.daemon.run import open_listeners
 
 Reason = Callable[[], str | None]
@@ -53,6 +54,22 @@ def test_metrics_are_prometheus_text() -> None:
     reply = converse([request("/metrics")])
     assert b"content-type: text/plain; version=0.0.4" in reply
     assert b"# TYPE shardwright_router_operations_total counter" in reply
+
+
+def test_metrics_are_open_metrics_if_that_is_accepted() -> None:
+    metrics = Metrics("router", ["find"])
+    metrics.operations.observe("find", "ok", 0.002)
+    measure_process(metrics).observe(0.1)
+    accepted = (
+        b"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n\r\n"
+    )
+    reply = converse([accepted], health=HealthServer(metrics, lambda: None))
+    assert b"content-type: application/openmetrics-text; version=1.0.0" in reply
+    body = reply.partition(b"\r\n\r\n")[2].decode()
+    assert body.endswith("# EOF\n")
+    families = open_metrics_families(body)  # type: ignore[no-untyped-call]
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    assert samples["shardwright_router_operations_total"].value == 1
 
 
 def test_readyz_says_why_not() -> None:

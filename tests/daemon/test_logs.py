@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from shardwright.daemon.logs import (
+    LINES_MAX,
     LogSink,
+    RecentLog,
     configure_logs,
     log_uncaught_exceptions,
     set_level,
 )
-from shardwright.daemon.recent_log import LINES_MAX, RecentLog
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger

@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
-from shardwright.daemon.outcomes import FAULTS, INTERNAL_ERROR, OK
+from shardwright.daemon.operation_metrics import (
+    BUCKET_BOUNDS_SECONDS,
+    FAULTS,
+    INTERNAL_ERROR,
+    OK,
+    OTHER_OUTCOME,
+    OUTCOMES_MAX,
+    OperationMetrics,
+)
 
 durations = st.floats(min_value=0, max_value=100)
 
@@ -85,6 +92,23 @@ def test_statistics_do_not_change_afterwards() -> None:
     assert operations.statistics()["find"].outcomes == {OK: 2}
 
 
+def test_operations_on_a_target_count_by_their_command_too() -> None:
+    operations = OperationMetrics("x", ["find"])
+    operations.observe("find", "MaxTimeMSExpired", 0.5)
+    operations.observe_on("a", "find", 0.002, 100, 30)
+    operations.observe_on("a", "unheardOf", 0.002, 10, 3)
+    operations.observe_on("b", "find", 0.02, 1, 2)
+    statistics = operations.statistics()
+    assert statistics["find"].outcomes == {OK: 2, "MaxTimeMSExpired": 1}
+    assert statistics["find"].count == 3
+    assert statistics["find"].seconds == pytest.approx(0.522)
+    assert statistics["unknown"].count == 1
+    on_targets = operations.on_targets()
+    assert sum(on_targets["a"].buckets) == 2
+    assert (on_targets["a"].bytes_sent, on_targets["a"].bytes_received) == (110, 33)
+    assert sum(on_targets["b"].buckets) == 1
+
+
 def test_counters_and_gauges_are_read_on_demand() -> None:
     metrics = Metrics("shardd", [])
     refreshes = metrics.counter("refreshes", "Refreshes of routing tables")
@@ -105,6 +129,21 @@ def test_counters_and_gauges_are_read_on_demand() -> None:
     assert found["shardwright_shardd_connections_open", frozenset()] == 2
     assert found["shardwright_shardd_connections_created_total", frozenset()] == 7
     assert found["shardwright_shardd_pool_connections", frozenset({("host", "h:1")})] == 4
+
+
+def test_metrics_with_several_labels_are_read_on_demand() -> None:
+    metrics = Metrics("router", [])
+    metrics.gauges("pools", "Connections by host", ("host", "state"), lambda: {("h:1", "idle"): 3})
+    metrics.observed_counters("created", "Connections opened to a host", ("host",), lambda: {("h:1",): 7})
+    lag = metrics.histogram("lag_seconds", "Time by which timers fire late")
+    metrics.histograms("shard_seconds", "Time until a shard replies", ("shard",), lambda: {("a",): lag})
+    lag.observe(0.002)
+    found = samples(metrics)
+    assert found["shardwright_router_pools", frozenset({("host", "h:1"), ("state", "idle")})] == 3
+    assert found["shardwright_router_created_total", frozenset({("host", "h:1")})] == 7
+    assert found["shardwright_router_lag_seconds_bucket", frozenset({("le", "0.0025")})] == 1
+    assert found["shardwright_router_lag_seconds_bucket", frozenset({("le", "0.001")})] == 0
+    assert found["shardwright_router_shard_seconds_sum", frozenset({("shard", "a")})] == 0.002
 
 
 def test_a_metric_name_can_be_used_once() -> None:

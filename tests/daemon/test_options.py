@@ -1,6 +1,6 @@
 """Addresses, host lists and the options of every daemon."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 from socket import gethostname
 
@@ -8,14 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.daemon.limit_options import unread_bounds
+from shardwright.daemon.configuration.configuration import configuration
+from shardwright.daemon.configuration.option import Program
+from shardwright.daemon.configuration.table import COMMON, ROUTER
 from shardwright.daemon.log_file import LogRotation
-from shardwright.daemon.option_values import argument, parse_host_and_port, parse_replica_set, parse_seconds
-from shardwright.daemon.options import add_daemon_options, check_exposure, known_address
-from shardwright.wire.connection_string import ConnectionString
-from shardwright.wire.host_and_port import HostAndPort
+from shardwright.daemon.logs import LogFormat
+from shardwright.daemon.option_values import parse_host_and_port, parse_replica_set, parse_seconds
+from shardwright.daemon.options import check_exposure, known_address
+from shardwright.daemon.reload import unread_bounds
+from shardwright.wire.host_and_port import ConnectionString, HostAndPort
 from shardwright.wire.tls.settings import TlsMode
-from shardwright.wire.transport.unread_total import UnreadBounds
+from shardwright.wire.transport.reservations import UnreadBounds
+
+PROGRAM = Program.of("toy", "A daemon for tests.", 27017, COMMON)
+
+
+def parsed(*words: str) -> Namespace:
+    """The options of a daemon with this command line."""
+    return configuration(PROGRAM, words, {}).values
 
 
 @pytest.mark.parametrize(
@@ -83,10 +93,10 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 
 def test_daemon_options_have_defaults() -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
-    assert vars(parser.parse_args([])) == {
+    assert vars(parsed()) == {
         "advertise": None,
+        "pid_file": None,
+        "log_format": LogFormat.JSON,
         "bind_ip": ("127.0.0.1",),
         "port": 27017,
         "unix_socket_directory": None,
@@ -142,9 +152,7 @@ def test_daemon_options_have_defaults() -> None:
     ],
 )
 def test_an_open_daemon_stays_on_its_machine(text: str, is_refused: bool) -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
-    options = parser.parse_args(["--bind-ip", *text.split()])
+    options = parsed("--bind-ip", *text.split())
     if is_refused:
         with pytest.raises(ValueError, match="without access control"):
             check_exposure(options)
@@ -153,10 +161,8 @@ def test_an_open_daemon_stays_on_its_machine(text: str, is_refused: bool) -> Non
 
 
 def test_limits_are_parsed() -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
     given_options = ["--unread-reply-mb", "64", "--unread-reply-mb-per-client", "8", "--unread-reply-seconds", "3"]
-    options = parser.parse_args([*given_options, "--shutdown-seconds", "0.5", "--selection-seconds", "30"])
+    options = parsed(*given_options, "--shutdown-seconds", "0.5", "--selection-seconds", "30")
     assert unread_bounds(options) == UnreadBounds(64 << 20, 8 << 20, 3.0)
     assert (options.shutdown_seconds, options.selection_seconds) == (0.5, 30.0)
 
@@ -168,12 +174,9 @@ def test_an_invalid_time_is_refused(text: str) -> None:
 
 
 def test_daemon_options_are_parsed() -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
-    parser.add_argument("--configdb", type=argument(parse_replica_set))
     given_options = ["--bind-ip", "::", "--port", "0", "--metrics-port", "9216", "--log-level", "debug"]
     given_options += ["--log-file", "/tmp/x.log", "--slow-ms", "5", "--configdb", "cfg/h:1"]
-    options = parser.parse_args(given_options)
+    options = configuration(ROUTER, given_options, {}).values
     assert (options.bind_ip, options.port, options.metrics_port) == (("::",), 0, 9216)
     assert (options.log_level, options.log_file, options.slow_ms) == ("debug", Path("/tmp/x.log"), 5)
     assert options.configdb == ConnectionString("cfg", (HostAndPort("h", 1),))
@@ -189,15 +192,11 @@ def test_daemon_options_are_parsed() -> None:
     ],
 )
 def test_addresses_are_read_with_or_without_brackets(text: str, addresses: tuple[str, ...]) -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
-    assert parser.parse_args(["--bind-ip", text]).bind_ip == addresses
+    assert parsed("--bind-ip", text).bind_ip == addresses
 
 
 def test_known_address_of_ipv6_has_brackets() -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
-    assert known_address(parser.parse_args(["--bind-ip", "[::1]"])) == "[::1]:27017"
+    assert known_address(parsed("--bind-ip", "[::1]")) == "[::1]:27017"
 
 
 @pytest.mark.parametrize(
@@ -212,9 +211,7 @@ def test_known_address_of_ipv6_has_brackets() -> None:
     ],
 )
 def test_known_address_is_one_that_others_reach(given: str, address: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
-    assert known_address(parser.parse_args(given.split())) == address
+    assert known_address(parsed(*given.split())) == address
 
 
 @pytest.mark.parametrize(
@@ -222,7 +219,7 @@ def test_known_address_is_one_that_others_reach(given: str, address: str) -> Non
     [
         ("--bind-ip", "[::1", "'[::1' is not a list of addresses such as 127.0.0.1,[::1]"),
         ("--bind-ip", "127.0.0.1,,::1", "is not a list of addresses"),
-        ("--log-rotate", "remove", "invalid LogRotation value: 'remove'"),
+        ("--log-rotate", "remove", "invalid choice: 'remove'"),
         ("--port", "65536", "'65536' is not a port from 0 to 65535"),
         ("--advertise", "0.0.0.0", "'0.0.0.0' is not an address that others can reach"),
         ("--advertise", "a b:1", "'a b:1' has no valid host name"),
@@ -240,8 +237,6 @@ def test_known_address_is_one_that_others_reach(given: str, address: str) -> Non
 def test_a_wrong_option_is_explained(
     option: str, value: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=27017)
     with pytest.raises(SystemExit):
-        parser.parse_args([option, value])
+        parsed(option, value)
     assert complaint in capsys.readouterr().err

@@ -7,7 +7,7 @@ import bson
 import pytest
 import trio
 
-from shardwright.daemon.outcomes import outcome_of_failure, outcome_of_success
+from shardwright.daemon.operation_metrics import outcome_of_failure, outcome_of_success
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.request import Request

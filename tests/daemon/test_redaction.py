@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.daemon.log_formats import REDACTION
 from shardwright.daemon.logs import configure_logs
-from shardwright.daemon.redaction import REDACTION
 from shardwright.wire.logger import get_logger
 
 DATA = "4111-1111-1111"

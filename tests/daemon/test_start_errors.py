@@ -11,7 +11,7 @@ import pytest
 from shardwright.daemon.run import open_listeners
 from tests.daemon.test_signals import running
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 TOY = ("tests.daemon.toy_daemon",)
 ROUTER = ("shardwright.router.main", "--configdb", "config/127.0.0.1:1", "--workers", "2")

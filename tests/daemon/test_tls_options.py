@@ -1,16 +1,19 @@
 """The options for TLS: what a mongod refuses, with its words, and files that cannot be used."""
 
-import argparse
 import ssl
 from pathlib import Path
 
 import pytest
 
-from shardwright.daemon.tls_options import add_tls_options, tls_settings
+from shardwright.daemon.certificates import tls_settings
+from shardwright.daemon.configuration.configuration import configuration
+from shardwright.daemon.configuration.option import Program
+from shardwright.daemon.configuration.tls import TLS_OPTIONS
 from shardwright.wire.tls.process_tls import ProcessTls
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode
 from tests.certificates import Authority
 
+PROGRAM = Program("toy", "A daemon for tests.", TLS_OPTIONS)
 SERVER = ("--tls-mode", "allow", "--tls-certificate-key-file", "server.pem")
 AUTHORITY = ("--tls-ca-file", "authority.pem")
 
@@ -30,10 +33,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def used(*words: str, secured_sockets: frozenset[str] = frozenset()) -> ProcessTls:
     """The TLS of a process with these options."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_tls_options(parser)
     tls = ProcessTls()
-    tls.use(tls_settings(parser.parse_args(words), secured_sockets=secured_sockets))
+    tls.use(tls_settings(configuration(PROGRAM, words, {}).values, secured_sockets=secured_sockets))
     return tls
 
 
@@ -101,9 +102,10 @@ def test_encrypted_keys_have_their_passwords_in_files(files: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["TLS1_5", "TLS1_2,tls1_3", ""])
-def test_unknown_protocols_are_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentError, match="Unrecognized disabledProtocols"):
+def test_unknown_protocols_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
         used("--tls-disabled-protocols", text)
+    assert "Unrecognized disabledProtocols" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("files")

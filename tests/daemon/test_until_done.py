@@ -4,8 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.until_done import until_done
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 

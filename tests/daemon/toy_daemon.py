@@ -1,18 +1,22 @@
 """A daemon that answers every command with ``ok: 1``, for tests of the code common to all daemons."""
 
-import argparse
 import sys
-from typing import Any
+from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.configuration.option import Program
+from shardwright.daemon.configuration.process import Rereading, introduction, process_configuration
+from shardwright.daemon.configuration.table import COMMON
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.options import add_daemon_options
+from shardwright.daemon.reload import Reread
 from shardwright.daemon.run import run_daemon
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
+
+PROGRAM: Final = Program.of("toy", "A daemon for tests.", 0, COMMON)
 
 
 class ToyDaemon:
@@ -50,11 +54,22 @@ class ToyDaemon:
     async def rotate_certificates(self, message: str) -> None:
         """Called at SIGHUP."""
 
+    def reconfigure(self, reread: Reread) -> tuple[str, ...]:
+        """Called at SIGHUP with a changed configuration."""
+        return ()
+
     async def begin_shutdown(self, seconds: float) -> None:
         """Called after the signal to shut down."""
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    add_daemon_options(parser, default_port=0)
-    sys.exit(run_daemon("toy", parser.parse_args(), ToyDaemon.start))
+    found = process_configuration(PROGRAM)
+    sys.exit(
+        run_daemon(
+            "toy",
+            found.values,
+            ToyDaemon.start,
+            introduction=introduction(found),
+            read_again=None if found.file is None else Rereading(found),
+        )
+    )

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardwright.configd.primary.coordinator_places import HANG_IN_CONFIG_COORDINATOR
+from shardwright.configd.term.term import HANG_IN_CONFIG_COORDINATOR
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.ddl.coordinators.coordinator import BEGIN, END
 from tests.fail_points import FailPoint, fail_point

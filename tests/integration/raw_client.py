@@ -15,7 +15,7 @@ from tests.credentials import Credentials, LogInMessages
 from tests.local_cluster import credentials_for
 from tests.wire.raw_connection import op_msg_frame
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 
 class RawClient:

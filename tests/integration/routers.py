@@ -14,7 +14,7 @@ from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster, forget_credentials
 
 START_SECONDS_MAX = 120.0
-END_SECONDS_MAX = 30.0
+END_SECONDS_MAX = 60.0
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The alerts that docs/operations.md recommends: each of their series exists before anything has happened."""
+"""The shipped alerts: each of their series exists before anything has happened."""
 
 import re
 from collections.abc import Iterator
@@ -7,25 +7,15 @@ from typing import Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.deploy.rules import rules, selectors
 from tests.integration.health import http_get
+from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster, running_cluster
-from tests.syntax import ROOT
-from tests.test_metrics_rule import OF_ALL, documented
 
-_METRIC: Final = re.compile(r'\b([a-z]+(?:_[a-z]+)+)(?:\{(\w+)=~?"([^"]*)"\})?')
-_HISTOGRAMS: Final = frozenset({"operation_duration_seconds"})
-"""Their percentiles are about operations that have ended, not about events."""
+_AFTER_EVENTS: Final = frozenset({"operations_total", "certificate_expiry_timestamp_seconds"})
+"""Series that begin with an operation, or with TLS; the alerts on them are about rates, or about their presence."""
 
-
-def watched() -> Iterator[tuple[str, dict[str, str]]]:
-    """The series of the alerts: the metric without its prefix, and a label."""
-    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    table = page.partition("## Alerts to set")[2].partition("\n## ")[0]
-    for row in re.findall(r"^\| (?!Alert when|---)(.*?) \| [^|]* \| [^|]* \|$", table, re.MULTILINE):
-        for expression in re.findall(r"`([^`]*)`", row):
-            for name, label, values in _METRIC.findall(expression):
-                for value in values.split("\\|"):
-                    yield name, {label: value} if label else {}
+_PREFIX: Final = re.compile(r"shardwright_(router|shardd|configd)_(.*)")
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +24,41 @@ def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningClu
         yield running
 
 
+def test_selectors_are_found_in_expressions() -> None:
+    expression = (
+        'rate({__name__=~"shardwright_(router|shardd)_x_total"}[5m]) > 0 or shardwright_configd_y{a="b|c"} == 0'
+    )
+    assert list(selectors(expression)) == [
+        ("shardwright_router_x_total", {}),
+        ("shardwright_shardd_x_total", {}),
+        ("shardwright_configd_y", {"a": "b"}),
+        ("shardwright_configd_y", {"a": "c"}),
+    ]
+
+
 def test_the_series_of_alerts_exist_at_the_start(new_cluster: RunningCluster) -> None:
-    owners = {name: owner for name, _, owner in documented()}
-    expected = [each for each in watched() if each[0] not in _HISTOGRAMS]
-    assert {"internal_errors_total", "donor_migrations_total", "is_primary"} <= {name for name, _ in expected}
-    for process, address in new_cluster.metrics.items():
-        kind = "router" if process.startswith("router") else process.rpartition(".")[2]
-        families = text_string_to_metric_families(http_get(address, "/metrics")[1])
-        found = [(sample.name, sample.labels) for family in families for sample in family.samples]
-        for name, labels in expected:
-            full = name if name.startswith("process_") else f"shardwright_{kind}_{name}"
-            if full == name or owners[name] in (OF_ALL, kind):
-                assert (full, labels) in found, f"{process} has no {full} {labels}"
+    expected = {
+        (name, tuple(labels.items()))
+        for rule in rules("alerts.yml")
+        for name, labels in selectors(rule["expr"])
+        if (found := _PREFIX.fullmatch(name)) and found[2] not in _AFTER_EVENTS
+    }
+    names = {name for name, _ in expected}
+    assert {"shardwright_router_internal_errors_total", "shardwright_configd_is_primary"} <= names
+
+    def missing() -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        samples = [
+            (sample.name, sample.labels.items())
+            for address in new_cluster.metrics.values()
+            for family in text_string_to_metric_families(http_get(address, "/metrics")[1])
+            for sample in family.samples
+        ]
+        return {
+            (name, labels)
+            for name, labels in expected
+            if not any(name == found and set(labels) <= has for found, has in samples)
+        }
+
+    # What is read from mongods follows soon after the start.
+    eventually(lambda: not missing() or None, within=60, what="all series exist")
+    assert missing() == set()

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from threading import Thread
 from typing import Any
@@ -15,6 +16,7 @@ from pymongo.change_stream import ChangeStream
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import connect_to_all, extra_router
@@ -290,6 +292,36 @@ def test_a_collection_that_was_created_again(placed: Documents) -> None:
     assert inserted["documentKey"] == {"_id": 1}, "the key of the present collection is another one"
     assert again["documentKey"] == {"other": 1, "_id": 1}
     assert updated["fullDocument"] is None
+
+
+def test_events_from_before_the_collection_was_sharded(client: Client, database: Database[Document]) -> None:
+    documents = database.later
+    with documents.watch(max_await_time_ms=500) as stream:
+        documents.insert_one({"_id": 1, "key": 1})
+        (inserted,) = take(stream, 1)
+    documents.update_one({"_id": 1}, {"$set": {"x": 1}})
+    documents.create_index("key")
+    client.admin.command("shardCollection", documents.full_name, key={"key": 1})
+    client.admin.command("split", documents.full_name, middle={"key": SPLIT_AT})
+    client.admin.command("moveChunk", documents.full_name, find={"key": SPLIT_AT}, to=UPPER)
+    documents.update_one({"key": 1}, {"$set": {"x": 2}})
+    looking_up = partial(documents.watch, full_document="updateLookup", max_await_time_ms=500)
+    with looking_up(resume_after=inserted["_id"]) as stream:
+        events = take(stream, 2)
+    assert [event["documentKey"] for event in events] == [{"_id": 1}, {"key": 1, "_id": 1}]
+    assert [event["fullDocument"] for event in events] == 2 * [{"_id": 1, "key": 1, "x": 2}]
+    documents.insert_one({"_id": 1, "key": SPLIT_AT})
+    with (
+        pytest.raises(OperationFailure, match="more than one document matching") as refused,
+        looking_up(resume_after=inserted["_id"]) as stream,
+    ):
+        take(stream, 1)
+    assert refused.value.code == ErrorCode.ChangeStreamFatalError
+    assert refused.value.has_error_label("NonResumableChangeStreamError")
+    with looking_up(start_after=events[0]["_id"]) as stream:
+        event, other = take(stream, 2)
+    assert event["fullDocument"] == {"_id": 1, "key": 1, "x": 2}, "the document of the shard that has the event"
+    assert other["fullDocument"] == {"_id": 1, "key": SPLIT_AT}
 
 
 def test_a_token_in_small_letters(placed: Documents) -> None:

@@ -215,3 +215,14 @@ def test_a_router_to_which_no_user_can_log_in_is_not_ready(cluster: FaultCluster
         eventually(lambda: readiness(1) == wanted, what="the router that knows no user is not ready")
         assert readiness(0) == HTTPStatus.OK
     eventually(lambda: readiness(1) == HTTPStatus.OK, what="the router is ready again")
+
+
+@pytest.mark.exhaustive
+def test_a_secondary_that_remains_lists_the_databases(cluster: FaultCluster) -> None:
+    """It refuses commands that do not state a read preference, and drivers would then discard the router."""
+    with client_in_the_name_of(cluster, "clerk") as client:
+        expected = client.list_database_names()
+        assert DB in expected
+        with away(cluster, "primary and secondary"):
+            assert client.list_database_names() == expected
+            assert client[DB].plain.find_one() is not None

@@ -21,7 +21,7 @@ from tests.integration.ddl_operations import NO_CODE, REFUSALS, Operation, admin
 from tests.integration.sharded import LOWER, UPPER, Documents, shard_by_range
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
-from tests.resharding.resharded import LAST, new_collection, two_halves
+from tests.resharding.resharded import LAST, new_collection, split_parts
 from tests.server_parameters import server_parameter
 
 _numbers = count(1)
@@ -45,7 +45,7 @@ PHASES: Final = (
 LONG: Final[Mapping[str, Operation]] = {
     "rename": lambda client, db: client.admin.command("renameCollection", f"{db}.documents", to=f"{db}.renamed"),
     "reshard": lambda client, db: client.admin.command(
-        "reshardCollection", f"{db}.documents", key={"other": 1}, _presetReshardedChunks=two_halves("other")
+        "reshardCollection", f"{db}.documents", key={"other": 1}, _presetReshardedChunks=split_parts("other")
     ),
 }
 

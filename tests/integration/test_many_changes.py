@@ -10,7 +10,7 @@ from pymongo.database import Database
 
 from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry, shard_by_range
 from tests.local_cluster import Client
-from tests.resharding.resharded import two_halves
+from tests.resharding.resharded import split_parts
 from tests.sampling import many
 
 COLLECTIONS: Final = many(100, 4)
@@ -30,7 +30,7 @@ def test_a_stale_router_loses_nothing(routers: tuple[Client, Client], database: 
         namespace = f"{database.name}.{name}"
         if "reshard" in change:
             reshard = {"reshardCollection": namespace, "key": {"other": 1}}
-            first.admin.command({**reshard, "_presetReshardedChunks": two_halves("other")})
+            first.admin.command({**reshard, "_presetReshardedChunks": split_parts("other")})
         now = f"{name}_renamed" if "rename" in change else name
         if "rename" in change:
             first.admin.command("renameCollection", namespace, to=f"{database.name}.{now}")

@@ -7,7 +7,7 @@ import bson
 import pytest
 from pymongo.errors import DocumentTooLarge, OperationFailure
 
-from shardwright.wire.checksum import checksum
+from shardwright.wire.message import checksum
 from tests.integration.health import sample
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Documents

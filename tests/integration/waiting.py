@@ -9,7 +9,7 @@ T = TypeVar("T")
 _PAUSE_SECONDS = 0.02
 
 
-def eventually(condition: Callable[[], T | None], *, within: float = 30.0, what: str = "the condition") -> T:
+def eventually(condition: Callable[[], T | None], *, within: float = 60.0, what: str = "the condition") -> T:
     """Poll a condition until its result is true, and return the result.
 
     Args:

@@ -14,7 +14,7 @@ Documents = Collection[Document]
 SPLIT_AT: Final = 50
 
 
-def two_halves(database: Database[Document], name: str = "ranged", *, count: int = 100) -> Documents:
+def split_parts(database: Database[Document], name: str = "ranged", *, count: int = 100) -> Documents:
     """A collection sharded on ``{key: 1}`` with ``count`` documents; the first shard has the keys below `SPLIT_AT`.
 
     The genuine servers move the other half once the documents are there.

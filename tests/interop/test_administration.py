@@ -7,7 +7,7 @@ from pymongo.errors import OperationFailure
 from shardwright.mongosh_compat.runner import SCRIPTS, run_script
 from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import SHARDS, GenuineCluster
-from tests.interop.sharded import Document, chunks, placement, two_halves
+from tests.interop.sharded import Document, chunks, placement, split_parts
 from tests.local_cluster import Client
 
 
@@ -67,7 +67,7 @@ def test_split_and_merge(client: Client, database: Database[Document]) -> None:
 
 
 def test_move_chunk_with_documents(client: Client, genuine: GenuineCluster, database: Database[Document]) -> None:
-    collection = two_halves(database)
+    collection = split_parts(database)
     assert placement(client, f"{database.name}.ranged") == list(SHARDS)
     assert [document["key"] for document in collection.find().sort("key", 1)] == list(range(100))
     with genuine.direct(genuine.shards[SHARDS[1]]) as shard:
@@ -75,7 +75,7 @@ def test_move_chunk_with_documents(client: Client, genuine: GenuineCluster, data
 
 
 def test_move_range_with_documents(client: Client, database: Database[Document]) -> None:
-    collection = two_halves(database)
+    collection = split_parts(database)
     namespace = f"{database.name}.ranged"
     client.admin.command("moveRange", namespace, min={"key": 10}, max={"key": 20}, toShard=SHARDS[1])
     assert placement(client, namespace) == [SHARDS[0], SHARDS[1], SHARDS[0], SHARDS[1]]
@@ -119,7 +119,7 @@ def test_move_range_with_one_bound(client: Client, database: Database[Document])
     ids=str,
 )
 def test_move_chunk_options(client: Client, database: Database[Document], options: Document) -> None:
-    collection = two_halves(database)
+    collection = split_parts(database)
     reply = client.admin.command("moveChunk", collection.full_name, find={"key": 1}, to=SHARDS[1], **options)
     assert type(reply["millis"]) is int
     assert placement(client, collection.full_name) == [SHARDS[1], SHARDS[1]]
@@ -129,7 +129,7 @@ def test_move_chunk_options(client: Client, database: Database[Document], option
 def test_move_chunk_to_a_shard_by_its_address(
     client: Client, genuine: GenuineCluster, database: Database[Document]
 ) -> None:
-    namespace = two_halves(database).full_name
+    namespace = split_parts(database).full_name
     client.admin.command("split", namespace, middle={"key": 10})
     for key, to in ((1, genuine.connection_string(SHARDS[1])), (10, genuine.shards[SHARDS[1]])):
         client.admin.command("moveChunk", namespace, find={"key": key}, to=to)
@@ -137,7 +137,7 @@ def test_move_chunk_to_a_shard_by_its_address(
 
 
 def test_set_allow_migrations(client: Client, database: Database[Document]) -> None:
-    namespace = two_halves(database).full_name
+    namespace = split_parts(database).full_name
     client.admin.command("setAllowMigrations", namespace, allowMigrations=False)
     with pytest.raises(OperationFailure, match="undergoing changes") as failure:
         client.admin.command("moveChunk", namespace, find={"key": 1}, to=SHARDS[1])
@@ -193,7 +193,7 @@ def test_move_range_refuses(client: Client, database: Database[Document], comman
 
 
 def test_indexes(database: Database[Document]) -> None:
-    collection = two_halves(database)
+    collection = split_parts(database)
     reply = database.command("createIndexes", "ranged", indexes=[{"key": {"even": 1}, "name": "even"}])
     assert {raw["numIndexesAfter"] for raw in reply["raw"].values()} == {3}
     assert len(reply["raw"]) == 2
@@ -206,7 +206,7 @@ def test_indexes(database: Database[Document]) -> None:
 
 
 def test_statistics(client: Client, database: Database[Document]) -> None:
-    two_halves(database)
+    split_parts(database)
     stats = database.command("collStats", "ranged")
     assert stats["sharded"] is True
     assert stats["nchunks"] == 2
@@ -222,7 +222,7 @@ def test_statistics(client: Client, database: Database[Document]) -> None:
 
 
 def test_drop_and_rename(client: Client, database: Database[Document]) -> None:
-    two_halves(database)
+    split_parts(database)
     database.unsharded.insert_one({"_id": 1})
     client.admin.command("renameCollection", f"{database.name}.unsharded", to=f"{database.name}.renamed")
     assert sorted(database.list_collection_names()) == ["ranged", "renamed"]
@@ -267,7 +267,7 @@ def test_config_reads(client: Client, genuine: GenuineCluster) -> None:
 
 
 def test_status_in_mongosh(genuine: GenuineCluster, database: Database[Document]) -> None:
-    two_halves(database)
+    split_parts(database)
     output = run_script(genuine.uri(), SCRIPTS / "status.js").check()
     assert all(f"_id: '{shard}'" in output for shard in SHARDS)
     assert f"{database.name}.ranged" in output

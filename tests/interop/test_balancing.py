@@ -74,7 +74,8 @@ def test_collection_status(both: Both) -> None:
             answers.append(status(deployment, "plain"))
         with zone(deployment, 1, "bz", plain=(5, 7)):
             answers.append(status(deployment, "plain"))
-        return [*answers, status(deployment, "plain")]
+        missing = run(deployment, {"_configsvrBalancerCollectionStatus": "bal_missing.nothing"})
+        return [*answers, status(deployment, "plain"), missing]
 
     assert_same(both, ask)
 

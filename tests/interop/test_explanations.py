@@ -4,6 +4,7 @@ A genuine shard server carries the code of mongos as ``clusterFind`` and ``clust
 explained by a shard in that form and by our router in front of the same genuine cluster.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,6 +122,41 @@ def test_finds(shard: Client, filled: Database[Document], verbosity: str) -> Non
     """Shards explain what the client has sent, not the form in which the router sends a sorted find."""
     for inner in FINDS:
         assert_same(shard, filled.client, filled.name, inner, verbosity)
+
+
+def test_errors(shard: Client, filled: Database[Document]) -> None:
+    """The router finds errors in the query of a sharded collection, a shard all others, which names the shard."""
+    for name in ("plain", "ranged"):
+        for wrong in (
+            {"filter": {"$nope": 1}},
+            {"filter": {"key": 1, "even": {"$nope": 1}}},
+            {"filter": {"key": 1}, "hint": "nope"},
+            {"sort": {"key": 5}},
+            {"projection": {"key": {"$nope": 1}}},
+            {"collation": {"locale": "nope"}},
+            {"filter": {"$text": {"$search": "x"}}},
+        ):
+            inner = {"find": name, **wrong}
+            theirs = run(shard, filled.name, {"explain": as_mongos(inner)})
+            ours = run(filled.client, filled.name, {"explain": inner})
+            # Of several shards, a genuine router names the one that answers first.
+            first, second = (re.sub("on shard sh[01]", "on shard", each["errmsg"]) for each in (ours, theirs))
+            assert (ours["code"], first) == (theirs["code"], second), inner
+
+
+WRONG_WRITES: list[Document] = [
+    {"update": "ranged", "updates": [{"q": {"even": True}, "u": {"$set": {"x": 1}}, "upsert": True}]},
+    {"update": "ranged", "updates": [{"q": {"even": True}, "u": {"$set": {"x": 1}}}]},
+    {"update": "ranged", "updates": [{"q": {"key": 1}, "u": {"x": 1, "$set": {"x": 1}}}]},
+    {"update": "ranged", "updates": [{"q": {"key": 1}, "u": {"key": 1, "x": 1}, "multi": True}]},
+    {"delete": "ranged", "deletes": [{"q": {"even": True}, "limit": 1}]},
+    {"delete": "ranged", "deletes": [{"q": {"key": {"$gt": 60}}, "limit": 1}]},
+]
+
+
+@pytest.mark.parametrize("inner", WRONG_WRITES, ids=str)
+def test_writes_that_go_nowhere(shard: Client, filled: Database[Document], inner: Document) -> None:
+    assert_same(shard, filled.client, filled.name, inner, "queryPlanner")
 
 
 @pytest.mark.parametrize("verbosity", VERBOSITIES)

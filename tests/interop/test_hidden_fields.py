@@ -6,7 +6,7 @@ import pytest
 from pymongo.database import Database
 
 from tests.genuine_cluster import SHARDS, GenuineCluster
-from tests.interop.sharded import Document, two_halves
+from tests.interop.sharded import Document, split_parts
 from tests.interop.tcp_connection import TcpConnection
 
 INTERNAL = {
@@ -91,7 +91,7 @@ def connection(genuine: GenuineCluster) -> Any:  # noqa: ANN401 - a generator
 @pytest.fixture
 def filled(database: Database[Document]) -> str:
     """A database with a sharded collection on both shards and one that is not sharded."""
-    two_halves(database)
+    split_parts(database)
     database.plain.insert_one({"_id": 1})
     return database.name
 

@@ -11,14 +11,14 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import GenuineCluster
-from tests.interop.sharded import SPLIT_AT, Document, Documents, two_halves
+from tests.interop.sharded import SPLIT_AT, Document, Documents, split_parts
 from tests.interop.tcp_connection import TcpConnection
 
 
 @pytest.fixture
 def collection(database: Database[Document]) -> Documents:
     """A hundred documents on two shards; the first still has orphans of the second's range."""
-    return two_halves(database)
+    return split_parts(database)
 
 
 def test_find_targeted_and_scattered(collection: Documents) -> None:

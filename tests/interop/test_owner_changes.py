@@ -19,7 +19,7 @@ from tests.genuine_cluster import GenuineCluster
 from tests.integration.raw_client import RawClient, raw_client
 from tests.interop.comparison import assert_same
 from tests.interop.deployment import MAJORITY, Deployment, Document
-from tests.interop.sharded import Documents, two_halves
+from tests.interop.sharded import Documents, split_parts
 
 Both = tuple[Deployment, Deployment]
 
@@ -73,7 +73,7 @@ def stable(reply: Document) -> Document:
 @pytest.fixture
 def collection(database: Database[Document]) -> Documents:
     """A hundred documents on two genuine shards."""
-    return two_halves(database)
+    return split_parts(database)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def by_genuine_router(genuine: GenuineCluster, database: str, command: Document)
 def test_in_a_transaction_on_genuine_shards(
     genuine: GenuineCluster, router: RawClient, database: Database[Document], name: str
 ) -> None:
-    left, right = two_halves(database, "ranged"), two_halves(database, "other")
+    left, right = split_parts(database, "ranged"), split_parts(database, "other")
     expected = by_genuine_router(genuine, database.name, UPDATES[name] | {"update": "other"})
     fields = {**session(), **AUTOCOMMIT}
     found = stable(router.command({**UPDATES[name], **fields, "startTransaction": True}, db=database.name))

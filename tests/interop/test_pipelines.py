@@ -9,7 +9,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import SHARDS, GenuineCluster
-from tests.interop.sharded import Document, two_halves
+from tests.interop.sharded import Document, split_parts
 from tests.interop.tcp_connection import TcpConnection
 from tests.local_cluster import Client
 
@@ -50,7 +50,7 @@ def test_merging_into_a_collection_that_another_router_sharded(plain: Database[D
 
 
 def test_genuine_shards_merge(database: Database[Document], other_client: Client) -> None:
-    halves = two_halves(database)
+    halves = split_parts(database)
     database.other.insert_many([{"even": bool(n), "word": word} for n, word in enumerate(("odd", "even"))])
     join = {"$lookup": {"from": "other", "localField": "_id", "foreignField": "even", "as": "words"}}
     counted: list[Document] = [{"$group": {"_id": "$even", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
@@ -72,7 +72,7 @@ def test_genuine_shards_merge(database: Database[Document], other_client: Client
 
 
 def test_commands_in_no_session_are_merged(database: Database[Document], genuine: GenuineCluster) -> None:
-    halves = two_halves(database)
+    halves = split_parts(database)
     with TcpConnection(genuine.routers[0]) as connection:
         grouping = {"aggregate": halves.name, "pipeline": [{"$group": {"_id": "$even"}}], "cursor": {"batchSize": 1}}
         reply = connection.command(grouping, db=database.name)
@@ -93,7 +93,7 @@ def test_a_view_on_an_unsharded_collection(plain: Database[Document]) -> None:
 
 
 def test_a_view_on_a_sharded_collection(database: Database[Document]) -> None:
-    two_halves(database)
+    split_parts(database)
     database.create_collection("view", viewOn="ranged", pipeline=[{"$match": {"key": {"$gte": 40}}}])
     keys = [each["key"] for each in database["view"].find({"key": {"$lt": 60}}).sort("key", 1).batch_size(7)]
     assert keys == list(range(40, 60))

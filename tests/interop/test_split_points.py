@@ -12,7 +12,7 @@ from bson.min_key import MinKey
 from pymongo import MongoClient
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.splitting.split_points import find_split_points
+from shardwright.shardd.splitting.chunk_splitter import find_split_points
 from shardwright.sharding.routing_table import RoutingTable
 from tests.genuine_cluster import SHARDS, GenuineCluster
 from tests.shardd.lone_mongod import LoneMongod, lone_mongod

@@ -6,7 +6,7 @@ import pytest
 from pymongo.database import Database
 
 from tests.genuine_cluster import SHARDS
-from tests.interop.sharded import Document, Documents, counter, two_halves
+from tests.interop.sharded import Document, Documents, counter, split_parts
 from tests.local_cluster import Client
 
 
@@ -47,7 +47,7 @@ def test_chunk_moved_by_another_router(
     client: Client, other_client: Client, database: Database[Document], name: str
 ) -> None:
     operation, expected = OPERATIONS[name]
-    namespace = two_halves(database).full_name
+    namespace = split_parts(database).full_name
     stale = other_client[database.name].ranged
     assert stale.count_documents({}) == 100  # Now the other router knows the placement,
     client.admin.command("moveChunk", namespace, find={"key": 30}, to=SHARDS[1])  # which becomes wrong.
@@ -60,7 +60,7 @@ def test_chunk_moved_by_another_router(
 
 
 def test_unordered_batch_over_stale_chunks(client: Client, other_client: Client, database: Database[Document]) -> None:
-    namespace = two_halves(database).full_name
+    namespace = split_parts(database).full_name
     stale = other_client[database.name].ranged
     assert stale.count_documents({}) == 100
     for point in (10, 20, 40):
@@ -77,7 +77,7 @@ def test_unordered_batch_over_stale_chunks(client: Client, other_client: Client,
 def test_cursor_opened_before_a_move_continues(
     client: Client, other_client: Client, database: Database[Document]
 ) -> None:
-    namespace = two_halves(database).full_name
+    namespace = split_parts(database).full_name
     cursor = other_client[database.name].ranged.find().sort("key", 1).batch_size(10)
     first = next(cursor)["key"]
     client.admin.command("moveChunk", namespace, find={"key": 30}, to=SHARDS[1])
@@ -89,7 +89,7 @@ def test_collection_sharded_by_another_router(
 ) -> None:
     stale = other_client[database.name].ranged
     assert stale.count_documents({}) == 0
-    two_halves(database)
+    split_parts(database)
     assert stale.count_documents({}) == 100
     stale.insert_many([{"key": -1}, {"key": 1000}])
     assert client[database.name].command("count", "ranged", query={"key": {"$in": [-1, 1000]}})[
@@ -100,7 +100,7 @@ def test_collection_sharded_by_another_router(
 def test_collection_recreated_by_another_router(
     client: Client, other_client: Client, database: Database[Document]
 ) -> None:
-    two_halves(database)
+    split_parts(database)
     stale = other_client[database.name].ranged
     assert stale.count_documents({}) == 100
     database.drop_collection("ranged")

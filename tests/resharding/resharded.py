@@ -163,7 +163,7 @@ def new_collection(client: Client, name: str, primary: str = "shard0") -> Docume
     return client[name].documents
 
 
-def two_halves(key: str) -> list[Document]:
+def split_parts(key: str) -> list[Document]:
     """Preset chunks of a key: the lower half on the second shard, the upper one on the first."""
     return [
         {"recipientShardId": "shard1", "min": {key: MinKey()}, "max": {key: LAST // 2}},
@@ -199,5 +199,5 @@ __all__ = [
     "placement",
     "resharding",
     "running_writers",
-    "two_halves",
+    "split_parts",
 ]

@@ -19,7 +19,7 @@ from tests.migration.fault_cluster import FaultCluster, fault_cluster
 from tests.migration.places import VICTIMS
 from tests.resharding.load import Load, under_load
 from tests.resharding.places import ABORTING, CLONING, STOPS
-from tests.resharding.resharded import JOIN_SECONDS_MAX, Resharding, resharding, two_halves
+from tests.resharding.resharded import JOIN_SECONDS_MAX, Resharding, resharding, split_parts
 
 MAY_FAIL_WITH: Final = frozenset({ErrorCode.ReshardingCriticalSectionTimeout})
 
@@ -64,7 +64,7 @@ def test_kill_while_it_is_aborted(cluster: FaultCluster, place: Place, victim: s
 @contextmanager
 def requested(cluster: FaultCluster, load: Load) -> Iterator[Resharding]:
     """A ``reshardCollection`` through the first router during the block."""
-    presets = two_halves("other")
+    presets = split_parts("other")
     with resharding(cluster.router(0), load.namespace, {"other": 1}, _presetReshardedChunks=presets) as running:
         yield running
 

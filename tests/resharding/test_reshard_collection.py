@@ -24,7 +24,7 @@ from tests.resharding.resharded import (
     check_nothing_left,
     resharding,
     running_writers,
-    two_halves,
+    split_parts,
 )
 from tests.server_parameters import server_parameter
 
@@ -48,7 +48,7 @@ def test_all_documents_are_where_the_new_key_says(collection: Documents, mongods
     collection.insert_many(before)
     former = catalog_entry(client, namespace)
     assert former is not None
-    client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other"))
+    client.admin.command("reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=split_parts("other"))
     entry = catalog_entry(client, namespace)
     assert entry is not None
     assert entry["key"] == {"other": 1}
@@ -65,7 +65,7 @@ def test_hidden_indexes_stay_hidden(collection: Documents, mongods: list[Client]
     client = collection.database.client
     collection.create_index("text", hidden=True)
     collection.insert_many(documents(10))
-    chunks = two_halves("other")
+    chunks = split_parts("other")
     client.admin.command("reshardCollection", collection.full_name, key={"other": 1}, _presetReshardedChunks=chunks)
     for mongod in mongods:
         indexes = mongod[collection.database.name][collection.name].list_indexes()
@@ -78,7 +78,7 @@ def test_writers_lose_nothing(collection: Documents, mongods: list[Client]) -> N
     with running_writers(collection) as writers:
         writers.wait_for_progress(200)
         client.admin.command(
-            "reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other")
+            "reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=split_parts("other")
         )
         writers.wait_for_progress(100)
     assert writers.errors == []
@@ -109,7 +109,7 @@ def test_an_operation_in_progress(collection: Documents, mongods: list[Client], 
     collection.insert_many(before)
     former = catalog_entry(client, namespace)
     with fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point:
-        with resharding(client, namespace, {"other": 1}, _presetReshardedChunks=two_halves("other")) as running:
+        with resharding(client, namespace, {"other": 1}, _presetReshardedChunks=split_parts("other")) as running:
             point.wait_entered()
             for refused, codes in (
                 (partial(collection.create_index, "text"), {338}),
@@ -148,7 +148,7 @@ def request_of_router(collection: Documents) -> Document:
     return {
         "_shardsvrReshardCollection": collection.full_name,
         "key": {"other": 1},
-        "_presetReshardedChunks": two_halves("other"),
+        "_presetReshardedChunks": split_parts("other"),
         "reshardingUUID": Binary.from_uuid(uuid4()),
         "databaseVersion": database["version"],
     }
@@ -216,7 +216,7 @@ def test_a_transaction_commits_while_writes_are_blocked(
     """The critical section waits for transactions, and these for nothing."""
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many(documents(10))
-    chunks_of_other = two_halves("other")
+    chunks_of_other = split_parts("other")
     with (
         fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point,
         resharding(client, namespace, {"other": 1}, _presetReshardedChunks=chunks_of_other) as running,
@@ -277,7 +277,7 @@ def test_a_snapshot_from_before_it_is_not_read(collection: Documents, upper: Cli
     beside.insert_one({})
     with (
         fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point,
-        resharding(client, namespace, {"other": 1}, _presetReshardedChunks=two_halves("other")) as running,
+        resharding(client, namespace, {"other": 1}, _presetReshardedChunks=split_parts("other")) as running,
         client.start_session() as session,
     ):
         # A transaction that is open earlier keeps the shards from making the new collection until it expires.
@@ -330,7 +330,7 @@ def test_a_retried_write_is_not_executed_again(collection: Documents, cluster: R
         for command in commands:
             assert first.command(command, db=db)["n"] == 1
         client.admin.command(
-            "reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=two_halves("other")
+            "reshardCollection", namespace, key={"other": 1}, _presetReshardedChunks=split_parts("other")
         )
         for router in (first, second):
             for command in commands:
@@ -446,7 +446,7 @@ def test_equal_requests_through_two_routers_are_one_operation(
 ) -> None:
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many(documents(100))
-    options = {"_presetReshardedChunks": two_halves("other")}
+    options = {"_presetReshardedChunks": split_parts("other")}
     with (
         cluster.direct("router.1") as second,
         fail_point(upper, "reshardingPauseRecipientBeforeCloning") as point,

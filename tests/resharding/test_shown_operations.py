@@ -9,7 +9,7 @@ from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
-from tests.resharding.resharded import LAST, new_collection, resharding, two_halves
+from tests.resharding.resharded import LAST, new_collection, resharding, split_parts
 
 _ORIGINATING = {"unique": False, "collation": {"locale": "simple"}}
 _COMMON = ["type", "desc", "op", "ns", "originatingCommand", "totalOperationTimeElapsedSecs"]
@@ -56,7 +56,7 @@ def test_an_operation_under_way(collection: Documents, cluster: RunningCluster) 
         cluster.direct("shard1.0.shardd") as upper,
         cluster.direct("config.0.configd") as config,
         fail_point(upper, "reshardingPauseRecipientDuringOplogApplication") as point,
-        resharding(client, namespace, {"other": 1}, _presetReshardedChunks=two_halves("other")),
+        resharding(client, namespace, {"other": 1}, _presetReshardedChunks=split_parts("other")),
     ):
         point.wait_entered()
         identity = UUID(bytes=bytes(config.config.reshardingOperations.find_one({}, {"_id": 1})["_id"]))  # type: ignore[index]

@@ -13,7 +13,7 @@ from pymongo.collation import Collation
 from tests.fail_points import fail_point
 from tests.integration.sharded import Document, Documents, catalog_entry, placement
 from tests.local_cluster import RunningCluster
-from tests.resharding.resharded import LAST, resharding, two_halves
+from tests.resharding.resharded import LAST, resharding, split_parts
 
 DOCUMENT_BYTES_MAX: Final = 16 << 20
 
@@ -37,7 +37,7 @@ def resharded_meanwhile(collection: Documents, cluster: RunningCluster) -> Itera
         cluster.direct("shard1.0.shardd") as upper,
         fail_point(upper, "reshardingPauseRecipientDuringCloning") as point,
     ):
-        preset = {"_presetReshardedChunks": two_halves("other")}
+        preset = {"_presetReshardedChunks": split_parts("other")}
         with resharding(collection.database.client, collection.full_name, {"other": 1}, **preset) as running:
             point.wait_entered()
             yield

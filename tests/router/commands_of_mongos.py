@@ -107,6 +107,7 @@ ABSENT: Final = OF_OTHER_SERVERS | OF_EARLIER_VERSIONS | OF_LATER_VERSIONS
 
 ADDED: Final = {
     "balancerExplain": "what the balancer would do next",
+    "finishUpgrade": "raises the feature version of our daemons, which mongos's own have not",
     "checkMetadataConsistency": "of MongoDB 7.0, so that damage can be found",
 }
 """What the router has and a mongos 6.0 does not, on purpose."""

@@ -12,8 +12,8 @@ from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.frames import next_request_id
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.message import OpMsg, error_reply, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection

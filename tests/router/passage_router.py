@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import trio
 from bson import Binary, Int64, ObjectId
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.audit.log import AuditLog
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
@@ -21,11 +23,11 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.routing.shards import Shard
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.signing_keys import SigningKey, SigningKeys
+from shardwright.sharding.time_signer import SigningKey, SigningKeys
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.frames import FrameReader
+from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.reactor import REACTOR
@@ -52,6 +54,8 @@ def usual_reply(request: Request, time: Timestamp = START) -> dict[str, Any]:
     if request.name == "find":
         batch = [{"_id": 1, "asked": Binary(request.body)}]
         return {"cursor": {"firstBatch": batch, "id": Int64(0), "ns": NAMESPACE}, **times(time)}
+    if request.name == "aggregate":
+        return {"cursor": {"firstBatch": [], "id": Int64(0), "ns": NAMESPACE}, **times(time)}
     if request.name in ("findAndModify", "findandmodify"):
         return {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": {"_id": 1}, **times(time)}
     if request.name == "update":
@@ -189,10 +193,13 @@ class PassageRouter:
 
 
 @asynccontextmanager
-async def passage_router(routing: RoutingTable | None = BY_KEY, **parameters: str) -> AsyncIterator[PassageRouter]:
+async def passage_router(
+    routing: RoutingTable | None = BY_KEY, audit: AuditLog | None = None, **parameters: str
+) -> AsyncIterator[PassageRouter]:
     """Run a router in this process during the block."""
     assert REACTOR.start()
     options = RouterOptions(ConnectionString.parse("config/127.0.0.1:1"), "router.test:27017", parameters=parameters)
+    options = replace(options, audit=audit)
     with trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             metrics = Metrics("router", [command.name for command in COMMANDS.values()])

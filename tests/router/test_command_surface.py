@@ -9,7 +9,7 @@ from bson.binary import Binary
 from bson.regex import Regex
 
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.field_errors import MISSING_FIELD
+from shardwright.wire.errors import MISSING_FIELD
 from tests.integration.raw_client import raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.local_cluster import Client, RunningCluster

@@ -5,12 +5,11 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.concerns import with_default_concerns
 from shardwright.router.context.default_concerns import DefaultConcerns
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 IMPLICIT: dict[str, Any] = {
     "defaultReadConcern": {"level": "local"},

@@ -5,8 +5,9 @@ from typing import Final
 import pytest
 from pymongo.database import Database
 
+from tests.integration.routers import extra_router
 from tests.integration.sharded import Document, shard_by_range
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 from tests.router.test_map_reduce import FINALIZE, MAP, REDUCE, STORED, Command
 
 DB: Final = "map_reduce_into_sharded"
@@ -76,6 +77,16 @@ def test_a_router_that_does_not_know_the_new_shard_key(router: Client, cluster: 
     prepare(router[DB], sharded=False)
     router[DB].o.drop()
     shard_by_range(router[DB], "o", key="other")
+    reply, _ = run(router[DB], {"out": {"merge": "o"}})
+    assert reply == {"ok": 0, "code": KEY_OTHER_THAN_ID}
+
+
+def test_a_router_that_knows_only_the_former_shard_key(router: Client, cluster: RunningCluster) -> None:
+    prepare(router[DB], sharded=True)
+    assert run(router[DB], {"out": {"merge": "o"}})[0]["ok"] == 1
+    with extra_router(cluster) as (address, _), client_of(address) as other:
+        other[DB].o.drop()
+        other.admin.command("shardCollection", f"{DB}.o", key={"_id": 1, "a": 1})
     reply, _ = run(router[DB], {"out": {"merge": "o"}})
     assert reply == {"ok": 0, "code": KEY_OTHER_THAN_ID}
     with cluster.direct("router.1") as another:

@@ -16,9 +16,10 @@ from bson.timestamp import Timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardwright.daemon.audit.log import AuditLog
+from shardwright.wire.message import encode_sequence
 from shardwright.wire.passages import FRAME_BYTES_MAX
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 from tests.router.passage_router import (
     BY_KEY,
     COLLECTION,
@@ -57,6 +58,10 @@ def insert(document: dict[str, Any], **more: Any) -> bytes:  # noqa: ANN401
     )
 
 
+def insert_in_body(document: dict[str, Any], **more: Any) -> bytes:  # noqa: ANN401
+    return command({"insert": COLLECTION, "documents": [document], "ordered": True, **more})
+
+
 def update(query: dict[str, Any], change: Any, **more: Any) -> bytes:  # noqa: ANN401
     statement = bson.encode({"q": query, "u": change})
     return command({"update": COLLECTION, "ordered": True, **more}, encode_sequence(b"updates", [statement]))
@@ -82,10 +87,19 @@ def drivers(number: int | None = None, time: Timestamp = START, **more: Any) -> 
     }
 
 
+def after(time: Timestamp, level: str = "local") -> dict[str, Any]:
+    """The read concern of a session that has seen a time."""
+    return {"level": level, "afterClusterTime": time}
+
+
 EACH: dict[str, Callable[[int], bytes]] = {
     "find": lambda key: find(key, **drivers(), **{"$readPreference": {"mode": "primaryPreferred"}}),
+    "find-causal": lambda key: find(key, **drivers(readConcern=after(Timestamp(START.time, key)))),
     "find-limits": lambda key: find(key, **drivers(maxTimeMS=60_000, apiVersion="1")),
     "insert": lambda key: insert({"_id": ObjectId(), "key": key, "text": "x" * key}, **drivers(key + 1)),
+    "insert-in-body": lambda key: insert_in_body(
+        {"_id": ObjectId(), "key": key, "text": "x" * key}, **drivers(key + 1)
+    ),
     "update": lambda key: update({"key": key}, {"$inc": {"counter": key}}, **drivers(key + 1)),
     "replace": lambda key: update({"key": key}, {"key": key, "b": {"c": key}}, **drivers(key + 1)),
     "delete": lambda key: delete({"key": key}, **drivers(key + 1)),
@@ -105,15 +119,36 @@ async def observed(
     *,
     routing: Any = BY_KEY,  # noqa: ANN401
     replies: Callable[[], Callable[[Any], Any]] | None = None,
+    before: Callable[[PassageRouter], object] = lambda _: None,
+    connected: Callable[[PassageRouter], object] = lambda _: None,
+    audit: AuditLog | None = None,
     is_on: bool,
 ) -> tuple[list[Any], dict[str, Any], int]:
-    """What shards and the client got in each step, what was counted, and how many requests took a passage."""
+    """What shards and the client got in each step, what was counted, and how many requests took a passage.
+
+    Args:
+        steps: frames of a client, and changes.
+        routing: of the collection.
+        replies: creates what answers the requests to shards.
+        before: called before the first client connects.
+        connected: called whenever a client has connected.
+        audit: the audit log.
+        is_on: whether there are passages.
+    """
     seen: list[Any] = []
-    async with passage_router(routing, enablePassages=str(is_on).lower()) as router:
+
+    async def connect(router: PassageRouter) -> Any:  # noqa: ANN401
+        client = await router.connect()
+        await router.wait_until(lambda: len(router.server.clients) == 1)
+        connected(router)
+        return client
+
+    async with passage_router(routing, audit, enablePassages=str(is_on).lower()) as router:
+        before(router)
         if replies is not None:
             answer = replies()
             router.answer = lambda _, request: answer(request)
-        client = await router.connect()
+        client = await connect(router)
         for step in steps:
             if callable(step):
                 step(router)
@@ -123,7 +158,7 @@ async def observed(
             seen.append((sent, reply if reply is None else reply[8:]))
             router.sent.clear()
             if reply is None:
-                client = await router.connect()
+                client = await connect(router)
         return seen, router.counts(), router.taken
 
 
@@ -153,8 +188,26 @@ class TestSame:
         steps = [find(key, filter={"key": key, "name": name, "n": key}) for key in (1, 50, 99) for name in ("a", "z")]
         assert check_same(steps, routing=BY_TWO) >= 2
 
+    def test_arrays_of_other_forms(self) -> None:
+        documents = [{"_id": key, "key": key} for key in (1, 99)]
+        assert check_same([insert_in_body({}, documents=documents)] * 4) == 0
+        assert check_same([insert_in_body({}, documents=[])] * 4) == 0
+        assert check_same([insert_in_body({}, documents=[key]) for key in range(4)]) == 0
+        assert (
+            check_same([command({"insert": COLLECTION, **drivers(), "documents": [each]}) for each in documents]) == 0
+        )
+        assert check_same([insert_in_body({"key": key, "$clusterTime": {}}) for key in (1, 99, 2, 3)]) == 2
+        last = [command({"$db": DATABASE, "insert": COLLECTION, "documents": [{"key": key}]}) for key in range(4)]
+        assert check_same(last) == 0
+
+    def test_documents_of_all_sizes_in_the_body(self) -> None:
+        texts = ["x" * size for size in (0, 1, 2, 300, 5_000, 40_000, 70_000, 3)]
+        assert check_same([insert_in_body({"_id": 1, "key": 1, "text": text}) for text in texts]) >= 4
+
     def test_an_id_that_the_router_makes(self) -> None:
         made = [insert({"_id": key, "key": key}) for key in (1, 99, 2)]
+        assert check_same(made, routing=BY_ID) == 1
+        made = [insert_in_body({"_id": key, "key": key}) for key in (1, 99, 2)]
         assert check_same(made, routing=BY_ID) == 1
 
     def test_long_beginnings_are_not_kept(self) -> None:
@@ -165,6 +218,16 @@ class TestSame:
 
     def test_strings_under_a_collation(self) -> None:
         assert check_same([find(text) for text in ("abc", "xyz", "abd")], routing=COLLATED) == 0
+
+    @pytest.mark.parametrize("level", ["local", "majority", "available"])
+    def test_read_concerns(self, level: str) -> None:
+        assert check_same([find(key, readConcern={"level": level}) for key in (1, 99, 2, 3)]) == 2
+        times = [after(Timestamp(START.time, key), level) for key in (1, 99, 2, 3)]
+        assert check_same([find(1, **drivers(readConcern=concern)) for concern in times]) == 2
+
+    def test_snapshots(self) -> None:
+        steps = [find(key, readConcern={"level": "snapshot"}) for key in (1, 99, 2, 3)]
+        assert check_same(steps) == 0
 
     def test_cluster_time_of_the_client_is_earlier_or_later(self) -> None:
         earlier, later = Timestamp(START.time - 5, 3), Timestamp(START.time, START.inc + 1)
@@ -189,17 +252,17 @@ class TestSame:
             {"n": 1, "opTime": Timestamp(1, 1), "electionId": ObjectId(bytes(12)), **times()},
         ],
     )
-    @pytest.mark.parametrize("kind", ["find", "update", "insert"])
+    @pytest.mark.parametrize("kind", ["find", "update", "insert", "insert-in-body"])
     def test_unusual_replies(self, kind: str, changed: dict[str, Any]) -> None:
         if kind == "find" and "n" in changed and "cursor" not in changed:
             pytest.skip("not a reply to a find")
         check_same([EACH[kind](key) for key in (1, 2, 3, 4, 5, 6)], replies=partial(one_of_them, 4, changed))
 
-    @pytest.mark.parametrize("kind", ["find", "update", "insert", "findAndModify"])
+    @pytest.mark.parametrize("kind", ["find", "update", "insert", "insert-in-body", "findAndModify"])
     def test_a_shard_that_closes_its_connection(self, kind: str) -> None:
         check_same([EACH[kind](key) for key in (1, 2, 3, 4, 5, 6)], replies=partial(one_of_them, 4, Reply(None)))
 
-    @pytest.mark.parametrize("kind", ["find", "update", "insert", "findAndModify"])
+    @pytest.mark.parametrize("kind", ["find", "update", "insert", "insert-in-body", "findAndModify"])
     def test_stale_versions(self, kind: str) -> None:
         stale = {
             "ok": 0.0,
@@ -241,7 +304,17 @@ EXTRA: dict[str, st.SearchStrategy[Any]] = {
         [drivers(time=Timestamp(START.time, inc))["$clusterTime"] for inc in (0, 1, 2)] + [{"clusterTime": START}, 1]
     ),
     "comment": st.sampled_from(["a", "b"]),
-    "readConcern": st.just({"level": "local"}),
+    "readConcern": st.sampled_from(
+        [
+            *(after(Timestamp(START.time, inc)) for inc in (0, 1, 2)),
+            *({"level": level} for level in ("local", "majority", "available", "linearizable", "snapshot", "odd")),
+            after(START, "majority"),
+            after(START, "snapshot"),
+            {"afterClusterTime": 1},
+            {"level": "snapshot", "atClusterTime": START},
+            1,
+        ]
+    ),
     "writeConcern": st.sampled_from([{"w": 1}, {"w": 0}, {"w": "majority"}]),
     "ordered": st.booleans(),
     "collation": st.just({"locale": "fr"}),
@@ -252,7 +325,7 @@ EXTRA: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
     """A command, with few values, so that layouts come again."""
-    kind = draw(st.sampled_from(["find", "insert", "update", "delete", "findAndModify"]))
+    kind = draw(st.sampled_from(["find", "insert", "insert-in-body", "update", "delete", "findAndModify"]))
     names = draw(st.lists(st.sampled_from(sorted(EXTRA)), max_size=3, unique=True))
     extra = {name: draw(EXTRA[name]) for name in names}
     query, change = draw(QUERIES), draw(CHANGES)
@@ -263,6 +336,8 @@ def frames(draw: st.DrawFn) -> bytes:
             return command({"findAndModify": COLLECTION, "query": query, "update": change, **extra})
         case "insert":
             return insert(query, **extra)
+        case "insert-in-body":
+            return insert_in_body(query, **extra)
         case "update":
             return update(query, change, **extra)
     return delete(query, **extra)
@@ -319,14 +394,14 @@ class TestChanges:
     """What a passage was learned by has changed: the next request is served by what holds now."""
 
     @pytest.mark.parametrize("event", sorted(EVENTS))
-    @pytest.mark.parametrize("kind", ["find", "insert", "update", "findAndModify"])
+    @pytest.mark.parametrize("kind", ["find", "insert", "insert-in-body", "update", "findAndModify"])
     def test_what_changes_is_obeyed_at_once(self, event: str, kind: str) -> None:
         before = [EACH[kind](key) for key in (1, 99, 3)]
         after = [EACH[kind](key) for key in (4, 98, 5, 97)]
         taken = check_same([*before, EVENTS[event], *after])
         assert taken >= 1
 
-    @pytest.mark.parametrize("kind", ["find", "insert", "update", "findAndModify"])
+    @pytest.mark.parametrize("kind", ["find", "insert", "insert-in-body", "update", "findAndModify"])
     def test_they_are_learned_again_by_the_present_routing(self, kind: str) -> None:
         before = [EACH[kind](key) for key in (1, 99, 3)]
         after = [EACH[kind](key) for key in (4, 98, 5, 97)]

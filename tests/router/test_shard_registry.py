@@ -140,3 +140,14 @@ def test_the_list_as_of_a_time() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_a_request_for_any_shard_goes_to_one_with_a_primary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(registry: ShardRegistry) -> None:
+        assert registry.reachable_of(("a", "b")) == "a"
+        known = registry.get_known("b")
+        assert known is not None
+        monkeypatch.setattr(known.client.monitor, "primary", "127.0.0.1:2")
+        assert registry.reachable_of(("a", "b")) == "b"
+
+    with_shards(check, a="a/127.0.0.1:1", b="b/127.0.0.1:2")

@@ -1,5 +1,6 @@
 """Which operations a router logs as slow: by duration, or by a filter, which a mongod applies."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.router.context.slow_operations import SlowOperations
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster
+from tests.local_cluster import Client, RunningCluster, client_of
 from tests.router.beside_mongod import Command, run
 
 DB: Final = "slow_log"
@@ -98,3 +99,29 @@ def test_a_filter_decides_instead_of_the_duration(cluster: RunningCluster, route
     assert "wanted" in first
     assert "aggregate" in first
     assert "find" in second
+
+
+@pytest.mark.usefixtures("filtering")
+def test_a_slow_line_describes_the_operation_without_its_values(cluster: RunningCluster) -> None:
+    with client_of(cluster.address("router.0"), appname="shop") as named:
+        named[DB].command("profile", 0, filter={"command.comment": "described"}, slowms=0)
+        named[DB].described.insert_many([{"x": 1}, {"x": 2}])
+        named[DB].described.find_one({"x": {"$gt": 1234567}}, comment="described")
+        list(named[DB].described.find({"x": {"$gt": 0}}, comment="described"))
+
+    def lines() -> list[dict[str, Any]] | None:
+        found = [
+            json.loads(line)
+            for line in cluster.log("router.0").splitlines()
+            if "Slow operation" in line and f"{DB}.described" in line
+        ]
+        return found if len(found) == 2 else None
+
+    first, second = eventually(lines, what="both are logged")
+    assert first["app_name"] == second["app_name"] == "shop"
+    assert first["shape"] == {"find": "?", "filter": {"x": {"$gt": "?"}}}
+    assert first["query_hash"] == second["query_hash"]
+    assert {first["documents"], second["documents"]} == {0, 2}
+    assert min(first["request_bytes"], first["reply_bytes"]) > 50
+    assert ":" in first["remote"]
+    assert "1234567" not in json.dumps((first, second))

@@ -1,7 +1,7 @@
 """Pipelines are split as MongoDB's own router code splits them.
 
-A genuine shard server carries the code of mongos as ``clusterAggregate``, whose ``explain`` shows the halves. They are
-compared by what a stage is and where it runs; the genuine halves are optimised, ours are as they were written.
+A genuine shard server carries the code of mongos as ``clusterAggregate``, whose ``explain`` shows the parts. They are
+compared by what a stage is and where it runs; the genuine parts are optimised, ours are as they were written.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from bson.min_key import MinKey
 
-from shardwright.router.pipelines.merge_type import merge_type
-from shardwright.router.pipelines.moved_forward import moved_forward
+from shardwright.router.pipelines.commands import merge_type
 from shardwright.router.pipelines.split import SplitPipeline
+from shardwright.sharding.pipelines.pushdown import moved_forward
 from tests.genuine_cluster import SHARDS, genuine_cluster
 from tests.local_cluster import Client
 from tests.router.pipelines.parsing import decoded, parsed
@@ -57,7 +57,7 @@ EXACT: list[Stages] = [
     [JOIN],
     [{"$bucketAuto": {"groupBy": "$x", "buckets": 3, "output": {"n": {"$sum": "$x"}}}}],
 ]
-"""Pipelines whose merging half is the same to the letter."""
+"""Pipelines whose merging part is the same to the letter."""
 
 SHAPES: list[Stages] = [
     [],
@@ -92,7 +92,7 @@ SHAPES: list[Stages] = [
     [{"$indexStats": {}}, {"$group": {"_id": "$name"}}],
     [{"$planCacheStats": {}}],
 ]
-"""Pipelines whose halves have the same stages."""
+"""Pipelines whose parts have the same stages."""
 
 
 TEXT: dict[str, Any] = {"$match": {"$text": {"$search": "a"}}}
@@ -242,7 +242,7 @@ def test_who_merges(shard: Client, pipeline: Stages) -> None:
 
 
 def split(pipeline: Stages) -> SplitPipeline:
-    """The halves that we send to shards."""
+    """The parts that we send to shards."""
     return SplitPipeline.of(moved_forward(parsed(*pipeline))).returning_needed_fields()
 
 

@@ -13,16 +13,19 @@ import bson
 import pytest
 from bson import Int64
 from bson.binary import Binary
+from bson.timestamp import Timestamp
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.shardd.context.fail_point_names import HANG_AFTER_BLOCKING_WRITES, SUSPEND_RANGE_DELETION
-from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
 from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.passages import ShardPassages
+from shardwright.shardd.splitting.growth import grown_bytes
 from shardwright.sharding.versions import UNSHARDED
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.passages import EPOCH
 from shardwright.wire.request import Request
 from tests.fail_points import fail_point
@@ -34,6 +37,8 @@ LEARNING = 4
 """After so many similar requests a passage serves them."""
 
 Command = dict[str, Any]
+
+_OPTIONS = SimpleNamespace(slow_ms=100)
 
 
 def find(key: int) -> Command:
@@ -131,6 +136,53 @@ class TestServed:
         if opened["id"]:
             ends = [learned.run({"getMore": each["id"], "collection": "c"})["cursor"] for each in (opened, ordinary)]
             assert [(len(each["nextBatch"]), each["id"]) for each in ends] == [(19 + is_open_passed_on, 0)] * 2
+
+    @pytest.mark.parametrize(
+        ("level", "is_taken"),
+        [("local", True), ("majority", True), ("available", True), ("linearizable", False), ("snapshot", False)],
+    )
+    def test_read_concerns(self, learned: ShardedNamespace, mini: MiniCluster, level: str, is_taken: bool) -> None:
+        before = taken(mini)
+        for key in range(50, 50 + LEARNING):
+            reply = learned.versioned({**find(key), "readConcern": {"level": level}})
+            assert len(reply["cursor"]["firstBatch"]) == 1
+        assert (taken(mini) > before) == is_taken
+
+    def test_reads_after_a_time(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        def after(time: Timestamp) -> Command:
+            concern = {"readConcern": {"level": "local", "afterClusterTime": time}, "$clusterTime": signed(time)}
+            return {**find(45), **concern, "shardVersion": learned.version()}
+
+        def signed(time: Timestamp) -> Command:
+            return {"clusterTime": time, "signature": {"hash": Binary(bytes(20)), "keyId": Int64(0)}}
+
+        with connected(mini, "sh0") as connection:
+
+            def ask(command: Command) -> dict[str, Any]:
+                connection.sendall(op_msg(bson.encode({**command, "$db": learned.db}), request_id=1))
+                return bson.decode(connection.recv(65_536)[21:])
+
+            for _ in range(LEARNING):
+                time = learned.gossiping({**update(45), "shardVersion": learned.version()})["operationTime"]
+                reply = ask(after(time))
+                assert reply["cursor"]["firstBatch"][0]["a"] == 45
+            before, declined = taken(mini), counted(mini, "declined")
+            assert ask(after(time))["ok"] == 1.0
+            assert taken(mini) == before + 1
+            # The oplog of an idle shard does not reach another shard's time by itself.
+            later = Timestamp(time.time, time.inc + 50)
+            assert ask(after(later))["operationTime"] >= later
+            assert (taken(mini), counted(mini, "declined")) == (before + 1, declined + 1)
+            assert ask(after(later))["ok"] == 1.0
+            assert taken(mini) == before + 2
+
+    def test_inserts_in_the_body(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        before = taken(mini)
+        for key in range(300, 300 + 2 * LEARNING):
+            document = {"_id": key, "a": key, "text": "x" * (key - 300)}
+            assert learned.versioned({"insert": "c", "documents": [document], "ordered": True})["n"] == 1
+            assert learned.versioned(find(key))["cursor"]["firstBatch"] == [document]
+        assert taken(mini) - before >= 2 * LEARNING + LEARNING
 
     def test_errors_of_mongod(self, learned: ShardedNamespace) -> None:
         for key in range(100, 100 + LEARNING):
@@ -286,8 +338,8 @@ def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
     )
     parameters = SimpleNamespace(passages=SimpleNamespace(is_enabled=True))
     shard = SimpleNamespace(context=context, components=SimpleNamespace(parameters=parameters))
-    passages = ShardPassages(cast("Any", shard), is_possible=True)
-    client = cast("Any", SimpleNamespace(is_answered_verbatim=True))
+    passages = ShardPassages(cast("Any", shard))
+    client = cast("Any", SimpleNamespace(is_answered_verbatim=True, permit=b""))
     read = {**find(1), "find": "u", "shardVersion": UNSHARDED.to_document(), "$db": "shop"}
     request = Request(OpMsg(op_msg(bson.encode(read), request_id=1)))
 
@@ -299,6 +351,28 @@ def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
 
     assert learned_when(object()) == 0
     assert learned_when(None) > 0
+
+
+@pytest.mark.parametrize("is_in_body", [True, False], ids=["array", "sequence"])
+@pytest.mark.parametrize("size", [0, 7, 300])
+def test_inserts_make_a_collection_grow_as_on_the_ordinary_way(is_in_body: bool, size: int) -> None:
+    state = NamespaceState("shop.c", "sh0")
+    state.learn(None)
+
+    def request(size: int) -> Request:
+        document = {"_id": 1, "text": "x" * size}
+        command: Command = {"insert": "c", "ordered": True, "shardVersion": UNSHARDED.to_document(), "$db": "shop"}
+        if is_in_body:
+            return Request(OpMsg(op_msg(bson.encode({**command, "documents": [document]}), request_id=1)))
+        section = encode_sequence(b"documents", [bson.encode(document)])
+        return Request(OpMsg(op_msg(bson.encode(command), request_id=1, sections=section)))
+
+    shard = cast("Any", SimpleNamespace(context=SimpleNamespace(metrics=Metrics("shardd", []), options=_OPTIONS)))
+    passage = ShardPassages(shard)._passage_of(request(5), state, AdmittedPlacement.of(state), EPOCH.number)
+    assert passage is not None
+    other = request(size)
+    assert passage.is_of(other.message.frame)
+    assert passage.grown_bytes(other.message.frame, b"") == grown_bytes(other, b"")
 
 
 @contextmanager
@@ -337,3 +411,17 @@ def _on_next_key(command: Command) -> Command:
 
 def _without_key(reply: Any) -> str:  # noqa: ANN401 - a reply
     return re.sub(r"\b2[01]\b", "key", str(reply))
+
+
+def test_only_members_of_a_closed_cluster_have_passages() -> None:
+    client = cast("Any", SimpleNamespace(permit=None, log_in_changed=lambda **_: None))
+    upstream = Upstream(cast("Any", None), client)
+    permits = []
+    for user in (SYSTEM, UserName("ann", "admin"), SYSTEM, None):
+        upstream.note_user(user, [])
+        permits.append(client.permit)
+    assert permits == [b"", None, b"", None]
+    shard = cast("Any", SimpleNamespace(context=SimpleNamespace(metrics=Metrics("shardd", []), options=_OPTIONS)))
+    passages = ShardPassages(shard)
+    assert passages.begin(client, op_msg(bson.encode(find(1)), request_id=1)) is None
+    assert passages._outcomes["unknown"] == 1

@@ -8,11 +8,15 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
-from shardwright.sharding.chunk_version_bumps import (
+from shardwright.sharding.chunk_changes import (
+    ChunkChanges,
+    Migration,
     bump_minor,
     clear_jumbo,
     ensure_version_is_greater_than,
+    merge,
+    move,
+    split,
 )
 from shardwright.sharding.chunks import Chunk, ChunkHistory
 from shardwright.sharding.namespace import Namespace

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from shardwright.sharding.clock import VectorClock, VectorTime, signed_cluster_time, with_cluster_time
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 packed = st.integers(0, 2**64 - 1)
 times = st.builds(VectorTime, packed, packed, packed)

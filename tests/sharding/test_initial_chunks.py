@@ -11,8 +11,7 @@ from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from shardwright.sharding.initial_chunks import InitialPlacement, make_initial_chunks, plan_initial_chunks
-from shardwright.sharding.presplit_zones import ZoneRange
+from shardwright.sharding.initial_chunks import InitialPlacement, ZoneRange, make_initial_chunks, plan_initial_chunks
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import TIME, new_id, version

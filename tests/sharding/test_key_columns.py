@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sharding.key_columns import KEY_COLUMNS
 from shardwright.sharding.key_order import encode_value
+from shardwright.sharding.routing_table_build import KEY_COLUMNS
 from shardwright.wire.rawbson import DOUBLE, INT32, INT64
 
 EXTREMES = {

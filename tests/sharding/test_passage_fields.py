@@ -15,10 +15,10 @@ from shardwright.sharding.passage_fields import CommonFields, KeyInQuery, free_v
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.targeting.filters import key_ranges
-from shardwright.wire.message import BODY_AT, OpMsg, op_msg
+from shardwright.wire import rawbson
+from shardwright.wire.message import BODY_AT, OpMsg, encode_sequence, op_msg
 from shardwright.wire.rawbson import index
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 VALUES = st.one_of(
     st.integers(-(2**31), 2**31 - 1),
@@ -129,3 +129,34 @@ def test_the_only_statement(count: int) -> None:
     if found is not None:
         assert frame.startswith(statements[0], found[0])
         assert found[0] > BODY_AT
+
+
+@pytest.mark.parametrize(
+    ("concern", "is_usual", "has_time"),
+    [
+        ({}, True, False),
+        ({"level": "majority"}, True, False),
+        ({"level": "local", "afterClusterTime": Timestamp(5, 6)}, True, True),
+        ({"afterClusterTime": 5}, False, False),
+        ({"level": "snapshot", "atClusterTime": Timestamp(5, 6)}, False, False),
+        (bson.SON([("afterClusterTime", Timestamp(5, 6)), ("atClusterTime", Timestamp(5, 6))]), False, False),
+        (1, False, False),
+    ],
+)
+def test_read_concerns(concern: object, is_usual: bool, has_time: bool) -> None:
+    body = bson.encode({"find": "c", "readConcern": concern, "$db": "d"})
+    found = CommonFields.of(op_msg(body, request_id=1), index(body))
+    assert (found is not None) == is_usual
+    if found is not None:
+        assert bool(found.awaited_at) == has_time
+        assert found.free == ([(found.awaited_at, found.awaited_at + 8)] if has_time else [])
+        if has_time:
+            frame = op_msg(body, request_id=1)
+            assert frame[found.awaited_at :].startswith(b"\6\0\0\0\5\0\0\0")
+
+
+def test_a_read_concern_with_two_times() -> None:
+    times = b"".join(rawbson.element(b"afterClusterTime", rawbson.TIMESTAMP, bytes(8)) for _ in range(2))
+    concern = rawbson.element(b"readConcern", rawbson.OBJECT, rawbson.from_elements(times))
+    body = rawbson.append(bson.encode({"find": "c", "$db": "d"}), concern)
+    assert CommonFields.of(op_msg(body, request_id=1), index(body)) is None

@@ -5,8 +5,8 @@ import pytest
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.router.replies.usual_reply import cluster_time_of_usual
-from shardwright.sharding.read_only import take_read_only, with_read_only
+from shardwright.router.replies.reply_tail import cluster_time_of_usual
+from shardwright.sharding.transaction_protocol import take_read_only, with_read_only
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
 
 SIGNATURE = {"hash": bytes(20), "keyId": Int64(0)}

@@ -8,9 +8,8 @@ from bson.timestamp import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.sharding import chunk_block, routing_table_build, routing_table_update
-from shardwright.sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
-from shardwright.sharding.chunk_version_bumps import bump_minor
+from shardwright.sharding import chunk_block, routing_table_build
+from shardwright.sharding.chunk_changes import ChunkChanges, Migration, bump_minor, merge, move, split
 from shardwright.sharding.chunks import Chunk, ChunkRange
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import ChunkVersion
@@ -21,7 +20,7 @@ from tests.sharding.chunk_worlds import MAX, MIN, PATTERN, applied, bound, key, 
 def tiny_blocks() -> Iterator[None]:
     """Blocks of two chunks, so that a few chunks make many blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chunk_block, routing_table_build, routing_table_update):
+        for module in (chunk_block, routing_table_build, routing_table_build):
             patch.setattr(module, "CHUNKS_PER_BLOCK", 2)
         yield
 

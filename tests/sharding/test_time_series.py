@@ -8,9 +8,8 @@ import pytest
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 
-from shardwright.sharding.buckets_commands import on_buckets, on_measurements
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.time_series import TimeSeriesFields, buckets_of, measurements_of
+from shardwright.sharding.time_series import TimeSeriesFields, buckets_of, measurements_of, on_buckets, on_measurements
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -11,8 +11,14 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.received_time import ReceivedTime
-from shardwright.sharding.signing_keys import SigningKey, SigningKeys, refresh_delay_seconds
-from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, TimeSigner, proof_of
+from shardwright.sharding.time_signer import (
+    DUMMY_SIGNATURE_ELEMENT,
+    SigningKey,
+    SigningKeys,
+    TimeSigner,
+    proof_of,
+    refresh_delay_seconds,
+)
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError

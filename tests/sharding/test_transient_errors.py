@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.sharding.transient_errors import label_transient
+from shardwright.sharding.transaction_protocol import label_transient
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 
 EVERYWHERE = (112, 24, 267, 343, 304, 249, 13388, 150, 239, 246, 250, 272)

@@ -9,11 +9,10 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 
 from shardwright.wire import legacy, rawbson
-from shardwright.wire.client_metadata import parse_client_metadata
 from shardwright.wire.compression import Compressor, compress, decompress, negotiate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.hello import TopologyVersion, await_budget_ms, parse_hello
+from shardwright.wire.hello import TopologyVersion, await_budget_ms, parse_client_metadata, parse_hello
 from shardwright.wire.limits import NESTING_LEVELS_MAX, STORED_NESTING_LEVELS_MAX
 from tests.wire.raw_connection import RawConnection, op_msg_frame, op_query_frame
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.wire.checksum import checksum
+from shardwright.wire.message import checksum
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from bson import Int64, Regex
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shardwright.wire import command_layouts
-from shardwright.wire.command_layouts import COMMAND_LAYOUTS, CommandLayouts
+from shardwright.wire import request
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import index
-from shardwright.wire.request import Request
+from shardwright.wire.request import COMMAND_LAYOUTS, CommandLayouts, Request
 from tests.wire.test_rawbson import documents
 
 
@@ -33,7 +32,7 @@ def learned(body: bytes) -> CommandLayouts:
 @given(documents, st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=8)), max_size=4))
 def test_a_known_layout_locates_the_fields(fields: dict[str, Any], changes: list[tuple[int, bytes]]) -> None:
     body = command(fields)
-    assume(len(body) <= command_layouts.BYTES_MAX)
+    assume(len(body) <= request.BYTES_MAX)
     known = learned(body)
     changed = bytearray(body)
     for at, written in changes:
@@ -96,7 +95,7 @@ def test_long_commands_have_no_layout() -> None:
 
 
 def test_the_number_of_layouts_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_layouts, "_LAYOUTS_MAX", 2)
+    monkeypatch.setattr(request, "_LAYOUTS_MAX", 2)
     known = learned(command({"limit": 1}))
     for name in ("count", "distinct"):
         other = command({}, name=name)

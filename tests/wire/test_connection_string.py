@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.host_and_port import PORT_MAX, HostAndPort
+from shardwright.wire.host_and_port import PORT_MAX, ConnectionString, HostAndPort
 from tests.wire.malformed_addresses import MALFORMED_ADDRESSES, MALFORMED_CONNECTION_STRINGS
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)

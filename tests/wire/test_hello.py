@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.wire import rawbson
-from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.hello import MONGOS, HelloRequest, TopologyVersion, await_budget_ms, parse_hello
+from shardwright.wire.hello import (
+    MONGOS,
+    MONGOS_BYTES_MAX,
+    HelloRequest,
+    TopologyVersion,
+    await_budget_ms,
+    parse_client_metadata,
+    parse_hello,
+)
 from shardwright.wire.rawbson import InvalidBSONError
 
 CURRENT = TopologyVersion(ObjectId("0123456789ab0123456789ab"), 5)

@@ -13,11 +13,12 @@ from shardwright.wire.message import (
     CHECKSUM_PRESENT,
     MORE_TO_COME,
     OpMsg,
+    encode_sequence,
     op_msg,
+    split_documents,
     with_body,
     with_checksum,
 )
-from shardwright.wire.sections import encode_sequence, split_documents
 
 BODY = bson.encode({"insert": "c", "$db": "d"})
 DOCUMENTS = [bson.encode({"_id": n, "text": "x" * n}) for n in range(5)]

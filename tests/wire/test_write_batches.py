@@ -2,8 +2,7 @@
 
 import bson
 
-from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX, BSON_OBJECT_INTERNAL_BYTES_MAX
-from shardwright.wire.write_batches import ITEMS_MAX, write_batches
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX, BSON_OBJECT_INTERNAL_BYTES_MAX, ITEMS_MAX, write_batches
 
 
 def test_nothing_is_no_batch() -> None:

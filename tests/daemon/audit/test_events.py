@@ -7,9 +7,8 @@ import bson
 import pytest
 
 from shardwright.daemon.audit.events import events_of, is_event
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import DocumentSequence, OpMsg, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.sections import DocumentSequence
 
 
 def request_of(command: Mapping[str, Any], **sequences: Sequence[Mapping[str, Any]]) -> Request:

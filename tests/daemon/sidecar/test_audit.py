@@ -13,8 +13,7 @@ from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.message import MORE_TO_COME
 from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.cluster_auth_mode import ClusterAuthMode
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuthMode
 from tests.daemon.sidecar.test_log_ins import ANN, AUTHENTICATE, CLIENT, PROOF, START, FakeClient, answers
 
 _ANN: Final = ANN.to_document()

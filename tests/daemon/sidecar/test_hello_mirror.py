@@ -8,7 +8,7 @@ import trio
 from bson import ObjectId, Timestamp
 from trio.testing import MockClock
 
-from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -13,7 +13,7 @@ from shardwright.daemon.log_rotation import DaemonLogs
 from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.user_names import SYSTEM, UserName
-from shardwright.sharding.command_text import command_text
+from shardwright.sharding.bson_text import command_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -22,8 +22,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.subject_names import Subject
 from shardwright.wire.transport.client import decode_reply
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.cluster_auth_mode import ClusterAuthMode
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuthMode
 
 ANN: Final = UserName("ann", "admin")
 AUTHENTICATE: Final = {"authenticate": 1, "mechanism": "MONGODB-X509", "$db": "$external"}

@@ -14,7 +14,7 @@ from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 
 if TYPE_CHECKING:
-    from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+    from shardwright.daemon.sidecar.hello import HelloMirror
     from shardwright.daemon.sidecar.mongod import LocalMongod
 
 HERE = "host:1"

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from shardwright.configd.command_line import run as run_configd
-from shardwright.daemon.sidecar.options import add_sidecar_options
+from shardwright.daemon.configuration.configuration import configuration
+from shardwright.daemon.configuration.option import Program
+from shardwright.daemon.configuration.table import SIDECAR
 from shardwright.shardd.command_line import run as run_shardd
 
+PROGRAM = Program("toy", "A daemon for tests.", SIDECAR)
 
-def parsed(socket: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_sidecar_options(parser)
-    return parser.parse_args(["--mongod-socket", socket, "--mongod-address", "a:1"])
+
+def parsed(socket: str, address: str = "a:1") -> argparse.Namespace:
+    return configuration(PROGRAM, ["--mongod-socket", socket, "--mongod-address", address], {}).values
 
 
 def test_a_relative_socket_path_is_relative_to_the_working_directory() -> None:
@@ -24,10 +26,7 @@ def test_a_relative_socket_path_is_relative_to_the_working_directory() -> None:
 
 def test_a_member_is_known_by_host_and_port_or_by_its_socket() -> None:
     assert parsed("mongod.sock").mongod_address == "a:1"
-    parser = argparse.ArgumentParser()
-    add_sidecar_options(parser)
-    words = ["--mongod-socket", "/s/m.sock", "--mongod-address", "./m.sock"]
-    assert parser.parse_args(words).mongod_address == "./m.sock"
+    assert parsed("/s/m.sock", "./m.sock").mongod_address == "./m.sock"
 
 
 @pytest.mark.parametrize("path", ["", "/" + 107 * "a"])

@@ -11,9 +11,9 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.cursor import CursorType
 from pymongo.write_concern import WriteConcern
 
+from shardwright.sharding.feature_version import EXTENSIONS
 from shardwright.wire.frames import FrameReader
-from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, op_msg, with_checksum
-from shardwright.wire.sections import encode_sequence
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, encode_sequence, op_msg, with_checksum
 from tests.shardd.mini_cluster import Member, Set
 
 
@@ -132,7 +132,8 @@ def test_hello_is_mongods_with_the_address_of_the_daemon(member: Member, name: s
     with member.client() as client, member.mongod_client() as mongod:
         seen, wanted = client.admin.command(name), mongod.admin.command(name)
     assert (seen["me"], seen["primary"], seen["hosts"]) == (member.address, member.address, [member.address])
-    assert seen.pop("extensions") == ["involvedNamespaces", "mayChangeOwner", "acknowledgedTime", "clientSession"]
+    own = ["involvedNamespaces", "mayChangeOwner", "acknowledgedTime", "clientSession"]
+    assert seen.pop("extensions") == [*own, *EXTENSIONS]
     assert list(seen) == list(wanted)
     varying = {"me", "primary", "hosts", "topologyVersion", "localTime", "lastWrite", "connectionId"}
     varying |= {"$clusterTime", "operationTime"}

@@ -7,9 +7,9 @@ import pytest
 import trio
 from bson import ObjectId
 
-from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, SECONDARY_PAUSE_SECONDS_MAX, RoleCertainty
-from shardwright.daemon.sidecar.term_scope import term_of_task, working_for
+from shardwright.daemon.sidecar.term_fence import term_of_task, working_for
 
 PROCESS = ObjectId()
 

@@ -70,7 +70,7 @@ def test_a_set_of_daemons_addresses(config: MiniCluster, member: Member) -> None
         "the replica set candidate has been initiated with the addresses of daemons; reconfigure it (replSetReconfig) "
         f"with the addresses of its mongods, here {mongod} in place of {member.address}"
     )
-    (line,) = eventually(lambda: logged(member, "The replica set does not fit this daemon"), within=START_SECONDS)
+    (line,) = eventually(lambda: logged(member, "The mongod or its set does not fit this daemon"), within=START_SECONDS)
     assert (line["level"], line["error"]) == ("error", todo)
     wait_primary("candidate", [mongod], time.monotonic() + START_SECONDS)
     metrics = f"127.0.0.1:{member.metrics_port}"
@@ -91,7 +91,7 @@ def test_another_address_of_the_mongod_than_its_set_has(config: MiniCluster, mem
     port = member.mongod_plan.port
     member.daemon.start()
     start_mongod(member, f"localhost:{port}")
-    (line,) = eventually(lambda: logged(member, "The replica set does not fit this daemon"), within=START_SECONDS)
+    (line,) = eventually(lambda: logged(member, "The mongod or its set does not fit this daemon"), within=START_SECONDS)
     assert line["error"] == (
         f"the mongod is localhost:{port} in the configuration of the replica set candidate, and 127.0.0.1:{port} for "
         f"its daemon; start {member.address} with --mongod-address localhost:{port}, or reconfigure the set"
@@ -127,6 +127,6 @@ def test_loopback_is_not_advertised_to_members_elsewhere(daemon: str, tmp_path: 
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert completed.returncode == 2
     assert completed.stderr.splitlines()[-1].endswith(
-        "error: other machines cannot reach this daemon at 127.0.0.1:1234, as they reach its mongod at 10.0.0.3:27018: "
+        "other machines cannot reach this daemon at 127.0.0.1:1234, as they reach its mongod at 10.0.0.3:27018: "
         "give --bind-ip another address than loopback, or --advertise HOST[:PORT]"
     )

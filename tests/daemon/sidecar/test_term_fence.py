@@ -8,8 +8,7 @@ import trio
 import trio.testing
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.daemon.sidecar.term_fence import TermFence
-from shardwright.daemon.sidecar.term_scope import working_for
+from shardwright.daemon.sidecar.term_fence import TermFence, working_for
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.shardd.lone_mongod import LoneMongod, lone_mongod

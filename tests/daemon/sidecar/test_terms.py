@@ -6,9 +6,8 @@ import trio
 from bson import ObjectId
 from trio.testing import wait_all_tasks_blocked
 
-from shardwright.daemon.sidecar.hello_mirror import HelloMirror
-from shardwright.daemon.sidecar.role_certainty import RoleCertainty
-from shardwright.daemon.sidecar.terms import follow_role
+from shardwright.daemon.sidecar.hello import HelloMirror
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty, follow_role
 
 PROCESS = ObjectId()
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from bench.mongods import primary_mongod
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.daemon.sidecar.term_scope import working_for
+from shardwright.daemon.sidecar.term_fence import working_for
 from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role

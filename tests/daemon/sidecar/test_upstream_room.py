@@ -10,9 +10,9 @@ from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.reservations import UnreadBounds
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.unread import UNREAD_REPLIES
-from shardwright.wire.transport.unread_total import UnreadBounds
 from tests.wire.transport.serving import serving
 from tests.wire.transport.test_reservations import Shard, asked, no_room
 

@@ -9,11 +9,9 @@ import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import UserName
-from shardwright.router.access.anybody_seen import AnybodySeen
-from shardwright.router.access.log_in_counts import LogInCounts
-from shardwright.router.access.login import Login
+from shardwright.router.access.login import Login, LogInCounts
 from shardwright.router.access.scram_login import ScramLogin
-from shardwright.router.access.user_cache import UserCache
+from shardwright.router.access.user_cache import AnybodySeen, UserCache
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

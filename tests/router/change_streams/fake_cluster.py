@@ -8,8 +8,7 @@ import bson
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.router.change_streams.shard_command import ShardCommand
-from shardwright.router.change_streams.shard_streams import ShardStreams
+from shardwright.router.change_streams.shard_streams import ShardCommand, ShardStreams
 from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.cursors.remote import RemoteCursor
@@ -171,7 +170,7 @@ class FakeCluster:
         self.clock.observe_cluster_time(pack_timestamp(Timestamp(1, shard.oplog[-1][0])))
         return ShardReply(shard_id, f"{shard_id}:1", op_msg(bson.encode(answer), request_id=1))
 
-    async def ask(self, shard_id: str, address: str, frame: bytes) -> "FakePendingReply":
+    async def ask(self, shard_id: str, address: str, frame: bytes, _: tuple[str, ...] = ()) -> "FakePendingReply":
         """As `ShardSender`."""
         self.shards[shard_id].asked += 1
         return FakePendingReply(self, shard_id, frame)

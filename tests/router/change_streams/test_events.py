@@ -7,8 +7,7 @@ import pytest
 from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.catalog_events import database_of, namespace_of, operation_type
-from shardwright.router.change_streams.client_stages import ClientStages
-from shardwright.router.change_streams.specification import Specification
+from shardwright.router.change_streams.specification import ClientStages, Specification
 from tests.router.reads.pipelines import pipeline_of
 
 NS = {"db": "d", "coll": "a.b"}

@@ -7,11 +7,15 @@ from uuid import UUID
 
 import bson
 import trio
+from bson.timestamp import Timestamp
 
-from shardwright.router.change_streams.key_completion import KeyCompletion
+from shardwright.router.change_streams.changelog import UnshardedTimes
+from shardwright.router.change_streams.document_keys import KeyCompletion
+from shardwright.router.change_streams.images import PreImages
 from shardwright.router.change_streams.merger import Event
-from shardwright.router.change_streams.pre_images import PreImages
 from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.sharding.catalog.reads import CatalogReads
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from tests.router.change_streams.tokens import token
 
@@ -19,7 +23,13 @@ Pairs = dict[str, Any]
 
 
 class FakeRouting:
-    """Collections by name, with their UUIDs and shard keys."""
+    """Collections by name, with their UUIDs and shard keys.
+
+    Attributes:
+        changed_at: the time of all of them in the catalog.
+    """
+
+    changed_at = Timestamp(0, 1)
 
     def __init__(self, **shard_keys: tuple[UUID | None, Pairs]) -> None:
         self._collections = {f"d.{name}": given for name, given in shard_keys.items()}
@@ -29,7 +39,12 @@ class FakeRouting:
         if namespace not in self._collections:
             return SimpleNamespace(table=None)
         uuid, key = self._collections[namespace]
-        collection = SimpleNamespace(uuid=uuid, key_pattern=ShardKeyPattern.from_mapping(key))
+        collection = SimpleNamespace(
+            namespace=Namespace.parse(namespace),
+            uuid=uuid,
+            key_pattern=ShardKeyPattern.from_mapping(key),
+            timestamp=self.changed_at,
+        )
         return SimpleNamespace(table=SimpleNamespace(collection=collection))
 
 
@@ -64,8 +79,38 @@ def event(time: int, shard: str = "a", collection: str = "c", **fields: object) 
     return Event(shard, token(time), bson.encode({**document, **fields}))
 
 
-def keys(commands: FakeCommands, *events: Event, **shard_keys: tuple[UUID | None, Pairs]) -> list[Pairs]:
-    completion = KeyCompletion(cast("Any", FakeRouting(**shard_keys)), PreImages(cast("Any", commands)))
+class FakeCatalog:
+    """A changelog.
+
+    Attributes:
+        marks: the times before which the collection was not sharded, one for each attempt to shard it.
+        reads: how many there were.
+    """
+
+    def __init__(self, *marks: int) -> None:
+        self.marks = marks
+        self.reads = 0
+        self.clock = SimpleNamespace(time=SimpleNamespace(cluster_time=1))
+
+    async def read(self, reads: CatalogReads[list[bytes]], *, as_of: int) -> list[bytes]:
+        """As `CatalogClient`."""
+        self.reads += 1
+        query = next(reads).command
+        assert (query["filter"]["what"], query["filter"]["ns"], as_of) == ("shardCollection.start", "d.c", 1)
+        assert query["sort"] == {"details.markedAfter": -1}
+        return [bson.encode({"details": {"markedAfter": Timestamp(1, mark)}}) for mark in reversed(self.marks)]
+
+
+def keys(
+    commands: FakeCommands,
+    *events: Event,
+    routing: FakeRouting | None = None,
+    catalog: FakeCatalog | None = None,
+    **shard_keys: tuple[UUID | None, Pairs],
+) -> list[Pairs]:
+    routing = routing or FakeRouting(**shard_keys)
+    unsharded = UnshardedTimes(cast("Any", catalog or FakeCatalog()), cast("Any", routing))
+    completion = KeyCompletion(cast("Any", routing), PreImages(cast("Any", commands)), unsharded)
     completed = trio.run(completion.completed, events, [each.document for each in events])
     return [bson.decode(document)["documentKey"] for document in completed]
 
@@ -92,3 +137,26 @@ def test_nothing_is_read_that_is_known_or_of_no_use() -> None:
     found = keys(commands, *events, c=(UUID_OF_TOKENS, {"x": 1}), former=former, by_id=(UUID_OF_TOKENS, {"_id": 1}))
     assert found == [{"x": 7, "_id": 1}, {"x": 8, "_id": 2}, *({"_id": number} for number in (3, 4, 5, 6))]
     assert commands.reads == []
+
+
+def test_events_from_before_the_collection_was_sharded_keep_their_keys() -> None:
+    """Sharded after 2, refined at 4, and sharded again in vain after 5."""
+    routing, catalog = FakeRouting(c=(UUID_OF_TOKENS, {"x": 1})), FakeCatalog(1, 2, 5)
+    routing.changed_at = Timestamp(1, 4)
+    events = [event(time, fullDocument={"_id": time, "x": 7}) for time in range(1, 6)]
+    found = keys(FakeCommands(), *events, routing=routing, catalog=catalog)
+    assert found == [{"_id": 1}, {"_id": 2}, *({"x": 7, "_id": time} for time in (3, 4, 5))]
+    assert catalog.reads == 1
+
+
+def test_without_an_entry_in_the_changelog_the_time_of_the_catalog_counts() -> None:
+    routing = FakeRouting(c=(UUID_OF_TOKENS, {"x": 1}))
+    routing.changed_at = Timestamp(1, 2)
+    events = [event(time, fullDocument={"_id": time, "x": 7}) for time in (2, 3)]
+    assert keys(FakeCommands(), *events, routing=routing) == [{"_id": 2}, {"x": 7, "_id": 3}]
+
+
+def test_nothing_is_read_for_events_from_after_the_last_change_of_shape() -> None:
+    catalog = FakeCatalog(3)
+    keys(FakeCommands(), event(2, fullDocument={"_id": 2, "x": 7}), catalog=catalog, c=(UUID_OF_TOKENS, {"x": 1}))
+    assert catalog.reads == 0

@@ -8,8 +8,8 @@ import pytest
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.router.change_streams.changelog import ShardingEvents
 from shardwright.router.change_streams.merger import Event
-from shardwright.router.change_streams.sharding_events import ShardingEvents
 from shardwright.sharding.catalog.reads import CatalogReads
 from tests.router.change_streams.tokens import token
 

@@ -12,7 +12,7 @@ from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS
 from shardwright.router.change_streams.merger import Event, EventMerger
 from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
 from shardwright.router.change_streams.tokens import ResumeToken
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg

@@ -12,14 +12,12 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.context.client_times import ClientTimes
 from shardwright.sharding.clock import VectorClock, VectorTime
-from shardwright.sharding.signing_keys import SigningKey, SigningKeys
-from shardwright.sharding.time_signer import TimeSigner, proof_of
+from shardwright.sharding.time_signer import SigningKey, SigningKeys, TimeSigner, proof_of
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 KEY = SigningKey(7, b"k" * 20, 1000 << 32)
 NEXT_KEY = SigningKey(8, b"l" * 20, 2000 << 32)

@@ -9,9 +9,7 @@ from typing import Any, Final
 import pytest
 
 import shardwright
-from shardwright.router.context.log_components import LOGGERS, verbosities
-from shardwright.router.context.log_verbosity import changed_verbosity, default_verbosity
-from shardwright.router.context.parameters import Parameters
+from shardwright.router.context.parameters import LOGGERS, Parameters, changed_verbosity, default_verbosity, verbosities
 
 PACKAGES: Final = ("config_servers", "daemon", "router", "wire")
 PARAMETER: Final = "logComponentVerbosity"

@@ -3,7 +3,7 @@
 import bson
 import pytest
 
-from shardwright.router.context.target_counts import TargetCounts
+from shardwright.router.context.statistics import TargetCounts
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from tests.sharding.targeting.placements import split_at

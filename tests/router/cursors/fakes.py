@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import bson
 import trio
 
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import PendingReply, unreachable
 from shardwright.sharding.clock import VectorClock
@@ -93,10 +93,10 @@ class FakeSender:
         self._shards = {shard.name: shard for shard in shards}
         self.clock = VectorClock()
 
-    async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
+    async def ask(self, shard_id: str, address: str, frame: bytes, sources: tuple[str, ...] = ()) -> PendingReply:
         """Send a request whose reply is read later."""
         shard = self._shards[shard_id]
-        assert address == shard.address
+        assert (address, sources) == (shard.address, ())
         return cast("PendingReply", shard.ask(frame))
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:

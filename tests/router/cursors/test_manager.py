@@ -9,13 +9,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from shardwright.router.cursors.manager import CursorManager
+from shardwright.router.cursors.open_cursor import NO_USER, NOBODY, CursorOwner
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.cursors.session import NO_USER, NOBODY, CursorOwner
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.message import OpMsg
-from shardwright.wire.transport.unread import UNREAD_REPLIES
-from shardwright.wire.transport.unread_total import UnreadBounds
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.reservations import UnreadBounds
 
 if TYPE_CHECKING:
     from shardwright.router.sending.shard_sender import ShardSender

@@ -8,7 +8,7 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.router.cursors.session import NOBODY, CursorOwner
+from shardwright.router.cursors.open_cursor import NOBODY, CursorOwner
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
 

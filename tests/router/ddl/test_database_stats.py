@@ -1,6 +1,6 @@
 """``dbStats`` of a database, merged from those of all shards."""
 
-from shardwright.router.ddl.database_stats import merge_database_stats
+from shardwright.router.ddl.databases import merge_database_stats
 
 ABSENT = {
     "db": "s",

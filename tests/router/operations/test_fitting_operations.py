@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwright.router.operations.fitting_operations import fitting
+from shardwright.router.operations.local_operations import fitting
 
 
 def test_operations_that_fit_are_shown_whole() -> None:

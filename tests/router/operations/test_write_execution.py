@@ -11,8 +11,8 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.router.operations import write_execution
-from shardwright.router.replies.own_reply import Reply
-from shardwright.router.writes.kind import WriteKind
+from shardwright.router.replies.reply_builder import Reply
+from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import IGNORED, UNSHARDED
 from shardwright.wire.error_codes import ErrorCode

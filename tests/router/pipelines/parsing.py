@@ -4,7 +4,7 @@ from typing import Any
 
 import bson
 
-from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
 from tests.router.reads.requests import request
 
 

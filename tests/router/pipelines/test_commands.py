@@ -1,4 +1,4 @@
-"""The commands that the halves of a pipeline become, their filter, and the stages that clients may not send."""
+"""The commands that the parts of a pipeline become, their filter, and the stages that clients may not send."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,10 +7,15 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from shardwright.router.pipelines.commands import merging_half, runtime_constants, shards_half
-from shardwright.router.pipelines.internal_stages import check_stages
-from shardwright.router.pipelines.merge_cursors import Remote, merge_cursors
-from shardwright.router.pipelines.targeting import leading_filter
+from shardwright.router.pipelines.commands import (
+    Remote,
+    merge_cursors,
+    merger_command,
+    runtime_constants,
+    shards_command,
+)
+from shardwright.router.pipelines.stages import check_stages
+from shardwright.sharding.pipelines.leading_filter import leading_filter
 from shardwright.wire.errors import CommandError
 from tests.router.pipelines.parsing import parsed
 
@@ -35,7 +40,7 @@ REMOTE = Remote("shard0", "a:1", bson.encode(CURSOR))
 
 def test_the_shards_half_returns_no_documents_at_once() -> None:
     stages = parsed({"$match": {"a": 1}}).stages
-    command = bson.decode(shards_half(bson.encode(SENT), stages, CONSTANTS, needs_merge=True))
+    command = bson.decode(shards_command(bson.encode(SENT), stages, CONSTANTS, needs_merge=True))
     constants = command.pop("runtimeConstants")
     assert constants == {"localNow": datetime(2020, 1, 1), "clusterTime": Timestamp(5, 1)}
     kept = ("aggregate", "hint", "collation", "lsid", "maxTimeMS", "let", "$readPreference", "$db")
@@ -51,7 +56,7 @@ def test_the_shards_half_returns_no_documents_at_once() -> None:
 def test_the_mergers_half_reads_the_cursors(stage: dict[str, Any]) -> None:
     stages = parsed(stage).stages
     reading = merge_cursors([REMOTE], "test.c", {"a": -1})
-    command = bson.decode(merging_half(bson.encode(SENT), reading, stages, CONSTANTS, {"locale": "de"}))
+    command = bson.decode(merger_command(bson.encode(SENT), reading, stages, CONSTANTS, {"locale": "de"}))
     source, *others = command["pipeline"]
     assert source["$mergeCursors"]["remotes"] == [
         {"shardId": "shard0", "hostAndPort": "a:1", "cursorResponse": {"cursor": CURSOR, "ok": 1.0}}
@@ -67,8 +72,8 @@ def test_the_mergers_half_reads_the_cursors(stage: dict[str, Any]) -> None:
 
 def test_a_half_that_another_reads_belongs_to_no_transaction() -> None:
     reading = merge_cursors([REMOTE], "test.c")
-    half = merging_half(bson.encode(SENT), reading, (), CONSTANTS, {"locale": "de"}, is_read_by_mongod=True)
-    command = bson.decode(half)
+    part = merger_command(bson.encode(SENT), reading, (), CONSTANTS, {"locale": "de"}, is_read_by_mongod=True)
+    command = bson.decode(part)
     assert command["lsid"] == SENT["lsid"]
     assert "txnNumber" not in command
     assert command["cursor"] == {"batchSize": 0}
@@ -76,8 +81,8 @@ def test_a_half_that_another_reads_belongs_to_no_transaction() -> None:
 
 def test_merging_what_belongs_to_no_collection() -> None:
     sent = bson.encode({**SENT, "aggregate": 1})
-    half = merging_half(sent, merge_cursors([REMOTE], "admin.$cmd.aggregate"), (), CONSTANTS, {})
-    command = bson.decode(half)
+    part = merger_command(sent, merge_cursors([REMOTE], "admin.$cmd.aggregate"), (), CONSTANTS, {})
+    command = bson.decode(part)
     assert next(iter(command.items())) == ("aggregate", "merged")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.pipelines.counting import Counting
+from shardwright.router.pipelines.router_merge import Counting
 from tests.router.pipelines.parsing import parsed
 
 COUNTING = {"$group": {"_id": 1, "n": {"$sum": 1}}}

@@ -3,8 +3,8 @@
 import bson
 import pytest
 
-from shardwright.router.pipelines.read_before_writing import reading_before_writing, with_disk
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.pipelines.commands import reading_before_writing, with_disk
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 

@@ -17,7 +17,7 @@ JOIN: dict[str, Any] = {"$lookup": {"from": "d", "as": "x", "pipeline": []}}
 
 
 def merging(**accumulators: object) -> dict[str, Any]:
-    """The merger's half of a ``$group``."""
+    """The merger's part of a ``$group``."""
     return {"$group": {"_id": "$$ROOT._id", **accumulators, "$doingMerge": True}}
 
 

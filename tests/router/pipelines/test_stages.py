@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.router.access.stage_tables import FOR_CLUSTER_ALONE, SOURCES, WITHOUT_NAMES
+from shardwright.router.access.pipeline_needs import FOR_CLUSTER_ALONE, SOURCES, WITHOUT_NAMES
 from shardwright.router.pipelines.stages import is_known
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from tests.router.reads.requests import request
 
 

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.collection import Collection
 
-from shardwright.router.reads.field_order import FieldOrder
-from shardwright.router.reads.sort_order import END, INVERTED, SortOrder
+from shardwright.router.reads.sort_order import END, INVERTED, FieldOrder, SortOrder
 from shardwright.sharding.key_order import ENCODED_NULL, encode_value
 from shardwright.wire.rawbson import spans
 from tests.sampling import many

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.reads.get_more_arguments import GetMoreArguments
+from shardwright.router.reads.find_arguments import GetMoreArguments
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
 

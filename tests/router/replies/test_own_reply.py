@@ -4,7 +4,7 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from shardwright.router.replies.own_reply import gossip, raw_reply
+from shardwright.router.replies.reply_builder import gossip, raw_reply
 from shardwright.sharding.clock import VectorClock, VectorTime
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.message import OpMsg

@@ -8,11 +8,10 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from shardwright.router.replies.reply_tail import cluster_time_of_usual, operation_time_of_usual, signed
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.replies.usual_reply import cluster_time_of_usual, operation_time_of_usual, signed
 from shardwright.sharding.clock import VectorClock
-from shardwright.sharding.signing_keys import SigningKey, SigningKeys
-from shardwright.sharding.time_signer import TimeSigner, proof_of
+from shardwright.sharding.time_signer import SigningKey, SigningKeys, TimeSigner, proof_of
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
 

@@ -3,8 +3,7 @@
 import bson
 import pytest
 
-from shardwright.router.replies.shard_reply import JoinNeededError, ShardReply
-from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.replies.shard_reply import JoinNeededError, ShardReply, raise_worst
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import reply

@@ -10,10 +10,9 @@ from bson.binary import Binary
 
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
-from shardwright.router.transactions.abort import abort_explicitly, abort_implicitly
-from shardwright.router.transactions.commit import commit, recover
+from shardwright.router.transactions.commit_and_abort import abort_explicitly, abort_implicitly, commit, recover
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
-from shardwright.router.transactions.transaction_statistics import TransactionStatistics
+from shardwright.router.transactions.transaction_table import TransactionStatistics
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import encode_elements

@@ -11,9 +11,9 @@ from bson.int64 import Int64
 
 from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.cursors.manager import CursorManager
-from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.transaction_execution import in_transaction
-from shardwright.router.transactions.abort import abort_implicitly
+from shardwright.router.transactions.commit_and_abort import abort_implicitly
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.router.transactions.transaction_table import TransactionTable

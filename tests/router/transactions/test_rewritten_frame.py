@@ -4,12 +4,11 @@ import bson
 from bson import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.router.transactions.rewritten_frame import in_transaction
+from shardwright.router.transactions.transaction_sender import in_transaction
 from shardwright.sharding.clock import VectorClock, with_cluster_time
 from shardwright.sharding.timestamps import pack_timestamp
-from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.rawbson import encode_elements
-from shardwright.wire.sections import encode_sequence
 
 ELEMENTS = encode_elements({"lsid": {"id": 1}, "txnNumber": Int64(5), "autocommit": False})
 

@@ -10,8 +10,7 @@ from bson.timestamp import Timestamp
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shardwright.router.transactions.commit_path import CommitPath
-from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.router.transactions.router_transaction import CommitPath, Phase, RouterTransaction
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import from_elements

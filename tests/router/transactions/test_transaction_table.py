@@ -7,8 +7,7 @@ import trio.testing
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
-from shardwright.router.transactions.session_fields import TransactionFields
+from shardwright.router.transactions.router_transaction import Phase, RouterTransaction, TransactionFields
 from shardwright.router.transactions.transaction_table import TransactionTable
 from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.wire.error_codes import ErrorCode

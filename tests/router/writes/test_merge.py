@@ -5,8 +5,8 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.writes import merge
-from shardwright.router.writes.merge import (
+from shardwright.router.writes import outcome
+from shardwright.router.writes.outcome import (
     combined_error,
     error_document,
     merged_write_concern_error,
@@ -100,7 +100,7 @@ def test_write_concern_errors_of_several_shards() -> None:
 
 
 def test_messages_are_left_out_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "ERROR_MESSAGE_BYTES_MAX", 100)
+    monkeypatch.setattr(outcome, "ERROR_MESSAGE_BYTES_MAX", 100)
     documents = [bson.encode({"index": n, "code": 2, "errmsg": "x" * 40, "keyValue": {"a": n}}) for n in range(5)]
     limited = [bson.decode(document) for document in with_limited_messages(documents)]
     assert [len(error["errmsg"]) for error in limited] == [40, 40, 40, 0, 0]

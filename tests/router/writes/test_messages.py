@@ -7,15 +7,13 @@ import bson
 import pytest
 from bson.int64 import Int64
 
-from shardwright.router.transactions.child_session import WriteSessions
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.messages import message_with_versions, shard_message
-from shardwright.router.writes.shard_batch import ShardBatch
+from shardwright.router.transactions.internal_transaction import WriteSessions
+from shardwright.router.writes.batch import WriteKind
+from shardwright.router.writes.messages import ShardBatch, message_with_versions, shard_message
 from shardwright.sharding.versions import UNSHARDED, shard_version_element
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, op_msg, with_checksum
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg, with_checksum
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 from tests.router.writes.builders import batch, request
 
 VERSION = shard_version_element(UNSHARDED)

@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.router.writes import batch as batch_module
-from shardwright.router.writes.batch import WriteBatch
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.messages import broadcast_elements, shard_message
-from shardwright.router.writes.reply import WriteReply
+from shardwright.router.writes.batch import WriteBatch, WriteKind
+from shardwright.router.writes.messages import ShardBatch, broadcast_elements, shard_message
+from shardwright.router.writes.outcome import WriteReply
 from shardwright.router.writes.run import WriteRun
-from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.router.writes.targeting import target_batch
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError

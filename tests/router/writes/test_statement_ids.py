@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.writes.statement_ids import check_distinct
+from shardwright.router.writes.batch import check_distinct
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg

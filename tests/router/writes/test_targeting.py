@@ -13,16 +13,16 @@ from bson.max_key import MaxKey
 from bson.objectid import ObjectId
 from bson.regex import Regex
 
-from shardwright.router.writes.kind import WriteKind
-from shardwright.router.writes.statements import DeleteStatement, UpdateStatement
-from shardwright.router.writes.targeting import (
+from shardwright.router.writes.batch import WriteKind
+from shardwright.router.writes.targeting import target_batch
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.targeting.statements import DeleteStatement, UpdateStatement
+from shardwright.sharding.targeting.writes import (
     ALL_SHARDS,
-    target_batch,
     target_delete,
     target_find_and_modify,
     target_update,
 )
-from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.errors import CommandError
 from tests.router.writes.builders import batch, table
 

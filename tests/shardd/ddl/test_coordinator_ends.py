@@ -18,10 +18,9 @@ from shardwright.shardd.cluster.identity import ShardIdentity
 from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
-from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
-from shardwright.shardd.ddl.coordinators.retries import RETRY_SECONDS, RETRY_SECONDS_MAX
-from shardwright.shardd.ddl.coordinators.service import CoordinatorService
-from shardwright.shardd.ddl.moved_database import DatabaseMoves
+from shardwright.shardd.ddl.coordinators.registry import COORDINATORS
+from shardwright.shardd.ddl.coordinators.service import RETRY_SECONDS, RETRY_SECONDS_MAX, CoordinatorService
+from shardwright.shardd.ddl.database_copy import DatabaseMoves
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.namespace import Namespace
@@ -111,7 +110,7 @@ class Rehearsed(Coordinator):
 def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the kind of coordinator, with no attempts so far."""
     monkeypatch.setattr(
-        "shardwright.shardd.ddl.coordinators.left_behind.COORDINATORS", {**COORDINATORS, "rehearsed": Rehearsed}
+        "shardwright.shardd.ddl.coordinators.registry.COORDINATORS", {**COORDINATORS, "rehearsed": Rehearsed}
     )
     monkeypatch.setattr(Rehearsed, "times", [])
     monkeypatch.setattr(Rehearsed, "is_committed", False)

@@ -129,6 +129,20 @@ def test_strings_are_ordered_by_the_simple_collation(mini: MiniCluster, db: str)
         assert "collation" not in client[db].c.index_information()["a_1"]
 
 
+def test_other_shards_get_the_same_index_if_the_collection_has_a_collation(mini: MiniCluster, db: str) -> None:
+    """An index of another collation would be unusable for moves and splits."""
+    mini.create_database(db, "sh0")
+    with mini.shard_client("sh0") as client:
+        client[db].create_collection("c", collation={"locale": "fr"})
+        client[db].c.create_index("text")
+    assert attempt(mini, f"{db}.c", shardKey={"a": "hashed"}, collation={"locale": "simple"})["ok"] == 1.0
+    with mini.shard_client("sh0") as first, mini.shard_client("sh1") as second:
+        indexes = second[db].c.index_information()
+        assert indexes == first[db].c.index_information()
+    assert "collation" not in indexes["a_hashed"]
+    assert indexes["text_1"]["collation"]["locale"] == "fr"
+
+
 @pytest.mark.parametrize(
     ("creation", "code"),
     [({"capped": True, "size": 4096}, 72), ({"viewOn": "other"}, 166)],

@@ -11,13 +11,13 @@ from trio.testing import MockClock
 from shardwright.shardd.context.index_creations import IndexCreations
 from shardwright.shardd.ddl.database_copy import DatabaseCopy
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.state_table import StateTable
+from shardwright.shardd.metadata.namespace_state import StateTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 if TYPE_CHECKING:
     from shardwright.shardd.context.shard_context import ShardContext
-    from shardwright.shardd.ddl.moved_database import MovingDatabase
+    from shardwright.shardd.ddl.database_copy import MovingDatabase
 
 LAST = Timestamp(7, 1)
 

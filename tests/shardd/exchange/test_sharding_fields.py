@@ -7,9 +7,8 @@ import pytest
 
 from shardwright.shardd.exchange.sharding_fields import without_sharding_fields
 from shardwright.sharding.versions import UNSHARDED
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg, with_checksum
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg, with_checksum
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 VERSION = UNSHARDED.to_document()
 DATABASE_VERSION = {"lastMod": 1}

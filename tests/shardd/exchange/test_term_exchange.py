@@ -12,7 +12,7 @@ import pytest
 import trio
 from bson import ObjectId
 
-from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty, seconds_since_boot
 from shardwright.daemon.sidecar.upstream import Upstream

@@ -11,8 +11,8 @@ import trio.testing
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.sidecar.global_lock import GlobalLock
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.user_write_block import GlobalLock
 from shardwright.shardd.local_mongod.local_collections import create_with_uuid, describe
 from shardwright.shardd.local_mongod.moved_contents import create_views
 from shardwright.sharding.namespace import Namespace

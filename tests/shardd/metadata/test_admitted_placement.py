@@ -6,8 +6,7 @@ import bson
 import pytest
 import trio
 
-from shardwright.shardd.metadata.admitted_placement import AdmittedPlacement
-from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode

@@ -9,8 +9,8 @@ import trio
 from bson import MaxKey, MinKey
 from bson.timestamp import Timestamp
 
-from shardwright.shardd.metadata.causal_reads import CausalReads
 from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.secondary_metadata import CausalReads
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import trio
 
-from shardwright.shardd.metadata.metadata_writer import MetadataWriter
+from shardwright.shardd.metadata.metadata_store import MetadataWriter
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError

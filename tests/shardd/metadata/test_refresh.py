@@ -10,7 +10,7 @@ from bson.timestamp import Timestamp
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.cluster.catalog import Catalog
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.metadata_writer import MetadataWriter
+from shardwright.shardd.metadata.metadata_store import MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher

@@ -1,8 +1,6 @@
 """Which states of namespaces are kept, and which are forgotten."""
 
-from shardwright.shardd.metadata.critical_section import CriticalSection
-from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.metadata.state_table import StateTable
+from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState, StateTable
 
 IDLE_MAX = 100
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 
-from shardwright.shardd.migration.source import clone_source, document_reader
+from shardwright.shardd.migration.source import clone_source, range_documents
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.sampling import many
@@ -193,8 +193,8 @@ class Following:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make batches of some two documents, so that writes come between them."""
-    monkeypatch.setattr(document_reader, "_FIRST_BATCH_DOCUMENTS", 2)
-    monkeypatch.setattr(document_reader, "BATCH_BYTES", 100)
+    monkeypatch.setattr(range_documents, "_FIRST_BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(range_documents, "BATCH_BYTES", 100)
     monkeypatch.setattr(clone_source, "_LOOKED_UP_MAX", 2)
 
 

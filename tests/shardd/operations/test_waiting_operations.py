@@ -86,6 +86,32 @@ def test_what_is_shown(command: dict[str, Any], shown: dict[str, Any]) -> None:
     assert (operation["ns"], operation["lsid"]["id"], operation["waitingForLock"]) == ("d.c", LSID["id"], True)
 
 
+@pytest.mark.parametrize(
+    ("command", "namespace", "large"),
+    [
+        ({"aggregate": 1, "pipeline": []}, "d.$cmd", {"aggregate": 1}),
+        ({"coordinateCommitTransaction": 1}, "d.$cmd", {"coordinateCommitTransaction": 1}),
+        ({"getMore": bson.Int64(7), "collection": "c"}, "d.c", {"getMore": "c"}),
+        ({"explain": {"find": "c"}}, "d.c", {"explain": "c"}),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_operations_that_name_no_collection_are_shown(
+    command: dict[str, Any], namespace: str, large: dict[str, Any]
+) -> None:
+    """One that could not be shown would hide all the others, on all shards."""
+    command = {**command, "$db": "d"}
+    operation = shown_while_it_waits(request_of(command))
+    assert (operation["ns"], operation["command"]) == (namespace, command)
+    operation = shown_while_it_waits(request_of({**command, "comment": "x" * 20_000}))
+    assert (operation["ns"], operation["command"]) == (namespace, large)
+
+
+def test_a_collection_whose_name_is_not_utf_8_is_shown() -> None:
+    body = bson.encode(INSERT).replace(b"\x02\0\0\0c\0", b"\x02\0\0\0\xff\0", 1)
+    assert shown_while_it_waits(Request(OpMsg(op_msg(body, request_id=1))))["ns"] == "d.\ufffd"
+
+
 def test_what_is_malformed_is_shown_too() -> None:
     body = bytearray(bson.encode({"insert": "c", "comment": {"n": 1}, "$db": "d"}))
     body[body.index(b"\x10n\0")] = 0x7E  # a type that does not exist

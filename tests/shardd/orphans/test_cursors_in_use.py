@@ -9,8 +9,7 @@ import trio
 from bson.int64 import Int64
 from trio.testing import MockClock
 
-from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
-from shardwright.shardd.orphans.open_cursors import OpenCursors, now
+from shardwright.shardd.orphans.open_cursors import CursorsInUse, OpenCursors, now
 
 NAMESPACE: Final = "db.c"
 OLDER: Final = {"ns": NAMESPACE, "isOlder": True, "cursor": {"cursorId": Int64(7), "originatingCommand": {}}}

@@ -12,10 +12,9 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import EXHAUST_ALLOWED, OpMsg, op_msg, with_checksum
+from shardwright.wire.message import EXHAUST_ALLOWED, OpMsg, encode_sequence, op_msg, with_checksum
 from shardwright.wire.rawbson import encode_document
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 PATTERN = ShardKeyPattern.from_mapping({"a": 1})
 

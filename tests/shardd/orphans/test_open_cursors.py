@@ -16,8 +16,7 @@ from pymongo.errors import CursorNotFound
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
-from shardwright.shardd.orphans.former_cursors import FormerCursors
-from shardwright.shardd.orphans.open_cursors import OpenCursors, client_cursors, now
+from shardwright.shardd.orphans.open_cursors import InheritedCursors, OpenCursors, client_cursors, now
 from tests.shardd.lone_mongod import LoneMongod
 
 MANY = 120
@@ -120,7 +119,7 @@ def test_cursors_of_an_earlier_process_end(
         with ExitStack() as cursors:
             before = [cursors.enter_context(opened(documents)) for _ in range(MANY)]
             kept = cursors.enter_context(opened(config))
-            former = FormerCursors(mongod)
+            former = InheritedCursors(mongod)
             await trio.sleep(CLOCK_SECONDS)
             later = cursors.enter_context(opened(documents))
             await former.end()

@@ -10,8 +10,13 @@ from bson.timestamp import Timestamp
 from trio.testing import wait_all_tasks_blocked
 
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, KeyRange, RangeDeletionTask
+from shardwright.shardd.orphans.range_deletion_tasks import (
+    CLEAN_DELAYED,
+    KeyRange,
+    RangeDeletionTask,
+    orphan_ranges,
+    range_of,
+)
 from shardwright.shardd.range_deleter.range_deleter import ready_seconds, remaining_seconds
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace

@@ -13,8 +13,12 @@ from trio.testing import MockClock
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, KeyRange, RangeDeletionTask
-from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
+from shardwright.shardd.orphans.range_deletion_tasks import (
+    CLEAN_DELAYED,
+    KeyRange,
+    RangeDeletionTask,
+    RangeDeletionTasks,
+)
 from shardwright.shardd.range_deleter import range_deleter, range_deletions
 from shardwright.shardd.range_deleter.known_deletions import KnownDeletion
 from shardwright.shardd.range_deleter.range_deleter import RangeDeleter

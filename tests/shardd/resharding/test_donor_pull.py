@@ -12,7 +12,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.resharding import donor_pull
 from shardwright.shardd.resharding.donor_pull import DonorPull
-from shardwright.shardd.resharding.pull_progress import PullProgress
+from shardwright.shardd.resharding.recipient_writer import PullProgress
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
 

@@ -12,7 +12,7 @@ from bson.binary import Binary
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.transport.client import Connection, handshake_document
 from shardwright.wire.transport.pools import ConnectionPools

@@ -13,6 +13,7 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.session_history.migrated_history import HISTORY, HistoryTable
 from shardwright.shardd.session_history.statement import (
     INCOMPLETE_HISTORY,
     ExecutedStatement,
@@ -21,7 +22,6 @@ from shardwright.shardd.session_history.statement import (
     range_of,
     session_of,
 )
-from shardwright.shardd.session_history.table import HISTORY, HistoryTable
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.rawbson import encode_document, index

@@ -5,8 +5,8 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.shardd.metadata.mutable_key import mutable_part
-from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
+from shardwright.shardd.metadata.namespace_state import mutable_part
+from shardwright.shardd.shard_key_updates.key_changes import may_change_shard_key
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import index
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransactions
+from shardwright.shardd.shard_key_updates.update_preview import PreviewTransactions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.transport.client import decode_reply
 from tests.integration.raw_client import RawClient

@@ -19,8 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.splitting.auto_splitter import RETRY_SECONDS, SETTINGS_SECONDS_MAX, AutoSplitter
-from shardwright.shardd.splitting.chunk_bytes import ChunkBounds
-from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter, Outcome
+from shardwright.shardd.splitting.chunk_splitter import ChunkBounds, ChunkSplitter, Outcome
 from shardwright.shardd.splitting.settings import SplitSettings
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.sharded_collection import ShardedCollection
@@ -195,6 +194,41 @@ async def test_a_failed_split_is_repeated_after_a_while() -> None:
         each.insert(1, 20)  # much less than the threshold: the former count is there again
         await wait_all_tasks_blocked()
         assert len(each.splitter.attempts) == 2
+
+
+@simulated
+async def test_waiting_until_all_is_split() -> None:
+    async with world(chunksize={"value": 1}) as each:
+        await each.auto.wait_idle()
+        each.insert(1, 500)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(each.auto.wait_idle)
+            await wait_all_tasks_blocked()
+            assert len(each.splitter.attempts) == 1
+            assert nursery.child_tasks
+            each.splitter.may_end.set()
+
+
+@simulated
+async def test_a_failed_split_is_not_waited_for() -> None:
+    async with world(chunksize={"value": 1}) as each:
+        each.splitter.error = CommandError(ErrorCode.LockBusy, "later")
+        each.splitter.may_end.set()
+        each.insert(1, 500)
+        began = trio.current_time()
+        await each.auto.wait_idle()
+        assert len(each.splitter.attempts) == 1
+        assert trio.current_time() - began < RETRY_SECONDS
+
+
+@simulated
+async def test_the_end_of_the_term_ends_the_wait() -> None:
+    async with world(chunksize={"value": 1}) as each:
+        each.insert(1, 500)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(each.auto.wait_idle)
+            await wait_all_tasks_blocked()
+            each.auto.end_term()
 
 
 @simulated

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.shardd.splitting.byte_sampler import ByteSampler
+from shardwright.shardd.splitting.auto_splitter import ByteSampler
 
 
 def write(sampler: ByteSampler, size: int) -> list[tuple[float, int]]:

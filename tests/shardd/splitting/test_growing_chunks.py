@@ -103,6 +103,13 @@ def test_a_chunk_that_grows_is_split_into_parts_of_the_chunk_size(mini: MiniClus
     assert {each["shard"] for each in sharded.chunks()} == {"sh0"}
 
 
+def test_waiting_for_the_splits(mini: MiniCluster, db: str, config: Client, daemon: Client) -> None:
+    sharded = Growing(mini, db, {"k": 1})
+    sharded.write(*([-10] * 50 + [10] * 50))
+    daemon[db].command("waitForOngoingChunkSplits")
+    assert len(sharded.chunks()) >= 2
+
+
 def test_the_hot_end_is_split_off_and_moves(mini: MiniCluster, db: str, config: Client) -> None:
     sharded = Growing(mini, db, {"k": 1})
     assert sharded.split([{"k": 0}])["ok"]

@@ -8,9 +8,8 @@ import pytest
 
 from shardwright.shardd.splitting.growth import WrittenKeys, grown_bytes
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.wire.message import OpMsg, op_msg, reply_document
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg, reply_document
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 
 KEY = ShardKeyPattern.from_mapping({"k": 1})
 BIG = "x" * 1000

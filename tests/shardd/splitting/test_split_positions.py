@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.shardd.splitting.split_positions import split_positions
+from shardwright.shardd.splitting.chunk_splitter import split_positions
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from shardwright.shardd.splitting.top_chunk import HotEnd, hot_end, with_extreme_point
+from shardwright.shardd.splitting.chunk_splitter import HotEnd, hot_end, with_extreme_point
 from shardwright.sharding.routing_table import RoutingTable
 from tests.sharding.chunk_worlds import COLLECTION, bound, chunk, key
 

@@ -11,10 +11,9 @@ import trio.testing
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.sidecar.global_lock import GlobalLock
+from shardwright.daemon.sidecar.user_write_block import GlobalLock
 from shardwright.shardd.transactions.endings import TransactionEndings
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.open_transactions import OpenTransactions
+from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
 from shardwright.shardd.transactions.statements import TransactionStatements
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -53,7 +52,7 @@ class Mongod:
 
 
 def router(*, has_left: bool = False) -> "ClientConnection":
-    return cast("ClientConnection", SimpleNamespace(metadata=None, stream=SimpleNamespace(has_peer_left=has_left)))
+    return cast("ClientConnection", SimpleNamespace(app_name="", stream=SimpleNamespace(has_peer_left=has_left)))
 
 
 def test_a_statement_that_is_read_after_the_abort_begins_nothing() -> None:

@@ -10,11 +10,9 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.sidecar.global_lock import GlobalLock
-from shardwright.shardd.transactions.open_transaction import OpenTransaction
-from shardwright.shardd.transactions.open_transactions import OpenTransactions
-from shardwright.shardd.transactions.session_keys import session_key
-from shardwright.shardd.transactions.session_kills import is_killed_by
+from shardwright.daemon.sidecar.user_write_block import GlobalLock
+from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
+from shardwright.shardd.transactions.session_keys import is_killed_by, session_key
 from shardwright.shardd.transactions.statements import TransactionStatements
 from shardwright.sharding.session_cache import NO_USER
 from shardwright.wire.errors import CommandError

@@ -8,9 +8,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shardwright.shardd.two_phase_commit.commit_state import CommitState, Step
-from shardwright.shardd.two_phase_commit.decision import Abort, Commit, Decision
-from shardwright.shardd.two_phase_commit.participant_answers import Prepared, Vote, is_acknowledged, vote_of
+from shardwright.shardd.two_phase_commit.commit_state import (
+    Abort,
+    Commit,
+    CommitState,
+    Decision,
+    Prepared,
+    Step,
+    Vote,
+    is_acknowledged,
+    vote_of,
+)
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.sampling import many

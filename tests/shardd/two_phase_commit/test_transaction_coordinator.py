@@ -11,10 +11,8 @@ from trio.testing import MockClock
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.two_phase_commit.commit_state import CommitState, Step
-from shardwright.shardd.two_phase_commit.decision import Abort, Commit
+from shardwright.shardd.two_phase_commit.commit_state import Abort, Commit, CommitState, Step, TransactionId
 from shardwright.shardd.two_phase_commit.transaction_coordinator import TransactionCoordinator
-from shardwright.shardd.two_phase_commit.transaction_id import TransactionId
 from shardwright.sharding.session_cache import NO_USER
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectionClosedError

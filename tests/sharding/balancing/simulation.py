@@ -13,10 +13,7 @@ import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
-from shardwright.sharding.balancing.decisions import Decisions, Move, Rule
-from shardwright.sharding.balancing.policy import choose_moves, choose_splits
-from shardwright.sharding.balancing.questions import (
+from shardwright.sharding.balancing.chunk_queries import (
     Answer,
     Asking,
     Candidate,
@@ -26,6 +23,9 @@ from shardwright.sharding.balancing.questions import (
     Question,
     Result,
 )
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
+from shardwright.sharding.balancing.decisions import Decisions, Move, Rule
+from shardwright.sharding.balancing.policy import choose_moves, choose_splits
 from shardwright.sharding.balancing.zones import NO_ZONE, ZoneMap
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace

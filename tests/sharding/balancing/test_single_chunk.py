@@ -6,9 +6,9 @@ import bson
 import pytest
 from bson.max_key import MaxKey
 
+from shardwright.sharding.balancing.chunk_queries import Answer, Candidate
 from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
-from shardwright.sharding.balancing.questions import Answer, Candidate
-from shardwright.sharding.balancing.single_chunk import place_offered
+from shardwright.sharding.balancing.evening_out import place_offered
 from shardwright.sharding.balancing.zones import ZoneMap
 from shardwright.sharding.chunks import ChunkRange
 from tests.sharding.balancing.simulation import NAMESPACE, PATTERN, drive

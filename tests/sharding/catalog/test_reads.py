@@ -11,6 +11,7 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from shardwright.sharding.catalog import reads
 from shardwright.sharding.catalog.reads import (
     ROUTING_READS_MAX,
     CatalogRead,
@@ -127,6 +128,15 @@ def test_changes_that_do_not_fit_are_read_again_in_full() -> None:
     misfit = [collection(), chunk(3, 5, "b", (2, 0)), WHOLE[2]]
     result, commands = drive(read_routing("db.c", known), misfit, WHOLE)
     assert result.chunk_count == 2
+    assert len(commands[1]["pipeline"]) == 2
+
+
+def test_too_many_changes_are_read_again_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laying millions of them over the known table at once would block the daemon for many seconds."""
+    monkeypatch.setattr(reads, "CHANGED_CHUNKS_MAX", 1)
+    split = [chunk(LOW, 0, "a", (1, 2)), chunk(0, HIGH, "b", (1, 3))]
+    result, commands = drive(read_routing("db.c", table()), [collection(), *split], [collection(), *split])
+    assert [each.version for each in result.chunks()] == [1 << 32 | 2, 1 << 32 | 3]
     assert len(commands[1]["pipeline"]) == 2
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.names import is_temporary, stash_namespace, temporary_namespace
-from shardwright.sharding.resharding.ownership import Ownership
+from shardwright.sharding.resharding.participation import Ownership, is_temporary, stash_namespace, temporary_namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection

@@ -9,8 +9,7 @@ from bson import MaxKey, MinKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sharding.initial_chunks import PlannedChunk
-from shardwright.sharding.presplit_zones import ZoneRange
+from shardwright.sharding.initial_chunks import PlannedChunk, ZoneRange
 from shardwright.sharding.resharding.split import TOO_FEW_KEYS, ZONE_WITHOUT_SHARDS, plan_chunks
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError

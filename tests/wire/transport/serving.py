@@ -12,10 +12,10 @@ from shardwright.wire.frames import FrameReader
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.newcomers import Newcomers
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.request_loop import in_own_task
 from shardwright.wire.transport.server import Server
+from shardwright.wire.transport.unauthenticated_clients import Newcomers
 
 Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 

@@ -14,8 +14,7 @@ from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode, TlsSettings
 from shardwright.wire.transport.client import Connection, handshake_document
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuth
-from shardwright.wire.transport.cluster_auth_mode import ClusterAuthMode
+from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuth, ClusterAuthMode
 from tests.certificates import Authority
 from tests.wire.transport.serving import serving
 
@@ -139,7 +138,7 @@ def test_a_server_has_to_be_a_member_too(
             if is_trusted:
                 (await Connection.open(address, handshake=handshake_document("test"))).close()
             else:
-                with pytest.raises(ConnectFailedError, match="not that of a member of the cluster"):
+                with pytest.raises(ConnectFailedError, match="does not belong to a member of the cluster"):
                     await Connection.open(address, handshake=handshake_document("test"))
 
     authority.issue("server.pem", subject)

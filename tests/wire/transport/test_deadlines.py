@@ -12,8 +12,7 @@ import trio
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.deadlines import Deadlines
+from shardwright.wire.transport.client_connection import ClientConnection, Deadlines
 from shardwright.wire.transport.request_loop import in_own_task
 from shardwright.wire.transport.stream import FrameStream
 from tests.wire.transport.serving import Serving, serving

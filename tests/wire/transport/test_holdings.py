@@ -7,9 +7,8 @@ from trio.testing import MockClock
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.message import op_msg
-from shardwright.wire.transport.holdings import Holding
-from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadReplies
-from shardwright.wire.transport.unread_total import UnreadBounds
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES, Holding, UnreadReplies
+from shardwright.wire.transport.reservations import UnreadBounds
 from tests.wire.transport.test_reservations import FRAME_BYTES, PING, REPLY_BYTES, in_front_of_shard, read_whole
 
 if TYPE_CHECKING:

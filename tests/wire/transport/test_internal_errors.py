@@ -10,8 +10,7 @@ import bson
 import pytest
 import trio
 
-from shardwright.daemon.connection_metrics import measure_connections
-from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.metrics import Metrics, measure_connections
 from shardwright.wire.logger import INTERNAL_ERRORS
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client_connection import ClientConnection

@@ -11,7 +11,7 @@ from shardwright.wire.compression import Compressor, compress
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.newcomers import NewcomerLimits, Newcomers
+from shardwright.wire.transport.unauthenticated_clients import NewcomerLimits, Newcomers
 from tests.wire.raw_connection import op_msg_frame
 from tests.wire.transport.serving import RawClient, Serving, serving
 

@@ -13,8 +13,8 @@ from shardwright.wire.frames import Header
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
 from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
+from shardwright.wire.transport.answers import LONG_MESSAGE_BYTES
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.packing import LONG_MESSAGE_BYTES
 from tests.wire.transport.serving import SECONDS_MAX, RawClient, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from shardwright.wire.transport.refusals import RefusalLog
+from shardwright.wire.transport.accepting import RefusalLog
 
 
 def counts(caplog: pytest.LogCaptureFixture) -> list[int]:

@@ -16,10 +16,9 @@ from shardwright.wire.message import op_msg, reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.reservations import SERVED_CLIENT
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.reservations import SERVED_CLIENT, UnreadBounds
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.unread import UNREAD_REPLIES
-from shardwright.wire.transport.unread_total import UnreadBounds
 from tests.wire.transport.serving import RawClient, Serving, serving
 from tests.wire.transport.test_unread import until
 

@@ -14,9 +14,8 @@ from shardwright.wire.compression import Compressor
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import OP_COMPRESSED, OP_QUERY, Header
-from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, op_msg, with_checksum
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, encode_sequence, op_msg, with_checksum
 from shardwright.wire.request import Request
-from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client_connection import ClientConnection
 from tests.wire.transport.serving import Serving, answer_ok, serving
 

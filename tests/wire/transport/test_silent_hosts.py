@@ -147,7 +147,8 @@ def test_requests_to_a_frozen_member_fail_and_it_is_not_selected_until_it_answer
     with caplog.at_level(logging.INFO):
         trio.run(main)
     assert messages(caplog) == ["Lost a replica set member", "Found a replica set member again"]
-    assert vars(caplog.records[0])["fields"]["replica_set"] == "rs"
+    first = next(each for each in caplog.records if each.getMessage() == "Lost a replica set member")
+    assert vars(first)["fields"]["replica_set"] == "rs"
 
 
 def test_a_frozen_primary_is_lost_as_soon_as_it_is_replaced(
@@ -169,6 +170,50 @@ def test_a_frozen_primary_is_lost_as_soon_as_it_is_replaced(
     with caplog.at_level(logging.INFO):
         trio.run(main)
     assert messages(caplog) == ["Lost a replica set member"]
+
+
+def test_a_request_that_reads_from_a_frozen_member_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """The member that has the request is well, and stays a member."""
+
+    async def main() -> None:
+        async with scene(2) as set_up:
+            monitor, client = set_up.client.monitor, set_up.client
+            reader, source = set_up.fake.hosts
+            early = await client.ask(reader, request())
+            early.reads_from([client._pools[source]])
+            set_up.members[1].freeze()
+            with pytest.raises(ConnectionClosedError, match="the host does not answer") as caught:
+                await early.receive_whole()
+            assert caught.value.address == source
+            client.on_failure(reader, caught.value)
+            assert monitor.primary == reader
+            late = await client.ask(reader, request())
+            late.reads_from([client._pools[source]])
+            with pytest.raises(ConnectionClosedError, match="the host does not answer"):
+                await late.receive_whole()
+            assert not client._pools[source].has_readers
+            assert client._pools[reader].in_use == 0
+
+    with caplog.at_level(logging.INFO):
+        trio.run(main)
+    assert messages(caplog) == ["Lost a replica set member"]
+
+
+def test_a_pool_is_kept_while_other_hosts_read_from_its_host() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            pools = ConnectionPools(hello, PoolOptions(connections_min=0, idle_seconds_max=0.0))
+            source = pools["source:1"]
+            asked = await pools[served.address].ask(request())
+            asked.reads_from([source])
+            pools._reap(trio.current_time() + 1.0)
+            assert pools["source:1"] is source
+            await asked.receive_whole()
+            pools._reap(trio.current_time() + 1.0)
+            assert pools["source:1"] is not source
+            pools[served.address].close()
+
+    trio.run(main)
 
 
 def test_a_former_primary_that_answers_keeps_its_requests(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.tls.contexts import server_context
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode, TlsSettings
-from shardwright.wire.transport import arrivals
+from shardwright.wire.transport import accepting
 from shardwright.wire.transport.client import Connection, handshake_document
 from shardwright.wire.transport.client_connection import ClientConnection
 from tests.certificates import Authority, Issued
@@ -220,7 +220,7 @@ def test_servers_are_checked(files: Files, tmp_path: Path, wrong: str, reason: s
 def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
     files: Files, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(arrivals, "HANDSHAKE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS_MAX", 0.3)
 
     async def main() -> None:
         files.use()

@@ -5,7 +5,7 @@ import pytest
 import trio
 
 from shardwright.wire.message import op_msg
-from shardwright.wire.transport.traffic import Traffic, sum_of
+from shardwright.wire.transport.server import Traffic, sum_of
 from tests.wire.transport.serving import answer_ok, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")

@@ -13,9 +13,9 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.reply_memory import UNREAD_REPLIES, SlowClientError, UnreadReplies
+from shardwright.wire.transport.reservations import UnreadBounds
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError, UnreadReplies
-from shardwright.wire.transport.unread_total import UnreadBounds
 from tests.wire.transport.serving import SECONDS_MAX, Serving, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")

@@ -14,13 +14,13 @@ from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
-from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
 from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientStatus
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
 from shardwright.shardd.migration.donor.steps import Steps
-from shardwright.shardd.migration.parameters import MigrationParameters
-from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.shardd.migration.donor.store import MigrationAttempts
+from shardwright.shardd.migration.throttling import MigrationParameters
+from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern

@@ -10,7 +10,7 @@ from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.plan import MovePlan
 from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
 from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable

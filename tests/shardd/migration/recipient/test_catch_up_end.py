@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from shardwright.shardd.migration.recipient.catch_up_end import CatchUpEnd
+from shardwright.shardd.migration.recipient.transfer import CatchUpEnd
 
 
 def limits_over_time(documents_cloned: int) -> list[int]:

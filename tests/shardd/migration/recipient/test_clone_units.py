@@ -16,9 +16,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.daemon.operation_metrics import OperationMetrics
-from shardwright.daemon.outcomes import OK
-from shardwright.shardd.migration.client_load import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
+from shardwright.daemon.operation_metrics import OK, OperationMetrics
 from shardwright.shardd.migration.documents import MigrationAttempt
 from shardwright.shardd.migration.recipient.checkpoint import MigrationCheckpoint
 from shardwright.shardd.migration.recipient.clone import (
@@ -29,11 +27,12 @@ from shardwright.shardd.migration.recipient.clone import (
     Cloner,
     Piece,
     cut,
+    run_together,
 )
 from shardwright.shardd.migration.recipient.donor_link import CloneBatch
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
-from shardwright.shardd.migration.recipient.together import run_together
+from shardwright.shardd.migration.throttling import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
 

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.reads.resolved_view import ResolvedView
+from shardwright.router.reads.views import ResolvedView
 from tests.router.reads.requests import request
 
 OPTIONS: dict[str, Any] = {"timeField": "t", "metaField": "m"}

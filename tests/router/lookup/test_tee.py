@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from shardwright.router.joins.streams import DocumentStream
-from shardwright.router.joins.tee import Tee, TeeReader
+from shardwright.router.lookup.streams import DocumentStream, Tee, TeeReader
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 import bson
 import trio
 
-from shardwright.router.cursors.get_more import GetMore
-from shardwright.router.joins.stream_cursor import StreamCursor
-from shardwright.router.joins.streams import ConcatenatedStream, DocumentStream, ListStream, PrefetchedStream
+from shardwright.router.cursors.cursor import GetMore
+from shardwright.router.lookup.mongod_stages import StreamCursor
+from shardwright.router.lookup.streams import ConcatenatedStream, DocumentStream, ListStream, PrefetchedStream
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request

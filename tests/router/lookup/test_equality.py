@@ -6,8 +6,7 @@ import bson
 import pytest
 from bson.regex import Regex
 
-from shardwright.router.joins.candidates import Candidates
-from shardwright.router.joins.field_values import WantedValues, has_plain_value, values_at
+from shardwright.router.lookup.lookup import Candidates, WantedValues, has_plain_value, values_at
 from shardwright.wire.rawbson import decode_value
 
 

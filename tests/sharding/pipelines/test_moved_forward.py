@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.router.pipelines.moved_forward import moved_forward
+from shardwright.sharding.pipelines.pushdown import moved_forward
 from tests.router.pipelines.parsing import decoded, parsed
 
 Stages = list[dict[str, Any]]

@@ -7,10 +7,9 @@ import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
-from shardwright.router.joins.frontier import Frontier
-from shardwright.router.joins.graph_lookup import GraphLookup
-from shardwright.router.joins.lookup import Lookup
-from shardwright.router.joins.stage_building import BATCH_DOCUMENTS, chunks
+from shardwright.router.lookup.graph_lookup import Frontier, GraphLookup
+from shardwright.router.lookup.lookup import Lookup
+from shardwright.router.lookup.pipeline_input import BATCH_DOCUMENTS, chunks
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import find

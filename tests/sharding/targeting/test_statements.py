@@ -8,7 +8,7 @@ import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
-from shardwright.router.writes.statements import DeleteStatement, UpdateStatement, UpdateStyle
+from shardwright.sharding.targeting.statements import DeleteStatement, UpdateStatement, UpdateStyle
 from shardwright.wire.errors import CommandError
 
 SET = {"$set": {"x": 1}}

@@ -1,0 +1,1 @@
+"""Tests of the options of daemons and their sources."""

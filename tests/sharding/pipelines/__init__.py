@@ -1,0 +1,1 @@
+"""Tests of pipelines as far as targeting needs them."""
