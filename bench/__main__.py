@@ -32,6 +32,7 @@ from bench.proxy import PROXY, tcp_proxy
 from bench.report import Result, table, write_json
 from bench.resharding import measure_resharding
 from bench.routing import measure_routing
+from bench.sync.run import measure_sync
 from bench.targets import Target
 from bench.tls import measure_tls
 from bench.transactions import measure_transactions
@@ -53,6 +54,7 @@ EVENING: Final = "evening"
 SECURED: Final = "tls"
 CLOSED: Final = "closed"
 ROUNDS: Final = "rounds"
+SYNC: Final = "sync"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -105,6 +107,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if EVENING in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[EVENING] = measure_evening(options, find_mongod(options.mongod), Path(directory))
+    if SYNC in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[SYNC] = measure_sync(options, find_mongod(options.mongod), Path(directory))
     if ROUNDS in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[ROUNDS] = measure_balancer_round(
@@ -248,7 +253,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 def _options() -> argparse.Namespace:
     others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ACCESS, ROUTING]
-    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED, CLOSED, ROUNDS]
+    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED, CLOSED, ROUNDS, SYNC]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))

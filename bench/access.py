@@ -18,8 +18,8 @@ from bench.plan import request
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.access_control import AccessControl
-from shardwright.router.access.anybody_seen import AnybodySeen
 from shardwright.router.access.login import Login
+from shardwright.router.access.user_cache import AnybodySeen
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request

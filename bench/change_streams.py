@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bson.raw_bson import DEFAULT_RAW_BSON_OPTIONS
 from pymongo.change_stream import ChangeStream
+from pymongo.collection import Collection
 
 from bench.loadgen import BenchError
 from bench.paced_writer import EVENTS_PER_SECOND
@@ -82,7 +83,10 @@ def measure(target: Target, load: str, seconds: float) -> Delays:
     delays: list[float] = []
     with connect(target.address, _COMMAND_SECONDS) as client:
         collection = client[DATABASE].get_collection(STREAM_COLLECTION, codec_options=DEFAULT_RAW_BSON_OPTIONS)
-        with collection.watch(max_await_time_ms=1000) as stream, _writer(target, load):
+        with (
+            collection.watch(max_await_time_ms=1000) as stream,
+            _writer(target.address, 0 if load == BOTH else SPLIT_AT),
+        ):
             _read(stream, _WARM_UP_SECONDS, [])
             before = target.cpu_seconds()
             _read(stream, seconds, delays)
@@ -110,10 +114,24 @@ def _read(stream: ChangeStream[Any], seconds: float, delays: list[float]) -> Non
             delays.append(time.monotonic() - event["fullDocument"]["sent"])
 
 
+def delays_of(collection: Collection[Any], address: str, seconds: float) -> list[float]:
+    """The delays of a change stream, in seconds, while documents are inserted.
+
+    Args:
+        collection: at which the events are read.
+        address: where the writes go; ``collection`` may be a copy of theirs on another deployment.
+        seconds: how long.
+    """
+    delays: list[float] = []
+    with collection.watch(max_await_time_ms=1000) as stream, _writer(address, 0):
+        _read(stream, _WARM_UP_SECONDS, [])
+        _read(stream, seconds, delays)
+    return delays
+
+
 @contextmanager
-def _writer(target: Target, load: str) -> Iterator[None]:
-    lowest_key = 0 if load == BOTH else SPLIT_AT
-    process = subprocess.Popen([sys.executable, "-m", "bench.paced_writer", target.address, str(lowest_key)])
+def _writer(address: str, lowest_key: int) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "bench.paced_writer", address, str(lowest_key)])
     try:
         yield
     finally:

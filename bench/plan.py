@@ -10,8 +10,7 @@ from uuid import UUID, uuid4
 
 import bson
 
-from shardwright.wire.message import op_msg
-from shardwright.wire.sections import encode_sequence
+from shardwright.wire.message import encode_sequence, op_msg
 
 UNIQUE_ID: Final = bson.ObjectId(b"\xde\xad\xbe\xef" * 3)
 """A placeholder in documents, which the load generator replaces by a new ObjectId each time."""

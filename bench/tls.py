@@ -16,8 +16,7 @@ import trio
 from shardwright.deploy.tls_files import TlsFiles
 from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.tls.settings import TlsMode, TlsSettings
-from shardwright.wire.transport.handshakes import accept_handshake, dial_handshake
-from shardwright.wire.transport.tls_socket import TlsSocket
+from shardwright.wire.transport.tls_socket import TlsSocket, accept_handshake, dial_handshake
 
 _REPEATS: Final = 20_000
 _REPEATS_LONG: Final = 200
