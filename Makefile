@@ -13,7 +13,7 @@ SPECIFICATIONS_READY := build/source_distributions/.ready
 # the interpreter and its standard library, and a whole cluster.
 OTHER_PYTHONS := 3.12 3.13 3.14
 QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test_pid_files.py tests/wire/test_message.py \
-    tests/integration/test_crud_pymongo.py
+    tests/integration/crud/test_crud_pymongo.py
 
 # Tests mostly wait for other processes. Each worker has its own clusters; tests/longest_first.py orders the files.
 WORKERS ?= 4

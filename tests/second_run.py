@@ -28,43 +28,43 @@ such comparisons with the same users on both.
 """
 
 NOT_CLOSED: Final[Mapping[str, str]] = {
-    "tests/integration/test_access_control.py": "starts closed clusters of its own",
-    "tests/integration/test_cluster_auth_mode.py": "starts closed clusters of its own",
-    "tests/integration/test_secrets.py": "starts closed clusters of its own",
-    "tests/integration/test_tls_cluster.py": "starts closed clusters of its own",
-    "tests/integration/test_tls_modes.py": "starts closed clusters of its own",
-    "tests/integration/test_added_shard.py": "adds a shard that has no access control",
-    "tests/integration/test_shards_during_changes.py": "adds a shard that has no access control",
-    "tests/integration/test_aggregation_errors.py::test_halves_are_checked_against_the_stable_api": (
+    "tests/integration/security/test_access_control.py": "starts closed clusters of its own",
+    "tests/integration/security/test_cluster_auth_mode.py": "starts closed clusters of its own",
+    "tests/integration/security/test_secrets.py": "starts closed clusters of its own",
+    "tests/integration/security/test_tls_cluster.py": "starts closed clusters of its own",
+    "tests/integration/security/test_tls_modes.py": "starts closed clusters of its own",
+    "tests/integration/faults/test_added_shard.py": "adds a shard that has no access control",
+    "tests/integration/ddl/test_shards_during_changes.py": "adds a shard that has no access control",
+    "tests/integration/aggregation/test_aggregation_errors.py::test_halves_are_checked_against_the_stable_api": (
         "internal stages are for the cluster alone"
     ),
-    "tests/integration/test_aggregation_errors.py::test_stages_of_servers": "internal stages are for the cluster alone",
-    "tests/integration/test_cluster_time.py::test_a_time_without_a_signature_changes_nothing": (
+    "tests/integration/aggregation/test_aggregation_errors.py::test_stages_of_servers": "internal stages are for the cluster alone",
+    "tests/integration/sessions/test_cluster_time.py::test_a_time_without_a_signature_changes_nothing": (
         "such a time is refused from a user (tests/access_control/test_hostile_connections.py)"
     ),
-    "tests/integration/test_created_indexes.py::test_an_index_is_undone_though_user_writes_are_blocked_meanwhile": (
+    "tests/integration/ddl/test_created_indexes.py::test_an_index_is_undone_though_user_writes_are_blocked_meanwhile": (
         "the first user has the privilege bypassWriteBlockingMode"
     ),
-    "tests/integration/test_granularity.py::test_a_read_that_has_resolved_the_view_before": (
+    "tests/integration/ddl/test_granularity.py::test_a_read_that_has_resolved_the_view_before": (
         "internal stages are for the cluster alone"
     ),
-    "tests/integration/test_key_rotation.py": "runs on a cluster without a launcher, which is always open",
-    "tests/integration/test_join_argument_errors.py::test_joined_pipelines_are_checked_against_the_stable_api": (
+    "tests/integration/security/test_key_rotation.py": "runs on a cluster without a launcher, which is always open",
+    "tests/integration/joins/test_join_argument_errors.py::test_joined_pipelines_are_checked_against_the_stable_api": (
         "internal stages are for the cluster alone"
     ),
-    "tests/integration/test_local_operations.py::test_operations_are_killed_by_the_key_of_their_client": (
+    "tests/integration/crud/test_local_operations.py::test_operations_are_killed_by_the_key_of_their_client": (
         "`_killOperations` is for the cluster alone"
     ),
-    "tests/integration/test_owner_changes.py::test_what_a_client_may_bypass": (
+    "tests/integration/crud/test_owner_changes.py::test_what_a_client_may_bypass": (
         "the first user has the privilege bypassWriteBlockingMode, and cannot ask for it in a field"
     ),
-    "tests/integration/test_session_fields.py::test_wrong_session_fields": (
+    "tests/integration/sessions/test_session_fields.py::test_wrong_session_fields": (
         "compares with a mongod, to which only a part of the cluster can log in, and that may name users in `lsid`"
     ),
-    "tests/integration/test_sizes_and_frames.py::test_half_closed_connection": (
+    "tests/integration/crud/test_sizes_and_frames.py::test_half_closed_connection": (
         "one direction of a connection with TLS cannot be closed"
     ),
-    "tests/integration/test_user_write_block.py": "the first user has the privilege bypassWriteBlockingMode",
+    "tests/integration/security/test_user_write_block.py": "the first user has the privilege bypassWriteBlockingMode",
     "tests/mongosh/test_jstests.py": "suites start shells and connections of their own, which do not log in",
     "tests/mongosh/test_scripts.py::test_session[sharding.js]": "opens a connection by its address alone",
 }
@@ -73,7 +73,8 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
 
 def files() -> tuple[str, ...]:
     """Those of ``tests/integration`` that can be run on closed clusters, in the order of their names."""
-    names = (f"tests/integration/{path.name}" for path in Path(__file__).parent.glob("integration/test_*.py"))
+    tests = Path(__file__).parent
+    names = (f"tests/{path.relative_to(tests).as_posix()}" for path in tests.glob("integration/*/test_*.py"))
     return tuple(sorted(name for name in names if name not in NOT_CLOSED))
 
 

@@ -31,6 +31,6 @@ def test_every_test_has_its_day(request: pytest.FixtureRequest) -> None:
 
 
 def test_every_file_takes_part_or_has_a_reason() -> None:
-    present = {f"tests/integration/{path.name}" for path in (ROOT / "tests" / "integration").glob("test_*.py")}
+    present = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / "integration").rglob("test_*.py")}
     assert present == {*files(), *(name for name in NOT_CLOSED if name in present)}
     assert not [name for name in FURTHER if name.startswith("tests/integration/")]

@@ -8,14 +8,14 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import SHARDS
-from tests.integration.test_deep_keys import nested
+from tests.integration.crud.test_deep_keys import nested
 from tests.local_cluster import Client
 
 
 def test_moves_of_deep_bounds_are_refused_from_the_same_depth(
     client: Client, database: Database[dict[str, object]]
 ) -> None:
-    """As `tests.integration.test_deep_keys` has it of ours."""
+    """As `tests.integration.crud.test_deep_keys` has it of ours."""
     for levels in (177, 178):
         collection = database[f"deep_{levels}"]
         client.admin.command("shardCollection", collection.full_name, key={"key": 1})

@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, catalog_entry
-from tests.integration.test_time_series import OPTIONS, at, measurements, shard_series, targeted
+from tests.integration.time_series.test_time_series import OPTIONS, at, measurements, shard_series, targeted
 from tests.local_cluster import Client
 
 HOUR = 3600

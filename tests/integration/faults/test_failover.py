@@ -14,9 +14,9 @@ from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from tests.fail_points import fail_point
+from tests.integration.change_streams.test_change_streams import Stream, take
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
-from tests.integration.test_change_streams import Stream, take
 from tests.integration.waiting import eventually
 from tests.integration.workload import running_workload
 from tests.local_cluster import Client, RunningCluster, running_cluster

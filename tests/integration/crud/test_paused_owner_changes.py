@@ -12,9 +12,9 @@ import pytest
 from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
+from tests.integration.crud.test_owner_changes import COMMANDS, LOW
 from tests.integration.retryable_writes import RetryingSession, retrying_session
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
-from tests.integration.test_owner_changes import COMMANDS, LOW
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 

@@ -7,8 +7,8 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.database import Database
 
+from tests.integration.change_streams.test_change_streams import Stream, take
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, shard_by_range, shard_collection
-from tests.integration.test_change_streams import Stream, take
 from tests.local_cluster import Client
 
 OF_EVERY_TIME: Final = frozenset({"_id", "clusterTime", "wallTime", "collectionUUID", "stateBeforeChange"})

@@ -9,7 +9,7 @@ from pymongo.database import Database
 from tests.integration.sharded import UPPER, Document, Documents, shard_by_range, shard_collection
 from tests.local_cluster import RunningCluster
 
-SCRIPTS = Path(__file__).parent / "node"
+SCRIPTS = Path(__file__).parents[1] / "node"
 SECONDS_MAX = 180.0
 
 

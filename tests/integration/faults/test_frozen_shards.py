@@ -9,8 +9,8 @@ import pytest
 from pymongo.errors import ExecutionTimeout, OperationFailure, PyMongoError
 
 from tests.fail_points import fail_point
+from tests.integration.moves.test_balancing import stock
 from tests.integration.sharded import LOWER, UPPER, shard_by_range
-from tests.integration.test_balancing import stock
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client
 from tests.migration.fault_cluster import FaultCluster, fault_cluster

@@ -7,9 +7,9 @@ import pytest
 from pymongo.database import Database
 
 from tests.fail_points import fail_point
+from tests.integration.moves.test_balancing import EVEN_SECONDS_MAX, balancer_on, fill, is_even
+from tests.integration.moves.test_defragmentation import count_chunks, fragment, is_defragmented
 from tests.integration.sharded import LOWER, UPPER, Document
-from tests.integration.test_balancing import EVEN_SECONDS_MAX, balancer_on, fill, is_even
-from tests.integration.test_defragmentation import count_chunks, fragment, is_defragmented
 from tests.integration.waiting import eventually
 from tests.integration.workload import Workload
 from tests.migration.fault_cluster import CONFIG, NO_DELAY, FaultCluster, fault_cluster

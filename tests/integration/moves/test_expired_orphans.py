@@ -9,8 +9,8 @@ from threading import Thread
 import pytest
 
 from tests.fail_points import fail_point
+from tests.integration.change_streams.test_change_streams import brief, take
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Documents, shard_by_range
-from tests.integration.test_change_streams import brief, take
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster, running_cluster
 

@@ -7,8 +7,8 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from tests.integration.joins.test_joins import Both, Pipeline, in_any_order
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, shard_collection
-from tests.integration.test_joins import Both, Pipeline, in_any_order
 from tests.local_cluster import Client
 
 FOLDING: Final = {"locale": "en", "strength": 2}

@@ -7,8 +7,8 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from tests.integration.joins.test_joins import Both, Pipeline
 from tests.integration.sharded import LOWER, Document, shard_by_hash
-from tests.integration.test_joins import Both, Pipeline
 from tests.local_cluster import Client
 
 MEGABYTE: Final = "x" * 1_000_000

@@ -1,0 +1,1 @@
+"""Aggregations through the router: results, errors, outputs, and the memory that they take."""

@@ -1,0 +1,1 @@
+"""Change streams of collections, databases and the cluster."""

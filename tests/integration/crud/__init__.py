@@ -1,0 +1,1 @@
+"""Reads and writes of documents through the router, as stock drivers send them."""

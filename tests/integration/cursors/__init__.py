@@ -1,0 +1,1 @@
+"""Cursors: batches, abandonment, slow clients, and operations that are killed."""

@@ -1,0 +1,1 @@
+"""DDL operations on live collections, alone and in conflict with each other."""

@@ -1,0 +1,1 @@
+"""Processes that die, freeze, restart or arrive while clients use the cluster."""

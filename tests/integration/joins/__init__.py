@@ -1,0 +1,1 @@
+"""Joins of sharded collections, compared with a mongod."""

@@ -1,0 +1,1 @@
+"""Chunk moves and balancing under reads and writes."""

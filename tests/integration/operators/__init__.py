@@ -1,0 +1,1 @@
+"""Alerts, logs, configuration and addresses, as operators see them."""

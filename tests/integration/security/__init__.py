@@ -1,0 +1,1 @@
+"""Access control, TLS, audit, and what logs must not contain."""

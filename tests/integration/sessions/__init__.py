@@ -1,0 +1,1 @@
+"""Sessions, cluster times and transactions."""

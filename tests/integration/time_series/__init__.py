@@ -1,0 +1,1 @@
+"""Time-series collections on one shard and on several."""
