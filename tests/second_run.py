@@ -38,7 +38,9 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
     "tests/integration/aggregation/test_aggregation_errors.py::test_halves_are_checked_against_the_stable_api": (
         "internal stages are for the cluster alone"
     ),
-    "tests/integration/aggregation/test_aggregation_errors.py::test_stages_of_servers": "internal stages are for the cluster alone",
+    "tests/integration/aggregation/test_aggregation_errors.py::test_stages_of_servers": (
+        "internal stages are for the cluster alone"
+    ),
     "tests/integration/sessions/test_cluster_time.py::test_a_time_without_a_signature_changes_nothing": (
         "such a time is refused from a user (tests/access_control/test_hostile_connections.py)"
     ),
