@@ -22,7 +22,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 MINUTES_OF_FIRST_RUN := $(if $(CI),--minutes 45)
 MINUTES_OF_SECOND_RUN := $(if $(CI),--minutes 8)
 
-.PHONY: setup demo test test-all test-pythons quick check docs console-images pytest pymongo-suite jstests bench chaos lock release clean
+.PHONY: setup demo test test-all test-pythons quick check docs console-images pytest pymongo-suite jstests bench chaos coverage lock release clean
 
 # Python's packages and those of Node.js side by side.
 setup:
@@ -124,6 +124,15 @@ chaos: setup
 	$(BIN)/python -m tests.chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") \
 	    $(if $(MEMBERS),--members "$(MEMBERS)") $(if $(WORKLOADS),--workloads "$(WORKLOADS)") \
 	    $(if $(NEMESES),--nemeses "$(NEMESES)")
+
+# The lines that tests run, in their own process and in the daemons that they start: make coverage [TESTS=tests/router]
+coverage: setup
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -q -p no:cacheprovider $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 # Update the lock files from pyproject.toml and package.json; neither may name a package index.
 lock: $(PYTHON_READY)
