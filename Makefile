@@ -22,6 +22,9 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 MINUTES_OF_FIRST_RUN := $(if $(CI),--minutes 45)
 MINUTES_OF_SECOND_RUN := $(if $(CI),--minutes 8)
 
+# Tests start daemons hundreds of times, which would compile a thousand modules each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-all test-pythons quick check docs console-images pytest pymongo-suite jstests bench chaos coverage lock release clean
 
 # Python's packages and those of Node.js side by side.

@@ -23,6 +23,7 @@ from pymongo.errors import PyMongoError
 from shardwright.deploy.cluster import LocalCluster
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.parameters import DIAGNOSTIC_DATA
+from shardwright.deploy.shell import connection_string
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.upgrade import finish_upgrade
 from shardwright.sharding.feature_version import NEWEST, knows
@@ -53,10 +54,15 @@ class Cluster:
 
     def __init__(self, directory: Path, packages: Path, document: dict[str, Any]) -> None:
         self.directory = directory
-        self.uri: str = document["uri"]
+        self.uri = connection_string(document)
         self.processes: list[dict[str, Any]] = document["processes"]
+        self._document = document
         self._packages = packages
         self._present = LocalCluster(directory, Steps(StringIO()))
+
+    def uri_of(self, address: str) -> str:
+        """The connection string for one router."""
+        return connection_string({**self._document, "uri": f"mongodb://{address}/"})
 
     def named(self, *roles: str) -> list[str]:
         """The names of all processes of some roles, in the order of the roles."""
@@ -77,7 +83,8 @@ class Cluster:
     def is_upgraded(self, name: str) -> bool:
         """Whether a process runs this release."""
         [process] = [each for each in self.processes if each["name"] == name]
-        with MongoClient[dict[str, Any]](f"mongodb://{process['address']}", directConnection=True) as client:
+        without_log_in = {**self._document, "uri": f"mongodb://{process['address']}/", "auth": None}
+        with MongoClient[dict[str, Any]](connection_string(without_log_in), directConnection=True) as client:
             if process["role"] == "router":
                 return "finishUpgrade" in client.admin.command("listCommands")["commands"]
             return knows(client.admin.command("hello").get("extensions", ()), NEWEST)
@@ -216,7 +223,7 @@ def check_refused(cluster: Cluster, last: str) -> None:
     [address] = [each["address"] for each in cluster.processes if each["name"] == last]
     upgraded = [each for each in cluster.processes if each["name"] in cluster.named("router") and each["name"] != last]
     with pytest.raises(DeployError, match=f"{address} does not know feature version {NEWEST}"):
-        finish_upgrade(f"mongodb://{upgraded[0]['address']}/", {})
+        finish_upgrade(cluster.uri_of(upgraded[0]["address"]), {})
 
 
 def finish(cluster: Cluster) -> None:
@@ -268,4 +275,11 @@ def test_the_order_of_daemons_does_not_matter(
 @pytest.mark.exhaustive
 def test_sets_of_three_members_are_upgraded(tmp_path: Path, packages: Path) -> None:
     with former_cluster(tmp_path, packages, "--members", "3", "--config-members", "3") as cluster:
+        check_load(upgrade_under_load(cluster, cluster.named("configd", "shardd", "router")))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("options", [("--auth",), ("--auth", "--tls")], ids=["key file", "key file and TLS"])
+def test_a_cluster_with_access_control_is_upgraded(tmp_path: Path, packages: Path, options: tuple[str, ...]) -> None:
+    with former_cluster(tmp_path, packages, *options) as cluster:
         check_load(upgrade_under_load(cluster, cluster.named("configd", "shardd", "router")))
