@@ -1,5 +1,6 @@
-"""Phrases that mark sentences which read as if translated, and where they occur."""
+"""Phrases and openings that mark sentences which read as if translated, and where they occur."""
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,23 @@ PHRASES: Final = {
     "see above": r"\bsee above\b",
 }
 """Each phrase with its pattern. A match finds a sentence to rewrite; swapping the words is no cure."""
+
+ODD_OPENINGS: Final = (
+    "What",
+    "How",
+    "Who",
+    "Whom",
+    "Where",
+    "Which",
+    "When",
+    "Why",
+    "That",
+    "Those",
+    "Has",
+    "Let",
+    "Lets",
+)
+"""Words that do not open a docstring: a verb or a plain noun does, and "Whether" for booleans alone."""
 
 _ANY: Final = re.compile("|".join(f"(?P<p{number}>{pattern})" for number, pattern in enumerate(PHRASES.values())), re.I)
 _BETWEEN_LINES: Final = re.compile(r"\s+(?:#+ )?")
@@ -58,3 +76,15 @@ def occurrences(path: Path) -> Iterator[Occurrence]:
         assert match.lastgroup is not None
         context = text[max(0, match.start() - 60) : match.end() + 40]
         yield Occurrence(path.relative_to(ROOT).as_posix(), names[int(match.lastgroup[1:])], context)
+
+
+def odd_openings(path: Path) -> Iterator[tuple[int, str]]:
+    """The line number and first line of each docstring, also of an attribute, that opens with one of `ODD_OPENINGS`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        body = getattr(node, "body", None)
+        for each in body if isinstance(body, list) else ():
+            match each:
+                case ast.Expr(value=ast.Constant(value=str(text))) if text.split(maxsplit=1)[:1]:
+                    first = text.split(maxsplit=1)[0].rstrip(",:;")
+                    if first in ODD_OPENINGS:
+                        yield each.lineno, text.strip().splitlines()[0]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.english import ROOT, occurrences, pages
+from tests.english import ROOT, occurrences, odd_openings, pages
 
 RIGHT: Final = {
     "shardwright/router/access/user_cache.py": "anybody-seen",
@@ -22,6 +22,16 @@ def test_no_sentence_has_such_a_phrase() -> None:
         if RIGHT.get(occurrence.file, occurrence.phrase + "\n") not in occurrence.context
     ]
     assert [f"{each.file}: {each.context}" for each in found] == []
+
+
+def test_docstrings_open_with_a_verb_or_a_noun() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {text}"
+        for folder in ("shardwright", "bench", "tests")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in odd_openings(file)
+    ]
+    assert found == []
 
 
 def test_what_is_right_is_still_there() -> None:
