@@ -159,7 +159,13 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "pipelines": {"sharding", "targeting"},
         "resharding": {"sharding"},
     },
-    "daemon": {"daemon": set(), "audit": {"daemon"}, "configuration": {"daemon"}, "sidecar": {"audit", "daemon"}},
+    "daemon": {
+        "daemon": set(),
+        "audit": {"daemon"},
+        "commands": set(),
+        "configuration": {"daemon"},
+        "sidecar": {"audit", "commands", "daemon"},
+    },
     "mongosh_compat": {"mongosh_compat": set(), "jstests": {"mongosh_compat"}},
 }
 """The rooms of each package, lowest first, and the rooms that each of them imports, for type checkers alone included.

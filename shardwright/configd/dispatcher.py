@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.configd.commands.command_registry import COMMANDS, ConfigCommand, Operation, WriteConcernRule
+from shardwright.configd.commands.config_commands import CONFIG_COMMANDS
+from shardwright.configd.commands.operation import ConfigCommand, Operation, WriteConcernRule
 from shardwright.configd.term.term import Term
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
@@ -14,11 +15,6 @@ from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.request import Request
 
 _NOT_PRIMARY: Final = "not primary"
-
-
-def is_config_command(name: str) -> bool:
-    """Whether this daemon runs the command itself, rather than its mongod."""
-    return name in COMMANDS
 
 
 async def run_config_command(
@@ -30,13 +26,13 @@ async def run_config_command(
         CommandError: NotWritablePrimary, the mongod is not primary; InterruptedDueToReplStateChange, it has stepped
             down; MaxTimeMSExpired; or the command's own error.
     """
-    command = COMMANDS[request.name]
-    if command.admin_only and request.db != "admin":
-        raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
+    command = CONFIG_COMMANDS[request.name]
+    command.check_database(request)
     _check_write_concern(command, request)
     term = await wait_for_term()
     if term is None:
         raise CommandError(ErrorCode.NotWritablePrimary, _NOT_PRIMARY)
+    command.check_arguments(request)
     operation = Operation(term, request, client_address)
     try:
         with trio.fail_after(_seconds_max(request)):

@@ -5,13 +5,13 @@ from typing import Final
 
 from shardwright.configd import fail_point_commands
 from shardwright.configd.catalog.transactions import gossip
-from shardwright.configd.commands.command_registry import COMMANDS
+from shardwright.configd.commands.config_commands import CONFIG_COMMANDS
 from shardwright.configd.config_server import ConfigServer
-from shardwright.configd.dispatcher import is_config_command, run_config_command
+from shardwright.configd.dispatcher import run_config_command
 from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
-from shardwright.daemon.sidecar.access import Needed, SidecarAccess
+from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.member_addresses import with_own_host
 from shardwright.daemon.sidecar.member_login import change_mode_of_both
@@ -33,35 +33,8 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 
 logger = get_logger("configd.operations")
 
-_ABOUT_NAMESPACES: Final = frozenset(
-    {
-        "_configsvrBalancerCollectionStatus",
-        "_configsvrClearJumboFlag",
-        "_configsvrCommitChunkMigration",
-        "_configsvrCommitChunkSplit",
-        "_configsvrCommitChunksMerge",
-        "_configsvrCommitCreateCollection",
-        "_configsvrCommitDropCollection",
-        "_configsvrCommitDropDatabase",
-        "_configsvrCommitMovePrimary",
-        "_configsvrConfigureCollectionBalancing",
-        "_configsvrCreateDatabase",
-        "_configsvrEnsureChunkVersionIsGreaterThan",
-        "_configsvrMoveRange",
-        "_configsvrRemoveTags",
-        "_configsvrRepairShardedCollectionChunksHistory",
-        "_configsvrSetAllowMigrations",
-        "_configsvrUpdateZoneKeyRange",
-    }
-)
-"""The commands of the config server whose argument is a collection or database in full; others name shards and so on,
-unless they run on the database of a collection."""
-
-_WITHOUT_NAMESPACE: Final = frozenset(name for name, each in COMMANDS.items() if each.admin_only) - _ABOUT_NAMESPACES
-
-
-_FOR_USERS: Final = {name: Needed(name) for name in ("setFeatureCompatibilityVersion", "setUserWriteBlockMode")}
-"""The daemon's own commands that users may run."""
+_ABOUT_NAMESPACES: Final = frozenset(each.name for each in CONFIG_COMMANDS if each.names_namespace)
+_WITHOUT_NAMESPACE: Final = frozenset(each.name for each in CONFIG_COMMANDS if each.admin_only) - _ABOUT_NAMESPACES
 
 _CATALOG_STAYS: Final = "Cannot drop 'config' database if mongod started with --configsvr"
 
@@ -71,7 +44,7 @@ class ConfigHandler(SidecarHandler):
 
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
-        access = SidecarAccess(_FOR_USERS, self._answers_itself, command_text, server.sidecar.has_to_prepare)
+        access = SidecarAccess(CONFIG_COMMANDS, self._answers_itself, command_text, server.sidecar.has_to_prepare)
         options = server.options
         super().__init__(server.sidecar, metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
@@ -81,7 +54,7 @@ class ConfigHandler(SidecarHandler):
 
     def _answers_itself(self, request: Request) -> bool:
         """Whether the daemon answers a request itself, and not its mongod."""
-        return is_config_command(request.name) or fail_point_commands.is_about(self._server.fail_points, request)
+        return request.name in CONFIG_COMMANDS or fail_point_commands.is_about(self._server.fail_points, request)
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
@@ -91,7 +64,7 @@ class ConfigHandler(SidecarHandler):
             CommandError: IllegalOperation, it would drop the catalog.
         """
         await in_own_task()
-        if is_config_command(request.name):
+        if request.name in CONFIG_COMMANDS:
             return await self._run_config_command(client, request)
         if fail_point_commands.is_about(self._server.fail_points, request):
             client.allow_interruption()

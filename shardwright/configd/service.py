@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from shardwright.configd.balancer.metrics import BalancerMetrics
-from shardwright.configd.commands.command_registry import COMMANDS
+from shardwright.configd.commands.config_commands import CONFIG_COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.exported_metrics import export_metrics
 from shardwright.configd.handler import ConfigHandler
@@ -34,7 +34,7 @@ class ConfigService(ConfigHandler):
     shutdown_seconds = SHUTDOWN_SECONDS
 
     def __init__(self, options: SidecarOptions) -> None:
-        self.metrics = Metrics("configd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
+        self.metrics = Metrics("configd", (*CONFIG_COMMANDS.names, *HELLO_NAMES, *_FORWARDED))
         self.config_server = ConfigServer(
             options,
             self.metrics.counter("catalog_conflicts", "Catalog transactions retried because of a write conflict"),

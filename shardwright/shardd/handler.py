@@ -9,10 +9,9 @@ from typing import Final
 
 import bson
 
-import shardwright.shardd.commands  # noqa: F401 - registers the commands
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
-from shardwright.daemon.sidecar.access import Needed, SidecarAccess
+from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.member_addresses import with_own_host
 from shardwright.daemon.sidecar.member_metrics import with_sharding_statistics
@@ -20,7 +19,8 @@ from shardwright.daemon.sidecar.own_operations import with_daemon_operations
 from shardwright.daemon.sidecar.reply_term import has_failed
 from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
 from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.commands.command_registry import COMMANDS, run_command
+from shardwright.shardd.commands.command import run_command
+from shardwright.shardd.commands.shard_commands import SHARD_COMMANDS
 from shardwright.shardd.cursor_batches import CursorBatches
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange
@@ -72,21 +72,8 @@ _BEGIN_IN_REACTOR: Final = frozenset(
 """Commands that hardly ever wait for anything but mongod; where they do, they call `in_own_task`."""
 
 _REFRESH_SESSIONS_NOW: Final = "refreshLogicalSessionCacheNow"
-_NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
+_NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in SHARD_COMMANDS if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
-
-
-_FOR_USERS: Final = {
-    "cleanupOrphaned": Needed("cleanupOrphaned"),
-    "currentOp": Needed("inprog"),
-    "getParameter": Needed("getParameter"),
-    "getShardVersion": Needed("getShardVersion", on_collection=True),
-    "killOp": Needed("killop"),
-    "setParameter": Needed("setParameter"),
-    "setUserWriteBlockMode": Needed("setUserWriteBlockMode"),
-    "shardingState": Needed("shardingState"),
-}
-"""The daemon's own commands that users may run."""
 
 
 class ShardHandler(SidecarHandler):
@@ -110,7 +97,7 @@ class ShardHandler(SidecarHandler):
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors, self.passages)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
         sidecar = context.sidecar
-        access = SidecarAccess(_FOR_USERS, self._answers_user_itself, command_text, sidecar.has_to_prepare)
+        access = SidecarAccess(SHARD_COMMANDS, self._answers_user_itself, command_text, sidecar.has_to_prepare)
         super().__init__(sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
@@ -126,7 +113,7 @@ class ShardHandler(SidecarHandler):
             return not request.get(b"$ownOps")
         if request.name == "killOp":
             return self._shard.migrations.is_shown_as(request.get(b"op"))
-        return request.name in COMMANDS
+        return request.name in SHARD_COMMANDS
 
     @may_run_in_reactor
     async def take_over(
@@ -146,7 +133,7 @@ class ShardHandler(SidecarHandler):
             if request.name in REFUSED_DURING_MOVES:
                 check_not_moving(self._context, request)
         fields = request.fields
-        command = COMMANDS.get(request.name)
+        command = SHARD_COMMANDS.find(request.name)
         if command is not None and (_is_of_cluster(upstream) or self._answers_user_itself(request)):
             await in_own_task()
             components = self._shard.components

@@ -8,8 +8,8 @@ from shardwright.daemon.metrics import Metrics, measure_connections
 from shardwright.daemon.reload import Reread
 from shardwright.daemon.sidecar.member_metrics import MemberMetrics
 from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
-from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.server_parameters import set_parameter
+from shardwright.shardd.commands.shard_commands import SHARD_COMMANDS
 from shardwright.shardd.handler import ShardHandler
 from shardwright.shardd.options import ShardOptions
 from shardwright.shardd.resharding.service import export_metrics
@@ -36,7 +36,7 @@ class ShardService(ShardHandler):
     shutdown_seconds = SHUTDOWN_SECONDS
 
     def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
-        self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
+        self.metrics = Metrics("shardd", (*SHARD_COMMANDS.names, *HELLO_NAMES, *_FORWARDED))
         self._server: Server | None = None
         self._shard = ShardServer(options, self.metrics, nursery, self._close_clients)
         self._given_parameters = options.parameters

@@ -10,7 +10,7 @@ import trio
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.term_fence import TermFence
-from shardwright.shardd.commands.command_registry import ShardComponents
+from shardwright.shardd.commands.command import ShardComponents
 from shardwright.shardd.commands.server_parameters import ServerParameters
 from shardwright.shardd.context.feature_version import FeatureVersion
 from shardwright.shardd.context.shard_context import ShardContext, handshake

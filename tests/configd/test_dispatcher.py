@@ -10,8 +10,8 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
-import shardwright.configd.commands  # noqa: F401 - registers the commands
-from shardwright.configd.commands.command_registry import COMMANDS, WriteConcernRule, config_command
+from shardwright.configd.commands.config_commands import CONFIG_COMMANDS
+from shardwright.configd.commands.operation import WriteConcernRule
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
@@ -20,14 +20,9 @@ from tests.configd.in_process import in_process
 from tests.shardd.mini_cluster import Set
 
 NEED_MAJORITY, REFUSE_ANY = (
-    sorted(name for name, each in COMMANDS.items() if each.write_concern is rule)
+    sorted(each.name for each in CONFIG_COMMANDS if each.write_concern is rule)
     for rule in (WriteConcernRule.MAJORITY, WriteConcernRule.UNSUPPORTED)
 )
-
-
-def test_a_command_name_can_be_registered_once() -> None:
-    with pytest.raises(ValueError, match="two handlers for the command _configsvrAddShard"):
-        config_command("_configsvrAddShard")(COMMANDS["_configsvrAddShard"].handler)
 
 
 @pytest.mark.parametrize("name", NEED_MAJORITY)

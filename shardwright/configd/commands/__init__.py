@@ -1,11 +1,5 @@
-"""The commands of the config server, a file for each family.
+"""The commands of the config server, a file for each family, and the table of all of them.
 
-Owns their arguments and replies; importing the package registers all of them (`command_registry`).
+Owns their arguments and replies.
 May import `balancer`, `catalog`, `term`, `resharding`, `shards` and `user_writes`.
 """
-
-from importlib import import_module
-from pkgutil import iter_modules
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")

@@ -13,7 +13,7 @@ from shardwright.configd.balancer.defragmentation.situation import DEFRAGMENTATI
 from shardwright.configd.balancer.reports import collection_status, explain
 from shardwright.configd.catalog.chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.commands.command_registry import Operation, WriteConcernRule, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.donor_requests import refresh_shards
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
@@ -31,7 +31,6 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, is_string
 
 
-@config_command("_configsvrBalancerStart", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_start(operation: Operation) -> dict[str, Any]:
     """Turn the balancer on; a round begins at once if one may."""
     await _switch(operation, mode="full", action="balancer.start")
@@ -39,7 +38,6 @@ async def balancer_start(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrBalancerStop", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_stop(operation: Operation) -> dict[str, Any]:
     """Turn the balancer off, and return when the present round is over.
 
@@ -51,7 +49,6 @@ async def balancer_stop(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrBalancerStatus", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_status(operation: Operation) -> dict[str, Any]:
     """Report the state of the switch, and of the rounds of this term.
 
@@ -83,7 +80,6 @@ async def _switch(operation: Operation, *, mode: str, action: str) -> None:
     await operation.term.changelog.log_action(action, {}, client_address=operation.client_address)
 
 
-@config_command("_configsvrBalancerCollectionStatus", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_collection_status(operation: Operation) -> dict[str, Any]:
     """Report whether a collection is placed as the balancer wants it, and otherwise the first rule that is violated.
 
@@ -93,7 +89,6 @@ async def balancer_collection_status(operation: Operation) -> dict[str, Any]:
     return await collection_status(operation.term, str(operation.namespace))
 
 
-@config_command("_configsvrBalancerExplain", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_explain(operation: Operation) -> dict[str, Any]:
     """Report the decisions of a round that would begin now, without carrying them out: of one collection, or of all.
 
@@ -109,7 +104,6 @@ logger = get_logger("configd.balancer")
 _OPTIONS: Final = (b"chunkSize", b"defragmentCollection", b"enableAutoSplitter")
 
 
-@config_command("_configsvrConfigureCollectionBalancing", write_concern=WriteConcernRule.UNSUPPORTED)
 async def configure_collection_balancing(operation: Operation) -> dict[str, Any]:
     """Set a collection's own chunk size, in MB (0 for the cluster's), whether its chunks are split by size, and
     whether they are defragmented: that ends by itself, or when it is turned off.

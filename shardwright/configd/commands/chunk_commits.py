@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.configd.catalog.chunks import CollectionChunks, bounds_document, find_collection, parse_range
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.arguments import chunk_version
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
@@ -24,7 +24,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document
 
 
-@config_command("_configsvrCommitChunkMigration")
 async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
     """Change the owner of a range, a whole chunk or part of one; a migration already committed is confirmed.
 
@@ -90,7 +89,6 @@ def _check_collection(collection: CollectionEntry, donor_version: ChunkVersion, 
         )
 
 
-@config_command("_configsvrCommitChunkSplit")
 async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
     """Split a chunk at the given points; a split already made is confirmed.
 
@@ -180,7 +178,6 @@ async def _log(
     )
 
 
-@config_command("_configsvrCommitChunksMerge")
 async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
     """Merge the chunks that make up a range on one shard; if there is only one already, nothing changes.
 

@@ -14,7 +14,7 @@ from shardwright.configd.balancer.configuration import Configuration
 from shardwright.configd.balancer.round import answers_for, shown
 from shardwright.configd.catalog.chunks import CollectionChunks, find_collection, parse_range
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.donor_requests import UNTHROTTLED, chunk_bytes_default, request_move
 from shardwright.sharding.arguments import secondary_throttle
 from shardwright.sharding.balancing.chunk_queries import Candidate
@@ -34,7 +34,6 @@ from shardwright.wire.rawbson import EMPTY_DOCUMENT, raw_document
 logger = get_logger("configd.balancer")
 
 
-@config_command("_configsvrMoveChunk")
 async def move_chunk(operation: Operation) -> dict[str, Any]:
     """Move a chunk to the shard with the least data of its collection, if that is another one and the balancer is on.
 
@@ -89,7 +88,6 @@ _FORCE_JUMBO: Final = range(3)
 _NOT_AN_OBJECT: Final = 10065
 
 
-@config_command("_configsvrMoveRange")
 async def move_range(operation: Operation) -> dict[str, Any]:
     """Find the owner of the range and send it the request; return once the range has moved.
 

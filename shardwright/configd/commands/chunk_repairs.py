@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.configd.catalog.chunks import CollectionChunks, find_collection
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.donor_requests import refresh_shards
 from shardwright.sharding.arguments import chunk_version, named_in_full
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
@@ -26,7 +26,6 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@config_command("_configsvrClearJumboFlag")
 async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
     """Allow a chunk that was too large to be moved again.
 
@@ -69,7 +68,6 @@ async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrEnsureChunkVersionIsGreaterThan")
 async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str, Any]:
     """Ensure that a migration that tried to commit at a given version can no longer be committed.
 
@@ -110,7 +108,6 @@ _MARK: Final = "historyIsAt40"
 """The field of chunks whose history is known to be sound, named after the version that introduced histories."""
 
 
-@config_command("_configsvrRepairShardedCollectionChunksHistory")
 async def repair_sharded_collection_chunks_history(operation: Operation) -> dict[str, Any]:
     """Give each chunk that has no mark a history that begins now, with the shard that owns it, and mark it.
 

@@ -21,7 +21,7 @@ import bson
 import trio
 from bson.objectid import ObjectId
 
-from shardwright.configd.commands.command_registry import Operation, WriteConcernRule, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.donor_requests import set_up_sessions_collection
 from shardwright.configd.term.term import CLUSTER_SETTINGS, Term
 from shardwright.configd.user_writes.coordinator import set_user_write_block_mode as set_everywhere
@@ -35,21 +35,18 @@ _PARAMETER: Final = "_configsvrSetClusterParameter"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
-@config_command(_VERSION, write_concern=WriteConcernRule.ANY)
 async def set_feature_compatibility_version(operation: Operation) -> dict[str, Any]:
     """Enable or disable the features that an older version of MongoDB does not understand, on all servers.
 
     Raises:
         CommandError: a mongod's error; HostUnreachable or FailedToSatisfyReadPreference, a shard cannot be reached.
     """
-    operation.arguments.refuse_unknown((_VERSION.encode(), b"confirm"))
     confirmation = operation.arguments.present(b"confirm")
     setting = {_VERSION: operation.subject, **confirmation, "writeConcern": _MAJORITY}
     await _set_everywhere(operation.term, setting)
     return {}
 
 
-@config_command(_PARAMETER)
 async def set_cluster_parameter(operation: Operation) -> dict[str, Any]:
     """Change a cluster parameter on all servers.
 
@@ -105,7 +102,6 @@ async def _set_everywhere(term: Term, setting: Mapping[str, Any]) -> None:
         raise errors[0]
 
 
-@config_command("_configsvrSetUserWriteBlockMode")
 async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str, Any]:
     """Set the mode on all servers, and return when it is in force.
 
@@ -117,7 +113,6 @@ async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str
     return {}
 
 
-@config_command("setUserWriteBlockMode", write_concern=WriteConcernRule.UNSUPPORTED)
 async def set_user_write_block_mode(_operation: Operation) -> dict[str, Any]:
     """Refuse: the servers of a cluster change together.
 
@@ -131,7 +126,6 @@ _COLLECTIONS: Final = ("system.users", "system.roles")
 _OBJECT_ID_BYTES: Final = 12
 
 
-@config_command("_getUserCacheGeneration", write_concern=WriteConcernRule.UNSUPPORTED)
 async def get_user_cache_generation(operation: Operation) -> dict[str, Any]:
     """An id that is another one after each change to a user or a role."""
     digest = sha256()
@@ -144,7 +138,6 @@ async def get_user_cache_generation(operation: Operation) -> dict[str, Any]:
     return {"cacheGeneration": ObjectId(digest.digest()[:_OBJECT_ID_BYTES])}
 
 
-@config_command("refreshLogicalSessionCacheNow", write_concern=WriteConcernRule.UNSUPPORTED)
 async def refresh_logical_session_cache_now(operation: Operation) -> dict[str, Any]:
     """Shard ``config.system.sessions`` unless it is sharded; routers ask for it when they find that it is not.
 

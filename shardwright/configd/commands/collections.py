@@ -15,7 +15,7 @@ from bson.objectid import ObjectId
 from shardwright.configd.catalog.chunks import CollectionChunks, find_collection
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.configd.catalog.zones import finish_renames, marked
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.donor_requests import refresh_shards
 from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
 from shardwright.sharding.arguments import own_collection
@@ -33,7 +33,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document, raw_document
 
 
-@config_command("_configsvrCommitCreateCollection")
 async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     """Add the collection with its first chunks; repeating this for the same collection changes nothing.
 
@@ -100,7 +99,6 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrCommitDropCollection")
 async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
     """Remove the collection's zone ranges, then its entry, then its chunks, which nothing refers to any more.
 
@@ -125,7 +123,6 @@ async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrRenameCollectionMetadata")
 async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
 
@@ -209,7 +206,6 @@ def _conflict(namespace: str, uuid: UUID) -> CommandError:
     )
 
 
-@config_command("_configsvrCollMod", admin_only=False)
 async def coll_mod(operation: Operation) -> dict[str, Any]:
     """Make the granularity of a collection of buckets coarser, in versions that are new to all owners of chunks.
 
@@ -256,7 +252,6 @@ def _fields(collection: CollectionEntry) -> TimeSeriesFields:
     return collection.time_series
 
 
-@config_command("_configsvrSetAllowMigrations")
 async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
     """Forbid migrations of a collection, or allow them again.
 

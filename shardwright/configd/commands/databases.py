@@ -11,7 +11,7 @@ from bson.regex import Regex
 from bson.timestamp import Timestamp
 
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.term import REMOVING_SHARDS, Term
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
@@ -24,7 +24,6 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("configd.databases")
 
 
-@config_command("_configsvrCreateDatabase")
 async def create_database(operation: Operation) -> dict[str, Any]:
     """Return the version of the database, which is created if it does not exist.
 
@@ -157,7 +156,6 @@ async def _tell_primary(term: Term, shard: ShardEntry, name: str) -> None:
         )
 
 
-@config_command("_configsvrCommitDropDatabase")
 async def commit_drop_database(operation: Operation) -> dict[str, Any]:
     """Remove the database's entry and all remaining documents of its collections.
 
@@ -188,7 +186,6 @@ async def commit_drop_database(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrCommitMovePrimary")
 async def commit_move_primary(operation: Operation) -> dict[str, Any]:
     """Change the database's entry, unless that has been done: only its primary shard sends this.
 

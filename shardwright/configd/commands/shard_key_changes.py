@@ -17,7 +17,7 @@ from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.chunks import CollectionChunks, find_collection, refine_chunks, refine_zones
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.catalog.zones import ZoneBounds
-from shardwright.configd.commands.command_registry import Operation, WriteConcernRule, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.resharding.coordinator import OperationOverError
 from shardwright.configd.resharding.planned_chunks import zone_range
 from shardwright.configd.resharding.running import reshard, run_operation
@@ -38,7 +38,6 @@ logger = get_logger("configd.resharding")
 _CHUNKS_MAX: Final = 1_000_000
 
 
-@config_command("_configsvrReshardCollection")
 async def reshard_collection(operation: Operation) -> dict[str, Any]:
     """Reshard a collection, and return once that is done; a collection that has the key already is left alone.
 
@@ -164,7 +163,6 @@ def _preset(operation: Operation) -> list[Mapping[str, Any]] | None:
     return list(chunks)
 
 
-@config_command("_configsvrAbortReshardCollection")
 async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Abort the operation, and return once nothing is left of it.
 
@@ -181,7 +179,6 @@ async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrCommitReshardCollection")
 async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Have writes blocked as soon as everything is cloned, however far the recipients are behind.
 
@@ -199,7 +196,6 @@ async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrCleanupReshardCollection", write_concern=WriteConcernRule.UNSUPPORTED)
 async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Abort the operation if there is one, or wait for its end if it is too late for that.
 
@@ -254,7 +250,6 @@ async def _end(operation: Operation, found: ReshardingOperation) -> bool:
     )
 
 
-@config_command("_configsvrRefineCollectionShardKey")
 async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
     """Extend the key and all bounds; repeating this completes what has been begun, and changes nothing else.
 

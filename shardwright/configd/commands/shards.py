@@ -10,7 +10,7 @@ from bson.int64 import Int64
 from shardwright.configd.catalog.feature_version import read_feature_version
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.cluster_settings import settings
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.shards.shard_candidate import (
     check_daemon,
     check_databases,
@@ -41,7 +41,6 @@ _HOST_SECONDS: Final = 2.0
 _MAJORITY: Final = {"w": "majority"}
 
 
-@config_command("_configsvrAddShard")
 async def add_shard(operation: Operation) -> dict[str, Any]:
     """Check the replica set, send it its identity as a shard, and insert it into the catalog.
 
@@ -177,7 +176,6 @@ async def _ask(term: Term, client: ReplicaSetClient, command: dict[str, Any], *,
 _NOTE: Final = "you need to drop or movePrimary these databases"
 
 
-@config_command("_configsvrRemoveShard")
 async def remove_shard(operation: Operation) -> dict[str, Any]:
     """Begin to drain a shard, report what is left on it, or, if nothing is, remove it: repeated until it is removed.
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from shardwright.configd.catalog.feature_version import read_feature_version, write_feature_version
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.configd.shards.shard_clients import handshake
 from shardwright.configd.term.term import ADDING_SHARDS, CLUSTER_SETTINGS, Term
 from shardwright.sharding.feature_version import NEWEST, knows, router_knows
@@ -29,7 +29,6 @@ _ROUTER_SECONDS: Final = 60.0
 """A router whose entry is older is not running: routers write theirs every ten seconds."""
 
 
-@config_command(_NAME)
 async def finish_upgrade(operation: Operation) -> dict[str, Any]:
     """Raise the feature version, unless it is the newest one already.
 
@@ -39,7 +38,6 @@ async def finish_upgrade(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: IncompatibleServerVersion, a daemon does not know the new version, or cannot be reached.
     """
-    operation.arguments.refuse_unknown((_NAME.encode(), b"dryRun"))
     is_dry_run = operation.arguments.boolean(b"dryRun", strictness=Strictness.BOOL)
     term = operation.term
     # No shard is added in the meantime.

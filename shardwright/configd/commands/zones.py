@@ -8,7 +8,7 @@ from bson.objectid import ObjectId
 from shardwright.configd.catalog.chunks import find_collection, refine_zones
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.catalog.zones import ZoneBounds, finish_renames
-from shardwright.configd.commands.command_registry import Operation, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.tag_entry import TagEntry
@@ -18,7 +18,6 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@config_command("_configsvrAddShardToZone")
 async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
     """Add the shard to the zone; the zone is created with its first shard.
 
@@ -40,7 +39,6 @@ async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrRemoveShardFromZone")
 async def remove_shard_from_zone(operation: Operation) -> dict[str, Any]:
     """Remove the shard from the zone.
 
@@ -68,7 +66,6 @@ async def remove_shard_from_zone(operation: Operation) -> dict[str, Any]:
     return {}
 
 
-@config_command("_configsvrUpdateZoneKeyRange")
 async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
     """Assign the range, or with ``zone: null`` remove it. The collection need not be sharded yet.
 
@@ -115,7 +112,6 @@ _NOT_RETRYABLE: Final = 5748800
 """MongoDB's code for a command that must be sent as a retryable write but was not."""
 
 
-@config_command("_configsvrRemoveTags")
 async def remove_tags(operation: Operation) -> dict[str, Any]:
     """Remove all zone ranges of the collection.
 

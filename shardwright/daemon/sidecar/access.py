@@ -5,10 +5,11 @@ decide: requests that only the cluster itself may send, and commands that the da
 asked who a client is after each exchange of a log-in; no address, socket or field of a request says so.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, Generic
 
+from shardwright.daemon.commands.command_table import Command, Handler
 from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
 from shardwright.daemon.sidecar.internal_requests import (
     is_for_admin_alone,
@@ -59,11 +60,23 @@ class Needed:
         return Resource(db, collection)
 
 
+@dataclass(frozen=True, slots=True)
+class SidecarCommand(Command[Handler], Generic[Handler]):
+    """A command that the daemon answers itself, instead of its mongod.
+
+    Attributes:
+        needed: the privilege of the users who may run it; None if it is for the cluster alone.
+    """
+
+    _: KW_ONLY
+    needed: Needed | None = None
+
+
 class SidecarAccess:
     """Checks the requests of clients before the daemon or its mongod acts on them.
 
     Args:
-        own_commands: the commands that the daemon answers itself and users may run, with what they need.
+        own_commands: the commands that the daemon answers itself.
         answers_itself: whether the daemon answers a request of a user itself.
         text_of: a request as errors show it.
         advances_oplog: whether the daemon writes a no-op for a request.
@@ -71,12 +84,12 @@ class SidecarAccess:
 
     def __init__(
         self,
-        own_commands: Mapping[str, Needed],
+        own_commands: Iterable[SidecarCommand[Any]],
         answers_itself: Callable[[Request], bool],
         text_of: Callable[[Request], str],
         advances_oplog: Callable[[Request], bool],
     ) -> None:
-        self._own_commands = own_commands
+        self._needed = {each.name: each.needed for each in own_commands if each.needed is not None}
         self._answers_itself = answers_itself
         self._text_of = text_of
         self._advances_oplog = advances_oplog
@@ -176,7 +189,7 @@ class SidecarAccess:
         return upstream.user is not None and upstream.user.is_internal
 
     async def _check_own_command(self, upstream: Upstream, request: Request, user: UserName) -> None:
-        needed = self._own_commands.get(request.name)
+        needed = self._needed.get(request.name)
         if needed is not None:
             info = await _status(upstream, showPrivileges=True)
             privileges = Privileges.from_documents(info["authenticatedUserPrivileges"])

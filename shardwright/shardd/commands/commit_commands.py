@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from shardwright.daemon.oplog_note import append_oplog_note
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.commands.command import ShardComponents
 from shardwright.shardd.two_phase_commit.commit_state import TransactionId
 from shardwright.sharding.operation_session import check_transaction_fields
 from shardwright.wire.arguments import Arguments
@@ -20,7 +20,6 @@ _WRITE_CONCERN_ERROR: Final = "writeConcernError"
 _NO_MORE_THAN_A_MAJORITY: Final = (0, 1, "majority")
 
 
-@command(_NAME, admin_only=True)
 async def coordinate_commit_transaction(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Commit a transaction on all participants or on none; without participants, find out what became of it.
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import trio
 from bson.binary import Binary
 
-from shardwright.shardd.commands.command_registry import RawReply, ShardComponents, command
+from shardwright.shardd.commands.command import RawReply, ShardComponents
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
 from shardwright.shardd.migration.active_migrations import migration_session_argument
 from shardwright.shardd.migration.database.collection_source import CollectionChanges
@@ -30,7 +30,6 @@ from shardwright.wire.request import Request
 READY_SECONDS_MAX: Final = 60.0
 
 
-@command("_shardsvrMovePrimaryReady")
 async def ready(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Wait until this shard may receive a database: as a former primary shard it may still have collections of it.
 
@@ -46,7 +45,6 @@ async def ready(shard: ShardComponents, request: Request) -> dict[str, Any]:
     )
 
 
-@command("_shardsvrMovePrimaryReceive")
 async def receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Begin to receive a database, or a further round of collections. The request may be repeated.
 
@@ -66,7 +64,6 @@ async def receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
     return {}
 
 
-@command("_shardsvrMovePrimaryStatus")
 async def status(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the progress, once it is steady or a second has passed.
 
@@ -78,7 +75,6 @@ async def status(shard: ShardComponents, request: Request) -> dict[str, Any]:
     return receipt.report()
 
 
-@command("_shardsvrMovePrimaryFinish")
 async def finish(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Apply the last changes, while the donor blocks writes; later writes here have later times than those there.
 
@@ -91,7 +87,6 @@ async def finish(shard: ShardComponents, request: Request) -> dict[str, Any]:
     return receipt.report()
 
 
-@command("_shardsvrMovePrimaryEnd")
 async def end(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """End an attempt, and drop the given copies and views."""
     document = request.document
@@ -105,7 +100,6 @@ async def end(shard: ShardComponents, request: Request) -> dict[str, Any]:
     return {}
 
 
-@command("_shardsvrMovePrimaryClone", admin_only=True, is_interruptible=True)
 async def clone(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of a collection's documents as ``objects``; an empty one ends the clone. ``busy`` as in a migration.
 
@@ -119,7 +113,6 @@ async def clone(shard: ShardComponents, request: Request) -> RawReply:
     return RawReply((b"\x04objects\0", objects, encode_elements(busy)))
 
 
-@command("_shardsvrMovePrimaryMods", admin_only=True, is_interruptible=True)
 async def mods(shard: ShardComponents, request: Request) -> RawReply:
     """Changes to ``collections``, each with its UUID; ``queued`` is the number of documents whose turn is later.
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.daemon.sidecar.user_write_block import BYPASS
-from shardwright.shardd.commands.command_registry import ShardComponents, check_database_version, command
+from shardwright.shardd.commands.command import ShardComponents, check_database_version
 from shardwright.shardd.ddl.checks import check_expected_uuid
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
@@ -65,7 +65,6 @@ _Meant = tuple[Namespace, Mapping[str, Any]]
 """The namespace of a change, and its arguments."""
 
 
-@command("_shardsvrCreateCollection", is_ddl=True)
 async def create_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Shard a collection, creating it if it does not exist."""
     arguments: Mapping[str, Any] = {
@@ -76,7 +75,6 @@ async def create_collection(shard: ShardComponents, request: Request) -> dict[st
     )
 
 
-@command("_shardsvrDropCollection", is_ddl=True)
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
     namespace, expected = own_collection(request), Arguments.of(request).present(_UUID)
@@ -93,14 +91,12 @@ async def drop_collection(shard: ShardComponents, request: Request) -> dict[str,
         return await drop_collection(shard, request)
 
 
-@command("_shardsvrDropDatabase", is_ddl=True)
 async def drop_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a database on all shards."""
     arguments = {"databaseVersion": request.get(DATABASE_VERSION)}
     return await _coordinate(shard, request, DropDatabase, Namespace(request.db), arguments)
 
 
-@command("_shardsvrRenameCollection", is_ddl=True)
 async def rename_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Rename a collection."""
     arguments = {
@@ -112,7 +108,6 @@ async def rename_collection(shard: ShardComponents, request: Request) -> dict[st
     return await _coordinate(shard, request, RenameCollection, own_collection(request), arguments)
 
 
-@command("_shardsvrRefineCollectionShardKey", is_ddl=True)
 async def refine_collection_shard_key(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Add fields to the end of a collection's shard key."""
     Arguments.of(request).raw(b"newShardKey")
@@ -120,14 +115,12 @@ async def refine_collection_shard_key(shard: ShardComponents, request: Request) 
     return await _coordinate(shard, request, RefineCollectionShardKey, own_collection(request), arguments)
 
 
-@command("_shardsvrReshardCollection", is_ddl=True, admin_only=True)
 async def reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Give a sharded collection another shard key."""
     arguments = {name: request.get(name.encode()) for name in _RESHARD_ARGUMENTS if name.encode() in request.fields}
     return await _coordinate(shard, request, ReshardCollection, full_namespace(request), arguments)
 
 
-@command("_shardsvrCollMod", is_ddl=True)
 async def modify_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change a collection's options on all shards that have it."""
     fields = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
@@ -144,7 +137,6 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
     return await _coordinate_meant(shard, request, ModifyCollection, meant)
 
 
-@command("_shardsvrCreateIndexes", is_ddl=True)
 async def create_indexes(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Create indexes of a sharded collection on all shards that own chunks of it.
 
@@ -159,7 +151,6 @@ async def create_indexes(shard: ShardComponents, request: Request) -> dict[str, 
     return await _coordinate(shard, request, CreateIndexes, own_collection(request), {REQUEST: bytes(command)})
 
 
-@command("_shardsvrDropIndexes", is_ddl=True)
 async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop indexes of a collection on all shards that own chunks of it.
 
@@ -182,7 +173,6 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
     return await _coordinate_meant(shard, request, DropIndexes, meant)
 
 
-@command("_shardsvrMovePrimary", admin_only=True)
 async def move_primary(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Make another shard the primary shard of a database."""
     db = Arguments.of(request).namespace(request.name.encode())
@@ -191,7 +181,6 @@ async def move_primary(shard: ShardComponents, request: Request) -> dict[str, An
     return await _coordinate(shard, request, MovePrimary, Namespace(db), arguments)
 
 
-@command("_shardsvrSetAllowMigrations", is_ddl=True)
 async def set_allow_migrations(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Forbid a collection's migrations, or allow them again."""
     arguments = {"allowMigrations": bool(Arguments.of(request).required_value(b"allowMigrations"))}

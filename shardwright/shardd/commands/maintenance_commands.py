@@ -7,7 +7,7 @@ from uuid import UUID
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.commands.command import ShardComponents
 from shardwright.shardd.consistency.database_check import check_database
 from shardwright.shardd.consistency.local_check import ExpectedCollection, LocalCheck
 from shardwright.shardd.local_mongod import local_collections
@@ -22,7 +22,6 @@ from shardwright.wire.rawbson import EMPTY_DOCUMENT, decode_document, is_string
 from shardwright.wire.request import Request
 
 
-@command("cleanupOrphaned", admin_only=True, is_interruptible=True)
 async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when all ranges of a collection that this shard gave away, or failed to receive, are deleted.
 
@@ -48,7 +47,6 @@ async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str
     return {}
 
 
-@command("_shardsvrCheckMetadataConsistency", is_ddl=True)
 async def check_metadata_consistency(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Compare the catalog's entries of a database, or one collection of it, with each other and with all shards."""
     indexes = Arguments.of(request).boolean(b"checkIndexes", False)
@@ -56,7 +54,6 @@ async def check_metadata_consistency(shard: ShardComponents, request: Request) -
     return {"inconsistencies": found}
 
 
-@command("_shardsvrCheckMetadataConsistencyParticipant")
 async def check_metadata_consistency_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Compare this shard's collections with the catalog."""
     primary_shard = Arguments.of(request).string(b"primaryShardId")
@@ -75,7 +72,6 @@ def _collection(request: Request) -> str:
 _RANGE_DELETIONS: Final = "rangeDeletions"
 
 
-@command("_shardsvrGetStatsForBalancing", admin_only=True, is_interruptible=True)
 async def get_stats_for_balancing(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the size of collections in bytes, divided by ``scaleFactor``, without their orphans.
 

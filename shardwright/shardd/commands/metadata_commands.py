@@ -8,7 +8,7 @@ from typing import Any
 
 from bson.binary import Binary
 
-from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.commands.command import ShardComponents
 from shardwright.shardd.context.routing import refreshed_table
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.refresh import AFTER_SECTION
@@ -24,7 +24,6 @@ from shardwright.wire.rawbson import INT64, decode_document, index, raw_document
 from shardwright.wire.request import Request
 
 
-@command("getShardVersion", admin_only=True, primary_only=False)
 async def get_shard_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the known version of a collection, without a refresh."""
     state = shard.context.namespace(str(full_namespace(request)))
@@ -53,14 +52,12 @@ def _metadata(state: NamespaceState) -> dict[str, Any]:
     }
 
 
-@command("getDatabaseVersion", admin_only=True, primary_only=False)
 async def get_database_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the known version of a database, without a refresh."""
     entry = shard.context.database(Arguments.of(request).string(b"getDatabaseVersion")).entry
     return {"dbVersion": {} if entry is None else entry.version.to_document()}
 
 
-@command("_flushRoutingTableCacheUpdates", admin_only=True)
 async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when a collection's metadata is persisted, after a refresh unless ``syncFromConfig: false``.
 
@@ -79,7 +76,6 @@ async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[
     return {}
 
 
-@command("_flushRoutingTableCacheUpdatesWithWriteConcern", admin_only=True)
 async def flush_routing_table_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Like ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has the metadata."""
     reply = await flush_routing_table(shard, request)
@@ -87,7 +83,6 @@ async def flush_routing_table_with_write_concern(shard: ShardComponents, request
     return reply
 
 
-@command("_flushDatabaseCacheUpdates", primary_only=True)
 async def flush_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when a database's metadata is persisted, after a refresh unless ``syncFromConfig: false``."""
     state = shard.context.database(Arguments.of(request).string(request.name.encode()))
@@ -100,7 +95,6 @@ async def flush_database(shard: ShardComponents, request: Request) -> dict[str, 
     return {}
 
 
-@command("_flushDatabaseCacheUpdatesWithWriteConcern", primary_only=True)
 async def flush_database_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Like ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has the metadata."""
     reply = await flush_database(shard, request)
@@ -108,7 +102,6 @@ async def flush_database_with_write_concern(shard: ShardComponents, request: Req
     return reply
 
 
-@command("splitChunk", admin_only=True)
 async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Split a chunk of this shard at given keys, unless that has been done already.
 
@@ -133,14 +126,12 @@ async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any
     return {}
 
 
-@command("waitForOngoingChunkSplits", primary_only=False, needs_identity=False, is_interruptible=True)
 async def wait_for_ongoing_chunk_splits(shard: ShardComponents, _request: Request) -> dict[str, Any]:
     """Return when every chunk that has grown so far has been split; a test command."""
     await shard.auto_splitter.wait_idle()
     return {}
 
 
-@command("mergeChunks", admin_only=True)
 async def merge_chunks(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Merge all chunks in a range that this shard owns into one, unless that has been done already.
 

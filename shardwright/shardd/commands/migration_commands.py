@@ -5,7 +5,7 @@ from typing import Any
 
 from bson.int64 import Int64
 
-from shardwright.shardd.commands.command_registry import RawReply, ShardComponents, command
+from shardwright.shardd.commands.command import RawReply, ShardComponents
 from shardwright.shardd.context.fail_point_names import LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY
 from shardwright.shardd.migration.active_migrations import migration_session_argument
 from shardwright.shardd.migration.documents import ABORTED, COMMITTED
@@ -26,7 +26,6 @@ from shardwright.wire.rawbson import ARRAY, array_of_documents, element
 from shardwright.wire.request import Request
 
 
-@command("_migrateClone", admin_only=True, is_interruptible=True)
 async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of the range's documents as ``objects``; an empty one ends the clone.
 
@@ -45,7 +44,6 @@ async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
     return RawReply((b"\x04objects\0", objects, rawbson.encode_elements(rest)))
 
 
-@command("_transferMods", admin_only=True, is_interruptible=True)
 async def transfer_mods(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of modifications: ``deleted``, to be applied first, and ``reload``; ``size`` is 0 if there are none.
 
@@ -87,7 +85,6 @@ def _lose_reply(shard: ShardComponents, fail_point: str) -> None:
         raise ConnectionClosedError(shard.context.options.address, f"fail point {fail_point} is enabled", sent=True)
 
 
-@command("_recvChunkStart", admin_only=True)
 async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Begin to receive a range. The request may be repeated.
 
@@ -102,7 +99,6 @@ async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str
     return await recipient.start(ReceiveRequest.from_request(request))
 
 
-@command("_recvChunkStatus", admin_only=True)
 async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the progress of the range that this shard is receiving, or received last."""
     status = (await _recovered(shard)).status
@@ -112,7 +108,6 @@ async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[st
     return {"waited": True, **status.report()}
 
 
-@command("_recvChunkCommit", admin_only=True)
 async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Apply the last modifications, and enter the critical section until the donor reports the decision.
 
@@ -128,7 +123,6 @@ async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[st
     return migration.status.report()
 
 
-@command("_recvChunkReleaseCritSec", admin_only=True)
 async def recv_chunk_release_critical_section(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Leave the critical section after the decision. The request may be repeated.
 
@@ -143,7 +137,6 @@ async def recv_chunk_release_critical_section(shard: ShardComponents, request: R
     return {}
 
 
-@command("_recvChunkAbort", admin_only=True)
 async def recv_chunk_abort(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Abort a migration, unless its critical section has begun. The request may be repeated."""
     session_id = migration_session_argument(request)
@@ -154,7 +147,6 @@ async def recv_chunk_abort(shard: ShardComponents, request: Request) -> dict[str
     return recipient.status.report()
 
 
-@command("_shardsvrFinishRangeDeletion", admin_only=True)
 async def finish_range_deletion(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Act on the outcome of a migration to this shard: ``committed`` or ``aborted``. The request may be repeated.
 
@@ -171,7 +163,6 @@ async def finish_range_deletion(shard: ShardComponents, request: Request) -> dic
     return {}
 
 
-@command("_shardsvrDigestRange", admin_only=True)
 async def digest_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """A digest of the range's documents, for the donor to compare with its own.
 
@@ -205,7 +196,6 @@ def _require_majority(request: Request) -> None:
     )
 
 
-@command("_shardsvrMoveRange", admin_only=True)
 async def move_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Move a range of this shard to another one; returns when it has moved. It continues if the client disconnects.
 
@@ -216,7 +206,6 @@ async def move_range(shard: ShardComponents, request: Request) -> dict[str, Any]
     return {}
 
 
-@command("_getNextSessionMods", admin_only=True)
 async def get_next_session_mods(shard: ShardComponents, request: Request) -> RawReply:
     """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
 

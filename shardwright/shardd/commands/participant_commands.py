@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.commands.command import ShardComponents
 from shardwright.shardd.ddl.participants import (
     READS_AND_WRITES,
     UNBLOCK,
@@ -25,7 +25,6 @@ from shardwright.wire.rawbson import decode_exactly, raw_document
 from shardwright.wire.request import Request
 
 
-@command("_shardsvrCreateCollectionParticipant")
 async def create_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Create a collection with a given UUID and indexes, as ``listIndexes`` shows them, unless it exists.
 
@@ -49,7 +48,6 @@ async def create_collection_participant(shard: ShardComponents, request: Request
     return {}
 
 
-@command("_shardsvrDropCollectionParticipant")
 async def drop_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop the local part of a collection that has been removed from the catalog, or whatever else has its name.
 
@@ -72,7 +70,6 @@ async def drop_collection_participant(shard: ShardComponents, request: Request) 
     return {}
 
 
-@command("_shardsvrDropDatabaseParticipant")
 async def drop_database_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop the local part of a database whose collections have been removed from the catalog, and forget its metadata.
 
@@ -93,7 +90,6 @@ async def drop_database_participant(shard: ShardComponents, request: Request) ->
     return {}
 
 
-@command("_shardsvrCollModParticipant")
 async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change the local collection's options; ``result`` is mongod's reply.
 
@@ -122,7 +118,6 @@ async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict
     return {"result": result}
 
 
-@command("_shardsvrParticipantBlock")
 async def participant_block(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Make operations on a collection wait; or, with the ``blockType`` of MongoDB 7.0 for that, no longer.
 
@@ -145,7 +140,6 @@ async def participant_block(shard: ShardComponents, request: Request) -> dict[st
     return {}
 
 
-@command("_shardsvrRenameCollectionParticipant")
 async def rename_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Rename the local part of a collection; operations on both names wait until the command that ends the rename.
 
@@ -164,7 +158,6 @@ async def rename_collection_participant(shard: ShardComponents, request: Request
     return {}
 
 
-@command("_shardsvrRenameCollectionParticipantUnblock")
 async def end_rename_of_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Admit operations on both names again, as the catalog has them now.
 

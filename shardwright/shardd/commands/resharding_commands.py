@@ -5,7 +5,7 @@ from typing import Any, Final
 import trio
 from bson.int64 import Int64
 
-from shardwright.shardd.commands.command_registry import RawReply, ShardComponents, command
+from shardwright.shardd.commands.command import RawReply, ShardComponents
 from shardwright.shardd.ddl.participants import drop_here
 from shardwright.shardd.local_mongod.local_collections import describe
 from shardwright.shardd.metadata.critical_sections import closed
@@ -20,7 +20,6 @@ from shardwright.wire.request import Request
 _WAIT_MILLIS_DEFAULT: Final = 1_000
 
 
-@command("_shardsvrReshardingDonate", admin_only=True)
 async def resharding_donate(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Take part in an operation as a donor; with ``blockWrites``, block writes until the decision.
 
@@ -33,7 +32,6 @@ async def resharding_donate(shard: ShardComponents, request: Request) -> dict[st
     return await donor.describe()
 
 
-@command("_shardsvrReshardingReceive", admin_only=True)
 async def resharding_receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Take part in an operation as a recipient, and wait for a state for a limited time.
 
@@ -54,7 +52,6 @@ async def resharding_receive(shard: ShardComponents, request: Request) -> dict[s
     return {"isReached": is_reached, **recipient.progress()}
 
 
-@command("_shardsvrReshardingOperationTime", admin_only=True)
 async def resharding_operation_time(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """How long a recipient has been at it, and how long it still needs; nothing if it is not a recipient.
 
@@ -70,7 +67,6 @@ async def resharding_operation_time(shard: ShardComponents, request: Request) ->
     return {name: Int64(value) for name, value in times.items() if value is not None}
 
 
-@command("_shardsvrReshardingHold", admin_only=True)
 async def resharding_hold(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Block reads and writes of the collection until the decision.
 
@@ -81,14 +77,12 @@ async def resharding_hold(shard: ShardComponents, request: Request) -> dict[str,
     return {}
 
 
-@command("_shardsvrCommitReshardCollection", admin_only=True)
 async def commit_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Put the assembled collection in the place of the former one."""
     await shard.resharding.commit(_participation(request, b"operation"))
     return {}
 
 
-@command("_shardsvrAbortReshardCollection", admin_only=True)
 async def abort_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Remove everything of an operation that was aborted."""
     is_canceled = Arguments.of(request).boolean(b"userCanceled")
@@ -96,7 +90,6 @@ async def abort_reshard_collection(shard: ShardComponents, request: Request) -> 
     return {}
 
 
-@command("_shardsvrDropCollectionIfUUIDNotMatching")
 async def drop_collection_if_uuid_not_matching(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop the local collection unless it has the expected UUID.
 
@@ -112,7 +105,6 @@ async def drop_collection_if_uuid_not_matching(shard: ShardComponents, request: 
     return {}
 
 
-@command("_shardsvrReshardingOpenSource", admin_only=True)
 async def resharding_open_source(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Open what a recipient pulls; ``position`` in the reply is the time after which changes are followed.
 
@@ -127,7 +119,6 @@ async def resharding_open_source(shard: ShardComponents, request: Request) -> di
     return {"position": await donor.open_source(recipient, session_id, position, from_key)}
 
 
-@command("_shardsvrReshardingClone", admin_only=True, is_interruptible=True)
 async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of documents as ``objects``, and ``upTo``, the last cloned shard key, or the end.
 
@@ -139,7 +130,6 @@ async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply
     return RawReply((b"\x04objects\0", rawbson.array_of_documents(documents), rest))
 
 
-@command("_shardsvrReshardingMods", admin_only=True, is_interruptible=True)
 async def resharding_mods(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of changes: ``deleted``, to be applied first, and ``reload``; see `migration_commands`.
 
@@ -160,7 +150,6 @@ async def resharding_mods(shard: ShardComponents, request: Request) -> RawReply:
     )
 
 
-@command("_shardsvrReshardingSessionHistory", admin_only=True, is_interruptible=True)
 async def resharding_session_history(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of executed retryable writes as ``oplog``; an empty one if there are no more at the moment.
 

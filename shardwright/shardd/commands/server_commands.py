@@ -8,7 +8,7 @@ from shardwright.daemon.sidecar.member_login import MODE
 from shardwright.daemon.sidecar.own_operations import union_with
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
 from shardwright.shardd.cluster.identity import ShardIdentity
-from shardwright.shardd.commands.command_registry import ShardComponents, command
+from shardwright.shardd.commands.command import ShardComponents
 from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
 from shardwright.shardd.ddl.participants import execute_once
 from shardwright.shardd.local_mongod.config_collection import MAJORITY
@@ -20,7 +20,6 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 
 
-@command("_addShard", admin_only=True, needs_identity=False)
 async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Persist and adopt the identity that a config server gives to this replica set, unless it has it already.
 
@@ -61,7 +60,6 @@ async def _end_former_membership(shard: ShardComponents, identity: ShardIdentity
         await shard.blocked.abandon()
 
 
-@command("shardingState", admin_only=True, primary_only=False, needs_identity=False)
 async def sharding_state(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report this shard's identity, and the collection versions that it knows."""
     try:
@@ -87,7 +85,6 @@ async def sharding_state(shard: ShardComponents, request: Request) -> dict[str, 
 _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
 
 
-@command("setParameter", admin_only=True, primary_only=False, needs_identity=False)
 async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change parameters; ``was`` in the reply is the former value of the first one.
 
@@ -111,7 +108,6 @@ async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, 
     return reply
 
 
-@command("getParameter", admin_only=True, primary_only=False, needs_identity=False)
 async def get_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """The values of the named parameters, or of all with ``getParameter: "*"`` or ``{allParameters: true}``.
 
@@ -140,7 +136,6 @@ def _arguments(request: Request) -> dict[str, Any]:
     }
 
 
-@command("configureFailPoint", admin_only=True, primary_only=False, needs_identity=False)
 async def configure_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Turn a fail point on or off; ``count`` in the reply is how often it has been entered.
 
@@ -156,7 +151,6 @@ async def configure_fail_point(shard: ShardComponents, request: Request) -> dict
     )
 
 
-@command("waitForFailPoint", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
 async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when a fail point has been entered ``timesEntered`` times; as in MongoDB ``maxTimeMS`` is required.
 
@@ -172,7 +166,6 @@ async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[
     return {}
 
 
-@command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
 async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """The operations that match the command's fields."""
     operations = shard.operations()
@@ -180,7 +173,6 @@ async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]
     return {"inprog": found_operations(await shard.context.mongod.command("admin", question))}
 
 
-@command("killOp", admin_only=True, primary_only=False, needs_identity=False)
 async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """End an operation: one of the daemon that `ShardComponents.operations` shows, or one of its mongod.
 
@@ -195,7 +187,6 @@ async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
     return await shard.context.mongod.command("admin", {"killOp": 1, **named})
 
 
-@command("_shardsvrSetUserWriteBlockMode", admin_only=True)
 async def set_user_write_block_mode_of_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Carry out a phase on this shard.
 
@@ -218,7 +209,6 @@ async def set_user_write_block_mode_of_shard(shard: ShardComponents, request: Re
     return {}
 
 
-@command("setUserWriteBlockMode", admin_only=True, primary_only=False, needs_identity=False)
 async def set_user_write_block_mode(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Refuse: the servers of a cluster change together.
 

@@ -137,7 +137,7 @@ def answers(
 ) -> list[dict[str, Any] | None]:
     """The replies to commands of a client, one after the other; None if the mongod is gone. Then the client leaves."""
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
-    access = SidecarAccess({}, lambda _: False, command_text, lambda _: False)
+    access = SidecarAccess((), lambda _: False, command_text, lambda _: False)
     sidecar = SimpleNamespace(open_upstream=lambda _: client.state, note_reply=lambda _: None)
     handler = PassingOn(
         cast("Any", sidecar), cast("Any", metrics), 1e9, get_logger("test"), access, DaemonLogs(), audit

@@ -1,16 +1,13 @@
-"""The table of commands that the shard daemon answers itself, and how it runs them; all others go to its mongod.
-
-A decorator registers a command's handler; `shardd.commands` imports all of them. `Components` are what the handlers
-use.
-"""
+"""A command that the shard daemon answers itself: its entry in the table, what its handler uses, and how it is run."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, TypeAlias
 
 import bson
 import trio
 
+from shardwright.daemon.sidecar.access import SidecarCommand
 from shardwright.daemon.sidecar.term_fence import working_for
 from shardwright.shardd.commands.server_parameters import ServerParameters
 from shardwright.shardd.context.shard_context import ShardContext
@@ -71,17 +68,12 @@ class RawReply:
 
 CommandHandler: TypeAlias = Callable[[ShardComponents, Request], Awaitable[dict[str, Any] | RawReply]]
 
-Handler = TypeVar("Handler", bound=CommandHandler)
-
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShardCommand(SidecarCommand[CommandHandler]):
     """A command, and the checks that are made before it runs.
 
     Attributes:
-        name: its name in MongoDB.
-        handler: the function that runs it.
-        admin_only: whether it runs only on the admin database.
         primary_only: whether only the primary's daemon runs it.
         needs_identity: whether the set must have been added to a cluster.
         is_ddl: whether it changes collections of a database: then the request must have the database version, and this
@@ -89,44 +81,16 @@ class Command:
         is_interruptible: whether it may be cancelled when its client disconnects.
     """
 
-    name: str
-    handler: CommandHandler
-    admin_only: bool
-    primary_only: bool
-    needs_identity: bool
-    is_ddl: bool
-    is_interruptible: bool
+    _: KW_ONLY
+    primary_only: bool = True
+    needs_identity: bool = True
+    is_ddl: bool = False
+    is_interruptible: bool = False
 
 
-COMMANDS: Final[dict[str, Command]] = {}
-"""All commands by name."""
-
-
-def command(
-    name: str,
-    *,
-    admin_only: bool = False,
-    primary_only: bool = True,
-    needs_identity: bool = True,
-    is_ddl: bool = False,
-    is_interruptible: bool = False,
-) -> Callable[[Handler], Handler]:
-    """Register the decorated function as the handler of a command; see `Command` for the arguments.
-
-    Raises:
-        ValueError: the command already has a handler.
-    """
-
-    def register(handler: Handler) -> Handler:
-        if name in COMMANDS:
-            raise ValueError(f"two handlers for the command {name}")
-        COMMANDS[name] = Command(name, handler, admin_only, primary_only, needs_identity, is_ddl, is_interruptible)
-        return handler
-
-    return register
-
-
-async def run_command(command: Command, shard: ShardComponents, client: ClientConnection, request: Request) -> bytes:
+async def run_command(
+    command: ShardCommand, shard: ShardComponents, client: ClientConnection, request: Request
+) -> bytes:
     """Run a command; returns the frame of the reply.
 
     Raises:
@@ -136,8 +100,7 @@ async def run_command(command: Command, shard: ShardComponents, client: ClientCo
     context = shard.context
     if command.is_interruptible:
         client.allow_interruption()
-    if command.admin_only and request.db != "admin":
-        raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
+    command.check_database(request)
     if command.primary_only:
         term = await context.sidecar.certainty.present_term()
         if term is None:
@@ -148,7 +111,7 @@ async def run_command(command: Command, shard: ShardComponents, client: ClientCo
     return await _run(command, shard, request)
 
 
-async def _run(command: Command, shard: ShardComponents, request: Request) -> bytes:
+async def _run(command: ShardCommand, shard: ShardComponents, request: Request) -> bytes:
     context = shard.context
     context.config_times.observe(request)
     if command.needs_identity:

@@ -1,15 +1,15 @@
-"""The table of commands that only a config server has, and a command in progress on the primary (`Operation`).
+"""A command of the config servers: its entry in the table, and one in progress on the primary (`Operation`).
 
-A decorator on its handler registers a command; `configd.commands` imports all of them. `configd.dispatcher` does
-what they have in common (primary, write concern, deadline, errors).
+`configd.dispatcher` does what all have in common (primary, write concern, deadline, errors).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from shardwright.configd.term.term import Term
+from shardwright.daemon.sidecar.access import SidecarCommand
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.request import Request
@@ -73,33 +73,16 @@ class WriteConcernRule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigCommand:
-    """One command: its name, the function that runs it, its rule for write concerns, and whether it runs only on the
-    admin database."""
+class ConfigCommand(SidecarCommand[CommandHandler]):
+    """One command; its handler returns the reply without ``ok``. Nearly all run on the admin database alone.
 
-    name: str
-    handler: CommandHandler
-    write_concern: WriteConcernRule
-    admin_only: bool
-
-
-COMMANDS: Final[dict[str, ConfigCommand]] = {}
-"""All commands by name."""
-
-
-def config_command(
-    name: str, *, write_concern: WriteConcernRule = WriteConcernRule.MAJORITY, admin_only: bool = True
-) -> Callable[[CommandHandler], CommandHandler]:
-    """Register the decorated function as the handler of a command. It returns the reply without ``ok``.
-
-    Raises:
-        ValueError: the name is taken.
+    Attributes:
+        write_concern: its rule for write concerns.
+        names_namespace: its argument is a collection or database in full; others name shards and so on, unless they
+            run on the database of a collection.
     """
 
-    def register(handler: CommandHandler) -> CommandHandler:
-        if name in COMMANDS:
-            raise ValueError(f"two handlers for the command {name}")
-        COMMANDS[name] = ConfigCommand(name, handler, write_concern, admin_only)
-        return handler
-
-    return register
+    _: KW_ONLY
+    admin_only: bool = True
+    write_concern: WriteConcernRule = WriteConcernRule.MAJORITY
+    names_namespace: bool = False
