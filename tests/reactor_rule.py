@@ -1,9 +1,8 @@
 """The rule of the reactor, read off the syntax tree.
 
-A function that is marked `may_run_in_reactor`, or registered with ``begins_in_reactor``, may await nothing but other
-marked functions, and open no timeout, nursery or thread, on any path that has not awaited `in_own_task` before. Calls
-are resolved in the class and the module if they name a function there, otherwise by name alone: it is enough if one
-function of that name is marked.
+A function that is marked `may_run_in_reactor` may await nothing but other marked functions, and open no timeout,
+nursery or thread, on any path that has not awaited `in_own_task` before. Calls are resolved in the class and the module
+if they name a function there, otherwise by name alone: it is enough if one function of that name is marked.
 """
 
 import ast
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "may_run_in_reactor"
-FLAG: Final = "begins_in_reactor"
 LEAVES: Final = "in_own_task"
 
 CALLBACKS: Final = frozenset({"attempt", "handler", "make_room", "special", "_begin"})
@@ -192,11 +190,6 @@ class _Reader:
 
 
 def _is_mark(decorator: ast.expr) -> bool:
-    if isinstance(decorator, ast.Call):
-        return any(
-            each.arg == FLAG and isinstance(each.value, ast.Constant) and each.value.value is True
-            for each in decorator.keywords
-        )
     return isinstance(decorator, ast.Name) and decorator.id == MARK
 
 

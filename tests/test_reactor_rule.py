@@ -5,6 +5,8 @@ from typing import Final
 
 import pytest
 
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
+from shardwright.router.operations.router_command import RouterCommand
 from tests.reactor_rule import Function, Marked, breaches, marked_functions
 from tests.syntax import ROOT
 from tests.test_layout import PACKAGES, sources
@@ -21,6 +23,14 @@ def _label(marked: Marked) -> str:
 def test_it_leaves_the_reactor_before_it_needs_a_task(marked: Marked) -> None:
     found = breaches(str(marked.path.relative_to(ROOT)), marked.function, NAMES, marked.unmarked)
     assert not found, "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize(
+    "command", [each for each in ROUTER_COMMANDS if each.begins_in_reactor], ids=lambda each: each.name
+)
+def test_a_handler_that_begins_in_the_reactor_is_marked(command: RouterCommand) -> None:
+    code = command.handler.__code__
+    assert (code.co_filename, code.co_name) in {(str(each.path), each.function.name) for each in MARKED}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Final
 import bson
 
 from shardwright.daemon.first_stage import first_stage_names
-from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
+from shardwright.router.operations.router_command import RouterCommand
 from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.involved_namespaces import writes
@@ -43,7 +43,7 @@ _TIMES: Final = (b"afterClusterTime", b"atClusterTime")
 _OTHER_FIELDS: Final = frozenset({b"afterOpTime", b"provenance"})
 
 
-def check_read_concern(entry: Command, request: Request) -> None:
+def check_read_concern(entry: RouterCommand, request: Request) -> None:
     """Refuse a read concern that the command cannot have; the request must have one.
 
     Raises:
@@ -89,7 +89,7 @@ _DEMAND_A_LEVEL: Final = frozenset(
 """Stages that can only be read with one level of read concern, whatever the default is."""
 
 
-def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
+def with_default_concerns(defaults: DefaultConcerns, entry: RouterCommand, request: Request) -> Request:
     """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
     if AUTOCOMMIT in request.fields:
         return _with_defaults_in_transaction(defaults, entry, request)
@@ -100,7 +100,7 @@ def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Re
     return request
 
 
-def _with_defaults_in_transaction(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
+def _with_defaults_in_transaction(defaults: DefaultConcerns, entry: RouterCommand, request: Request) -> Request:
     """As `with_default_concerns`: the first statement sets the read concern, and the end the write concern."""
     if START_TRANSACTION in request.fields:
         return _with_default(request, READ_CONCERN, defaults.read)
@@ -123,7 +123,7 @@ def _may_have_default(request: Request) -> bool:
     return not names or names[0] not in _DEMAND_A_LEVEL
 
 
-def _may_write(entry: Command, request: Request) -> bool:
+def _may_write(entry: RouterCommand, request: Request) -> bool:
     """Whether a command that may have a write concern writes: an aggregation may only read."""
     if entry.name == "aggregate":
         pipeline = request.fields.get(b"pipeline")

@@ -13,7 +13,6 @@ from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.operation_metrics import OK, outcome_of_failure, outcome_of_success
 from shardwright.router.access.login import Login
 from shardwright.router.audit import RouterAudit
-from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.commands.list_commands import asks_for_help, help_for
 from shardwright.router.concerns import CHECKED_BY_SHARDS, READ_CONCERN, check_read_concern, with_default_concerns
 from shardwright.router.context.router_context import RouterContext
@@ -21,6 +20,7 @@ from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.begun_operation import BegunOperation
 from shardwright.router.operations.listed_collection import COLLECTION_UUID, naming_actual_collection
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler, RouterCommand
 from shardwright.router.passages import RouterPassages
 from shardwright.router.pipelines.commands import SESSION
 from shardwright.router.processes.session_owner import relayed_to_owner
@@ -60,7 +60,7 @@ class Dispatcher:
         log = context.options.audit
         self._audit = None if log is None else RouterAudit(log, context.log_ins)
         self.passages = RouterPassages(context, is_audited=log is not None)
-        self._commands = enabled_commands(test_commands=context.parameters["enableTestCommands"])
+        self._commands = context.commands
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
         )
@@ -81,7 +81,7 @@ class Dispatcher:
             assert isinstance(begun, BegunOperation)
             operation, asked = begun.take_over(request)
         client.state = operation
-        entry = self._commands.get(request.name)
+        entry = self._commands.find(request.name)
         outcome, code, answer = OK, 0, None
         try:
             if entry is None:
@@ -122,7 +122,7 @@ class Dispatcher:
                 await in_own_task()
             if context.default_concerns.is_any_set:
                 operation.request = with_default_concerns(context.default_concerns, entry, request)
-            handler = entry.handler
+            handler = entry.handler if entry.arguments is None else _checking_arguments(entry)
             if is_in_transaction:
                 handler = in_transaction(entry, handler)
             if COLLECTION_UUID in request.fields:
@@ -191,7 +191,7 @@ class Dispatcher:
             self._audit.note_gone(client)
 
 
-def _checked_max_time_ms(entry: Command, request: Request) -> int:
+def _checked_max_time_ms(entry: RouterCommand, request: Request) -> int:
     """Check that a command may be run, and return how long it may take; 0 for no limit.
 
     Raises:
@@ -213,6 +213,17 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
         return 0
     milliseconds = max_time_ms(request)
     return milliseconds if entry.deadline_from_max_time else 0
+
+
+def _checking_arguments(entry: RouterCommand) -> CommandHandler:
+    """The handler of a command whose entry lists its arguments."""
+
+    @may_run_in_reactor
+    async def handle(operation: Operation) -> Reply:
+        entry.check_arguments(operation.request)
+        return await entry.handler(operation)
+
+    return handle
 
 
 def _within(max_time_ms: int, handler: CommandHandler) -> CommandHandler:
@@ -247,6 +258,6 @@ def _label(operation: Operation, error: CommandError) -> None:
         error.labels = (*error.labels, RETRYABLE_WRITE_ERROR)
 
 
-def _waits(entry: Command) -> bool:
+def _waits(entry: RouterCommand) -> bool:
     """Whether a command may be slow because its client asked to wait."""
     return entry.name in ("hello", "isMaster", "getMore")

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright.daemon.fail_command import FAIL_COMMAND, fails_after, reply_with_error
-from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler, RouterCommand
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.message import OpMsg, reply
 from shardwright.wire.rawbson import decode_document, encode_document
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-def under_fail_command(entry: Command, handler: CommandHandler) -> CommandHandler:
+def under_fail_command(entry: RouterCommand, handler: CommandHandler) -> CommandHandler:
     """The handler of a command while a fail point is on.
 
     Args:

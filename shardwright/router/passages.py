@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from shardwright.daemon.audit.events import is_event
 from shardwright.daemon.passages import DaemonPassages
 from shardwright.router.access.authorized_user import FrameAdmission
-from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.begun_operation import BegunOperation
 from shardwright.router.operations.listed_collection import COLLECTION_UUID
 from shardwright.router.operations.operation import Operation, PassedOn
+from shardwright.router.operations.router_command import RouterCommand
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS
 from shardwright.router.passage_layout import PassageLayout
 from shardwright.router.replies.reply_tail import cluster_time_of_usual, signed
@@ -265,7 +265,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         begun.pool.give_back(begun.connection)
         return frame
 
-    def learn(self, operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int) -> None:
+    def learn(self, operation: Operation, entry: RouterCommand, passed_on: PassedOn, max_time_ms: int) -> None:
         """Keep a passage for an operation that was passed on, if passages can do all that was done for it."""
         context, request = self._context, operation.origin
         frame, message, fields = request.message.frame, request.message, request.fields
@@ -321,7 +321,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         return known is not None and known.passed_on.routing is passed_on.routing
 
     def _passage_of(
-        self, operation: Operation, entry: Command, passed_on: PassedOn, max_time_ms: int
+        self, operation: Operation, entry: RouterCommand, passed_on: PassedOn, max_time_ms: int
     ) -> RouterPassage | None:
         """The passage of an operation; None if its frame has values in unforeseen places.
 

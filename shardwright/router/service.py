@@ -8,7 +8,7 @@ from shardwright.daemon.metrics import Metrics, measure_connections
 from shardwright.daemon.reload import Reread
 from shardwright.daemon.unfit_cluster import check_fitness
 from shardwright.router.cluster_settings import refresh_cluster_settings
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
@@ -33,8 +33,8 @@ class RouterService:
     """
 
     def __init__(self, options: RouterOptions, nursery: trio.Nursery) -> None:
-        metrics = Metrics("router", [command.name for command in COMMANDS.values()])
-        self._context = RouterContext(options, metrics, nursery)
+        metrics = Metrics("router", ROUTER_COMMANDS.names)
+        self._context = RouterContext(options, metrics, nursery, ROUTER_COMMANDS)
         self._registration = MongosRegistration(self._context.catalog, options.address)
         self._nursery = nursery
         self._given_parameters = options.parameters

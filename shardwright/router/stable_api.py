@@ -6,7 +6,7 @@ with ``apiStrict``.
 
 from typing import Final
 
-from shardwright.router.commands.command_registry import Command
+from shardwright.router.operations.router_command import RouterCommand
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -35,7 +35,7 @@ def require_api_version(client: ClientConnection, request: Request) -> None:
         )
 
 
-def check_api_arguments(entry: Command, request: Request) -> None:
+def check_api_arguments(entry: RouterCommand, request: Request) -> None:
     """Check the arguments of a command that has any of them.
 
     Raises:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import trio
 
-from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.cursors.cursor import API_PARAMETERS
 from shardwright.router.cursors.open_cursor import CursorOwner
 from shardwright.router.operations.checked_pipeline import check_read_strictly, check_write_strictly
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler, RouterCommand
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.reply_tail import with_recovery_token
@@ -30,7 +30,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-def in_transaction(entry: Command, handler: CommandHandler) -> CommandHandler:
+def in_transaction(entry: RouterCommand, handler: CommandHandler) -> CommandHandler:
     """A handler for a command that has ``autocommit: false``.
 
     Args:
@@ -46,7 +46,7 @@ def in_transaction(entry: Command, handler: CommandHandler) -> CommandHandler:
 
 
 @may_run_in_reactor
-async def _run(operation: Operation, entry: Command, handler: CommandHandler) -> Reply:
+async def _run(operation: Operation, entry: RouterCommand, handler: CommandHandler) -> Reply:
     """Run a command once no other command of its session is running.
 
     Raises:

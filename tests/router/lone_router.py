@@ -8,7 +8,7 @@ import trio
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.access.login import Login
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
@@ -70,12 +70,12 @@ def run_lone(
         near, far = socket.socketpair()
         with near, far:
             async with trio.open_nursery() as nursery:
-                metrics = Metrics("router", [command.name for command in COMMANDS.values()])
+                metrics = Metrics("router", ROUTER_COMMANDS.names)
                 client = ClientConnection(FrameStream(near), "127.0.0.1:5")
                 client.login = Login(client.log_in_changed)
                 if app_name:
                     client.metadata = {"application": {"name": app_name}}
-                router = LoneRouter(RouterContext(options, metrics, nursery), client)
+                router = LoneRouter(RouterContext(options, metrics, nursery, ROUTER_COMMANDS), client)
                 nursery.start_soon(router.context.deadlines.run)
                 replies = [await router.run(command, db) for command in commands]
                 nursery.cancel_scope.cancel()

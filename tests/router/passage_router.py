@@ -15,7 +15,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.audit.log import AuditLog
 from shardwright.daemon.metrics import Metrics
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
@@ -202,8 +202,8 @@ async def passage_router(
     options = replace(options, audit=audit)
     with trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
-            metrics = Metrics("router", [command.name for command in COMMANDS.values()])
-            context = RouterContext(options, metrics, nursery)
+            metrics = Metrics("router", ROUTER_COMMANDS.names)
+            context = RouterContext(options, metrics, nursery, ROUTER_COMMANDS)
             context.signing_keys.are_read = True
             context.clock.observe_cluster_time(pack_timestamp(START))
             context.signer.keys = SigningKeys((SigningKey(7, b"k" * 20, pack_timestamp(Timestamp(2**31 - 1, 1))),))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import shardwright.router.commands  # noqa: F401 - registers all commands
-from shardwright.router.commands.command_registry import COMMANDS, enabled_commands
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from tests.router.commands_of_mongos import ABSENT, ADDED, ONLY_WITH_TEST_COMMANDS, REFUSED, RUN
 from tests.router.lone_router import run_lone, run_one
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
+SPELLINGS = {name for entry in ROUTER_COMMANDS for name in entry.names}
 ROW = re.compile(r"^\| (?P<commands>`.*?) \| (?P<state>yes|part|no) \|", re.MULTILINE)
 
 
@@ -27,13 +27,13 @@ def rows() -> list[tuple[set[str], str]]:
 
 def test_every_command_of_the_router_is_on_the_page() -> None:
     named = {name for names, state in rows() if state != "no" for name in names}
-    assert {entry.name for entry in COMMANDS.values()} <= named
+    assert {entry.name for entry in ROUTER_COMMANDS} <= named
 
 
 def test_every_alias_is_on_the_page() -> None:
     """Except for those that differ from a name on the page only in case, such as ``isMaster`` and ``ismaster``."""
     named = {name.lower() for names, state in rows() if state != "no" for name in names}
-    assert {name.lower() for name in COMMANDS} <= named
+    assert {name.lower() for name in SPELLINGS} <= named
 
 
 def test_no_command_is_on_the_page_twice() -> None:
@@ -43,23 +43,23 @@ def test_no_command_is_on_the_page_twice() -> None:
 
 def test_nothing_on_the_page_is_missing_in_the_router() -> None:
     named = {name for names, state in rows() if state != "no" for name in names}
-    assert named <= COMMANDS.keys()
+    assert named <= SPELLINGS
 
 
 def test_what_the_page_says_is_missing_is_missing() -> None:
     absent = {name for names, state in rows() if state == "no" for name in names}
-    assert not absent & COMMANDS.keys()
+    assert not absent & SPELLINGS
 
 
 def test_the_router_has_the_commands_of_mongos() -> None:
     """All of them, and no others but those that were added on purpose."""
     spellings = {name.lower() for name in RUN | REFUSED.keys() | ADDED.keys()}
-    assert {name.lower() for name in COMMANDS} == spellings
-    assert (RUN | REFUSED.keys() | ADDED.keys()) <= COMMANDS.keys()
+    assert {name.lower() for name in SPELLINGS} == spellings
+    assert (RUN | REFUSED.keys() | ADDED.keys()) <= SPELLINGS
 
 
 def test_test_commands_are_those_of_mongos() -> None:
-    assert {entry.name for entry in COMMANDS.values() if entry.test_only} == ONLY_WITH_TEST_COMMANDS
+    assert {entry.name for entry in ROUTER_COMMANDS if entry.test_only} == ONLY_WITH_TEST_COMMANDS
 
 
 def test_what_mongos_only_refuses() -> None:
@@ -89,6 +89,6 @@ def test_what_the_page_says_is_missing_is_refused_as_unknown() -> None:
 @pytest.mark.parametrize("test_commands", [False, True])
 def test_list_commands_agrees_with_the_registry(test_commands: bool) -> None:
     listed = run_one({"listCommands": 1}, enableTestCommands=str(int(test_commands)))["commands"]
-    assert listed.keys() == {entry.name for entry in enabled_commands(test_commands=test_commands).values()}
+    assert listed.keys() == {entry.name for entry in ROUTER_COMMANDS if test_commands or not entry.test_only}
     documented = {name for names, state in rows() if state != "no" for name in names}
     assert listed.keys() <= documented

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.concerns import with_default_concerns
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg
@@ -31,7 +31,7 @@ def added(report: dict[str, Any], command: dict[str, Any]) -> dict[str, Any]:
     defaults.take(report)
     request = Request(OpMsg(op_msg(bson.encode({**command, "$db": "d"}), request_id=7)))
     name = next(iter(command))
-    applied = with_default_concerns(defaults, COMMANDS[name], request)
+    applied = with_default_concerns(defaults, ROUTER_COMMANDS[name], request)
     assert applied.message.request_id == 7
     return {field: value for field, value in applied.document.items() if value != command.get(field) and field != "$db"}
 
@@ -87,7 +87,7 @@ def test_document_sequences_are_kept() -> None:
     documents = [bson.encode({"_id": 1}), bson.encode({"_id": 2})]
     body = bson.encode({"insert": "c", "$db": "d"})
     frame = op_msg(body, request_id=1, sections=encode_sequence(b"documents", documents))
-    applied = with_default_concerns(defaults, COMMANDS["insert"], Request(OpMsg(frame)))
+    applied = with_default_concerns(defaults, ROUTER_COMMANDS["insert"], Request(OpMsg(frame)))
     assert applied.documents(b"documents") == documents
 
 

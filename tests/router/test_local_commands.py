@@ -6,7 +6,7 @@ import pytest
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from tests.router.lone_router import TEST_COMMANDS, run_lone, run_one
 
 Command = dict[str, Any]
@@ -117,8 +117,8 @@ def test_command_that_does_not_write_refuses_a_write_concern(command: str) -> No
 
 def test_commands_with_a_write_concern() -> None:
     """As a mongod answers for the commands that it has; mongos's sources for the others."""
-    supporting = {entry.name for entry in COMMANDS.values() if entry.supports_write_concern}
-    reading = {entry.name for entry in COMMANDS.values() if entry.reads}
+    supporting = {entry.name for entry in ROUTER_COMMANDS if entry.supports_write_concern}
+    reading = {entry.name for entry in ROUTER_COMMANDS if entry.reads}
     assert supporting & reading <= {"aggregate", "mapReduce"}
     assert {
         *(
@@ -167,7 +167,7 @@ def test_commands_that_only_succeed(command: str) -> None:
 
 def test_commands_for_tests_alone() -> None:
     """Those that a mongod has just with test commands; all other commands of the router it always has."""
-    assert {entry.name for entry in COMMANDS.values() if entry.test_only} == {
+    assert {entry.name for entry in ROUTER_COMMANDS if entry.test_only} == {
         *("_hashBSONElement", "clearLog", "configureFailPoint", "echo", "multicast", "reapLogicalSessionCacheNow"),
         "logMessage",
         *("refreshLogicalSessionCacheNow", "testDeprecation", "testDeprecationInVersion2", "testRemoval"),

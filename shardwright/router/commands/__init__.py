@@ -1,12 +1,6 @@
-"""The commands of the router, a file for each family.
+"""The commands of the router, a file for each family, and the table of all of them.
 
-Owns their arguments and replies, and how they are run; importing the package registers all of them.
+Owns their arguments and replies, and how they are run.
 May import `access`, `change_streams`, `context`, `cursors`, `ddl`, `lookup`, `operations`, `pipelines`, `placement`,
 `processes`, `reads`, `replies`, `sessions`, `transactions` and `writes`.
 """
-
-from importlib import import_module
-from pkgutil import iter_modules
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")

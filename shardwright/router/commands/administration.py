@@ -9,8 +9,7 @@ from typing import Any, Final
 import bson
 import trio
 
-from shardwright.daemon.certificates import ROTATE_CERTIFICATES, rotate_certificates
-from shardwright.router.commands.command_registry import command
+from shardwright.daemon.certificates import rotate_certificates
 from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.ddl.shard_replies import merge_promoted, merge_raw
 from shardwright.router.operations.operation import Operation
@@ -47,7 +46,6 @@ _KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
 """The types of an argument: a string names one log, anything else means all."""
 
 
-@command("logRotate", admin_only=True)
 async def log_rotate(operation: Operation) -> Reply:
     """Rotates the log and the audit log."""
     options = operation.context.options
@@ -68,7 +66,6 @@ def _named(request: Request) -> str | None:
     return str(request.get(_NAME)) if kind == STRING else None
 
 
-@command(ROTATE_CERTIFICATES, admin_only=True, arguments=("message",))
 async def rotate(operation: Operation) -> Reply:
     """Reads certificates, keys, authorities and revocation lists again; without TLS there are none."""
     rotate_certificates(Arguments.of(operation.request).maybe_string(b"message"))
@@ -76,11 +73,9 @@ async def rotate(operation: Operation) -> Reply:
     return {}
 
 
-@command("shutdown", admin_only=True)
 async def shutdown(operation: Operation) -> Reply:
     """Shuts this router down; there is no reply, and timeoutSecs is how long running operations may continue."""
     arguments = Arguments.of(operation.request)
-    arguments.refuse_unknown((b"shutdown", b"force", b"timeoutSecs"))
     arguments.boolean(b"force", strictness=Strictness.BOOL)
     seconds = arguments.maybe_integer(b"timeoutSecs")
     if seconds is not None:
@@ -90,7 +85,6 @@ async def shutdown(operation: Operation) -> Reply:
     return None
 
 
-@command("fsync", admin_only=True)
 async def fsync(operation: Operation) -> Reply:
     """Makes the primaries of all shards write their data to disk."""
     if operation.argument(b"lock"):
@@ -103,7 +97,6 @@ async def fsync(operation: Operation) -> Reply:
     }
 
 
-@command("appendOplogNote", admin_only=True, supports_write_concern=True)
 async def append_oplog_note(operation: Operation) -> Reply:
     """Writes a note into the oplogs of all shards."""
     data = _data(operation.request)
@@ -132,7 +125,6 @@ def _data(request: Request) -> bytes:
 _TIMEOUT_SECONDS: Final = 5.0
 
 
-@command("multicast", admin_only=True, test_only=True)
 async def multicast(operation: Operation) -> Reply:
     """Runs a command on each config server and each member of each shard."""
     context, arguments = operation.context, Arguments.of(operation.request)
@@ -161,25 +153,21 @@ async def multicast(operation: Operation) -> Reply:
     return {"hosts": dict(sorted(answers.items()))}
 
 
-@command("planCacheClear")
 async def plan_cache_clear(operation: Operation) -> Reply:
     """Drops cached plans of a collection."""
     return await _on_owning_shards(operation)
 
 
-@command("planCacheListFilters", reads=True)
 async def plan_cache_list_filters(operation: Operation) -> Reply:
     """The index filters of a collection."""
     return await _on_owning_shards(operation)
 
 
-@command("planCacheSetFilter")
 async def plan_cache_set_filter(operation: Operation) -> Reply:
     """Sets the indexes that the planner considers for a query shape."""
     return await _on_owning_shards(operation)
 
 
-@command("planCacheClearFilters")
 async def plan_cache_clear_filters(operation: Operation) -> Reply:
     """Removes the index filter of a query shape, or all of a collection."""
     return await _on_owning_shards(operation)

@@ -7,7 +7,6 @@ import bson
 
 from shardwright.router.change_streams.opening import open_change_stream
 from shardwright.router.change_streams.specification import CHANGE_STREAM
-from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.current_op import aggregate_local_operations, is_about_local_operations
 from shardwright.router.commands.explain import explain_command
 from shardwright.router.lookup.aggregate import aggregate_anywhere, aggregate_view
@@ -41,7 +40,6 @@ from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, STRING, decode_docum
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-@command("aggregate", reads=True, api_versions=("1",), begins_in_reactor=True, supports_write_concern=True)
 @may_run_in_reactor
 async def aggregate(operation: Operation) -> Reply:
     """Runs an aggregation pipeline on the shards that have the data."""
@@ -71,7 +69,6 @@ async def aggregate(operation: Operation) -> Reply:
     return await aggregate_anywhere(operation, about)
 
 
-@command("count", reads=True, api_versions=("1",))
 async def count(operation: Operation) -> Reply:
     """Counts the documents that match a filter."""
     arguments = CountArguments.parse(operation.request)
@@ -116,7 +113,6 @@ _NOT_IN_TRANSACTIONS: Final = (
 )
 
 
-@command("distinct", reads=True)
 async def distinct(operation: Operation) -> Reply:
     """Returns the different values that a field has in matching documents."""
     request = operation.request

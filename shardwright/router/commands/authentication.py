@@ -13,7 +13,6 @@ from shardwright.router.access.account import Account
 from shardwright.router.access.authorized_user import NO_ADDRESSES, Addresses
 from shardwright.router.access.certificate_login import log_in_with_certificate
 from shardwright.router.access.login import CONVERSATION_ID
-from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.arguments import Arguments
@@ -28,7 +27,6 @@ _FAILURES: Final = frozenset({ErrorCode.AuthenticationFailed, ErrorCode.Mechanis
 """The errors that count as failed authentications, unlike unreachable config servers."""
 
 
-@command("saslStart", api_versions=("1",), arguments=("mechanism", "payload", "autoAuthorize", "options"))
 async def sasl_start(operation: Operation) -> Reply:
     """Begins a log-in."""
     with _counting_failures(operation.client):
@@ -60,7 +58,6 @@ async def start_conversation(
     return _reply(answer, done=False, is_text=is_text)
 
 
-@command("saslContinue", api_versions=("1",), arguments=("conversationId", "payload"))
 async def sasl_continue(operation: Operation) -> Reply:
     """Continues a log-in."""
     scram, login = operation.context.log_ins.scram, operation.client.login
@@ -74,7 +71,6 @@ async def sasl_continue(operation: Operation) -> Reply:
     return _reply(answer, done=done, is_text=is_text)
 
 
-@command("authenticate", api_versions=("1",), arguments=("mechanism", "user", "nonce", "key"))
 async def authenticate(operation: Operation) -> Reply:
     """Logs in with the certificate of the connection."""
     with _counting_failures(operation.client):
@@ -103,7 +99,6 @@ async def authenticate_by_certificate(
     return {"dbname": name.db, "user": name.user}
 
 
-@command("logout", arguments=())
 async def logout(operation: Operation) -> Reply:
     """Logs the user of the database out."""
     login = operation.client.login
@@ -112,7 +107,6 @@ async def logout(operation: Operation) -> Reply:
     return {}
 
 
-@command("connectionStatus", arguments=("showPrivileges",))
 async def connection_status(operation: Operation) -> Reply:
     """The users authenticated on this connection."""
     shows_privileges = Arguments.of(operation.request).boolean(b"showPrivileges")

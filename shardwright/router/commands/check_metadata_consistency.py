@@ -6,7 +6,6 @@ from typing import Any, Final
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import send_to_primary_shard
@@ -21,7 +20,6 @@ from shardwright.wire.rawbson import decode_document, is_string
 _INTERNAL: Final = frozenset({"admin", "config", "local"})
 
 
-@command("checkMetadataConsistency", reads=True)
 async def check_metadata_consistency(operation: Operation) -> Reply:
     """Finds damage in the metadata of a collection, of a database or, on the admin database, of the whole cluster."""
     request = operation.request

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.sharding import MAJORITY
 from shardwright.router.ddl.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
 from shardwright.router.ddl.coordinated import command_body
@@ -31,7 +30,6 @@ from shardwright.wire.rawbson import EMPTY_DOCUMENT, decode_document, is_string,
 from shardwright.wire.request import Request
 
 
-@command("split", admin_only=True)
 async def split(operation: Operation) -> Reply:
     """Splits a chunk at a given key, or in the middle of its documents."""
 
@@ -58,7 +56,6 @@ async def split(operation: Operation) -> Reply:
     return {}
 
 
-@command("mergeChunks", admin_only=True)
 async def merge_chunks(operation: Operation) -> Reply:
     """Merges all chunks between two bounds, which must be on one shard."""
     named_in_full(operation.request)
@@ -173,7 +170,6 @@ _FORCE_MANUAL: Final = 1
 """Between servers ``forceJumbo`` is a number; this one stands for a user's explicit request (2 is the balancer's)."""
 
 
-@command("moveChunk", aliases=("movechunk",), admin_only=True, supports_write_concern=True)
 async def move_chunk(operation: Operation) -> Reply:
     """Moves one chunk to another shard."""
     started = perf_counter()
@@ -190,7 +186,6 @@ async def move_chunk(operation: Operation) -> Reply:
     return {"millis": int((perf_counter() - started) * 1000)}
 
 
-@command("moveRange", admin_only=True, supports_write_concern=True)
 async def move_range(operation: Operation) -> Reply:
     """Moves a range of shard key values, a part of one chunk, to another shard."""
     request = operation.request
@@ -208,7 +203,6 @@ async def move_range(operation: Operation) -> Reply:
     return {}
 
 
-@command("setAllowMigrations", admin_only=True, supports_write_concern=True)
 async def set_allow_migrations(operation: Operation) -> Reply:
     """Forbids or allows migrations of a collection's chunks."""
     request = operation.request
@@ -322,7 +316,6 @@ def _throttle(request: Request, is_on: bool | None) -> dict[str, Any]:
     return {"secondaryThrottle": throttle}
 
 
-@command("splitVector")
 async def split_vector_unsharded(operation: Operation) -> Reply:
     """Finds keys at which an unsharded collection could be split."""
 

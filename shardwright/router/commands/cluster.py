@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from shardwright.router.commands.chunks import fresh_table, two_bounds
-from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.sharding import MAJORITY
 from shardwright.router.ddl.chunk_choice import chunk_of_bounds, chunk_of_query
 from shardwright.router.operations.operation import Operation
@@ -21,7 +20,6 @@ from shardwright.wire.rawbson import EMPTY_DOCUMENT, is_string, raw_document
 _BOUND_OVERHEAD_BYTES = 32
 
 
-@command("addShard", aliases=("addshard",), admin_only=True, supports_write_concern=True)
 async def add_shard(operation: Operation) -> Reply:
     """Makes a replica set a shard of this cluster."""
     request = operation.request
@@ -35,7 +33,6 @@ async def add_shard(operation: Operation) -> Reply:
     return {"shardAdded": reply["shardAdded"]}
 
 
-@command("removeShard", aliases=("removeshard",), admin_only=True, supports_write_concern=True)
 async def remove_shard(operation: Operation) -> Reply:
     """Drains a shard and, once it is empty, removes it from this cluster; to be repeated until it is removed."""
     request = operation.request
@@ -50,26 +47,22 @@ async def remove_shard(operation: Operation) -> Reply:
     return {name: reply[name] for name in names if name in reply}
 
 
-@command("listShards", admin_only=True, reads=True)
 async def list_shards(operation: Operation) -> Reply:
     """The shards of this cluster according to the catalog."""
     documents = await operation.context.catalog.find("shards", {})
     return {"shards": [raw_document(document) for document in documents]}
 
 
-@command("addShardToZone", admin_only=True, supports_write_concern=True)
 async def add_shard_to_zone(operation: Operation) -> Reply:
     """Puts a shard into a zone."""
     return await _zone_membership(operation, "_configsvrAddShardToZone")
 
 
-@command("removeShardFromZone", admin_only=True, supports_write_concern=True)
 async def remove_shard_from_zone(operation: Operation) -> Reply:
     """Takes a shard out of a zone."""
     return await _zone_membership(operation, "_configsvrRemoveShardFromZone")
 
 
-@command("updateZoneKeyRange", admin_only=True, supports_write_concern=True)
 async def update_zone_key_range(operation: Operation) -> Reply:
     """Assigns a range of shard key values to a zone, or to none."""
     request = operation.request
@@ -85,7 +78,6 @@ async def update_zone_key_range(operation: Operation) -> Reply:
     return {}
 
 
-@command("getShardMap", admin_only=True, reads=True)
 async def get_shard_map(operation: Operation) -> Reply:
     """The hosts of all shards as this router knows them."""
     await operation.context.shards.all_ids()
@@ -97,7 +89,6 @@ async def get_shard_map(operation: Operation) -> Reply:
     }
 
 
-@command("getShardVersion", aliases=("getshardversion",), admin_only=True, reads=True)
 async def get_shard_version(operation: Operation) -> Reply:
     """The version of a database or a collection in this router's cache."""
     request = operation.request
@@ -132,7 +123,6 @@ def _chunk_bounds(table: RoutingTable) -> dict[str, Any]:
     return {"chunks": bounds}
 
 
-@command("flushRouterConfig", aliases=("flushrouterconfig",), admin_only=True)
 async def flush_router_config(operation: Operation) -> Reply:
     """Makes all processes of this router reload everything, one database or one collection from the catalog."""
     request = operation.request
@@ -163,26 +153,22 @@ async def _zone_membership(operation: Operation, name: str) -> Reply:
 _INTERNAL_FIELDS: Final = frozenset({"$clusterTime", "operationTime", "$configTime", "$topologyTime", "ok"})
 
 
-@command("balancerStart", admin_only=True)
 async def balancer_start(operation: Operation) -> Reply:
     """Switches the balancer on."""
     return await _balancer(operation, "_configsvrBalancerStart")
 
 
-@command("balancerStop", admin_only=True)
 async def balancer_stop(operation: Operation) -> Reply:
     """Switches the balancer off."""
     return await _balancer(operation, "_configsvrBalancerStop")
 
 
-@command("balancerStatus", admin_only=True, reads=True)
 async def balancer_status(operation: Operation) -> Reply:
     """Whether the balancer is switched on, and what it is doing."""
     reply = await operation.context.catalog.command({"_configsvrBalancerStatus": 1})
     return {name: reply[name] for name in ("mode", "inBalancerRound", "numBalancerRounds", "term") if name in reply}
 
 
-@command("balancerExplain", admin_only=True, reads=True)
 async def balancer_explain(operation: Operation) -> Reply:
     """Shows what the balancer's next round would do, and why, without doing it; an addition of ours."""
     about = operation.argument(b"balancerExplain")
@@ -190,7 +176,6 @@ async def balancer_explain(operation: Operation) -> Reply:
     return {name: value for name, value in reply.items() if name not in _INTERNAL_FIELDS}
 
 
-@command("balancerCollectionStatus", admin_only=True, reads=True)
 async def balancer_collection_status(operation: Operation) -> Reply:
     """Whether a collection is placed as the balancer wants it."""
     namespace = str(full_namespace(operation.request))
@@ -198,7 +183,6 @@ async def balancer_collection_status(operation: Operation) -> Reply:
     return {name: value for name, value in reply.items() if name not in _INTERNAL_FIELDS}
 
 
-@command("configureCollectionBalancing", admin_only=True)
 async def configure_collection_balancing(operation: Operation) -> Reply:
     """Sets a collection's chunk size."""
     namespace = str(full_namespace(operation.request))
@@ -208,7 +192,6 @@ async def configure_collection_balancing(operation: Operation) -> Reply:
     return {}
 
 
-@command("clearJumboFlag", admin_only=True)
 async def clear_jumbo_flag(operation: Operation) -> Reply:
     """Lets a chunk that was too large to be moved be moved again."""
     table = await fresh_table(operation)

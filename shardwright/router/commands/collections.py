@@ -7,7 +7,6 @@ from bson.binary import UUID_SUBTYPE, Binary
 from bson.raw_bson import RawBSONDocument
 
 from shardwright.router.access.needs import visible_collections
-from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.collections import are_options_equal, merge_validation
 from shardwright.router.ddl.coordinated import MAJORITY, command_body, coordinated_command
 from shardwright.router.operations.cursor_opening import open_on_one_shard
@@ -37,7 +36,6 @@ from shardwright.wire.rawbson import append, encode_elements, without
 from shardwright.wire.request import Request
 
 
-@command("create", api_versions=("1",), supports_write_concern=True)
 async def create(operation: Operation) -> Reply:
     """Creates a collection or a view on the primary shard of its database, and the database if it does not exist."""
     namespace, db = operation.namespace, operation.request.db
@@ -78,11 +76,9 @@ A mongos refuses the drop, so users can be restored through it only once.
 """
 
 
-@command("drop", api_versions=("1",), supports_write_concern=True, arguments=("collectionUUID",))
 async def drop(operation: Operation) -> Reply:
     """Drops a collection wherever it is; one that does not exist is fine."""
     namespace, request = operation.namespace, operation.request
-    Arguments.of(request).refuse_unknown({b"drop", b"collectionUUID"})
     if namespace in TEMPORARY_COLLECTIONS:
         return (await send_to_primary_shard(operation, request.db, may_repeat=True)).for_client()
     if request.db in ("config", "admin"):
@@ -102,14 +98,13 @@ async def drop(operation: Operation) -> Reply:
         operation.context.routing.forget_collection(namespace)
 
 
-_ARGUMENTS: Final = (
+COLL_MOD_ARGUMENTS: Final = (
     *("index", "validator", "validationLevel", "validationAction", "viewOn", "pipeline", "recordPreImages"),
     *("changeStreamPreAndPostImages", "expireAfterSeconds", "timeseries", "cappedSize", "cappedMax", "dryRun"),
     *("collectionUUID", "isTimeseriesNamespace"),
 )
 
 
-@command("collMod", api_versions=("1",), supports_write_concern=True, arguments=_ARGUMENTS)
 async def coll_mod(operation: Operation) -> Reply:
     """Changes options of a collection wherever it is."""
     namespace, request = operation.namespace, operation.request
@@ -120,7 +115,6 @@ async def coll_mod(operation: Operation) -> Reply:
         operation.context.routing.forget_collection(namespace)
 
 
-@command("convertToCapped", supports_write_concern=True)
 async def convert_to_capped(operation: Operation) -> Reply:
     """Makes an unsharded collection capped."""
 
@@ -137,14 +131,9 @@ async def convert_to_capped(operation: Operation) -> Reply:
     return await with_routing(operation, operation.namespace, attempt)
 
 
-_KNOWN: Final = frozenset({b"renameCollection", b"to", b"dropTarget", b"stayTemp", b"collectionUUID"})
-
-
-@command("renameCollection", admin_only=True, supports_write_concern=True)
 async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
-    Arguments.of(request).refuse_unknown(_KNOWN)
     source = named_in_full(request)
     _refuse_null_characters(str(source))
     target = _target(request)
@@ -228,7 +217,6 @@ def _check_writable(namespace: Namespace, role: str) -> None:
         raise CommandError(ErrorCode.IllegalOperation, f"error with {role} namespace: {error.message}") from error
 
 
-@command("validate", reads=True)
 async def validate(operation: Operation) -> Reply:
     """Validates data and indexes of a collection on all shards that own a part of it."""
     _, replies = await send_to_owning_shards(
@@ -237,7 +225,6 @@ async def validate(operation: Operation) -> Reply:
     return merge_validation(replies)
 
 
-@command("validateDBMetadata", reads=True)
 async def validate_db_metadata(operation: Operation) -> Reply:
     """Reports collections and views that use features outside a version of the Stable API."""
     replies = await read_all_shards(operation)
@@ -263,7 +250,6 @@ def check_cursor(arguments: Arguments) -> None:
 _AUTHORIZED: Final = b"authorizedCollections"
 
 
-@command("listCollections", reads=True, api_versions=("1",))
 async def list_collections(operation: Operation) -> Reply:
     """The collections and views of a database, as its primary shard lists them."""
     db, body = operation.request.db, _body(operation)
@@ -306,7 +292,6 @@ def _check_arguments(request: Request) -> None:
     check_cursor(arguments)
 
 
-@command("compactStructuredEncryptionData")
 async def compact_structured_encryption_data(operation: Operation) -> Reply:
     """Compacts the collections with the state of an encrypted collection."""
     db = operation.request.db

@@ -12,7 +12,6 @@ from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.daemon.user_names import UserName
 from shardwright.router.access.access_control import not_authorized
 from shardwright.router.access.needs import TO_END_OTHERS, of_user
-from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.open_cursor import NO_USER
 from shardwright.router.operations.local_operations import (
     CURRENT_OP,
@@ -111,11 +110,9 @@ async def kill_local_operation(operation: Operation, opid: int) -> bool:
     return is_found
 
 
-@command("_killOperations", admin_only=True)
 async def kill_operations(operation: Operation) -> Reply:
     """Kills the operations whose clients have given them one of the keys."""
     arguments = Arguments.of(operation.request, "_killOperations")
-    arguments.refuse_unknown((b"_killOperations", b"operationKeys", b"$fromSibling"))
     array = arguments.span(b"operationKeys", ARRAY)
     keys = {
         Arguments(operation.request.body, "_killOperations.operationKeys", {name: span}).uuid(name).bytes
@@ -191,7 +188,6 @@ _MALFORMED_OPID: Final = 28625
 """MongoDB's number for an opid that is neither a number nor ``shard:number``."""
 
 
-@command("currentOp", admin_only=True, reads=True)
 async def current_op(operation: Operation) -> Reply:
     """The operations running on the shards; their opids include the shard."""
     if is_from_sibling(operation.request):
@@ -202,7 +198,6 @@ async def current_op(operation: Operation) -> Reply:
     return {"inprog": [running for reply in replies for running in found_operations(reply.document)]}
 
 
-@command("killOp", admin_only=True)
 async def kill_op(operation: Operation) -> Reply:
     """Kills an operation on a shard, or of this router, given its opid from ``currentOp``."""
     if b"op" not in operation.request.fields:

@@ -14,7 +14,6 @@ from shardwright.router.access.access_control import AccessControl, not_authoriz
 from shardwright.router.access.needs import Need
 from shardwright.router.change_streams.errors import labelled
 from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
-from shardwright.router.commands.command_registry import command
 from shardwright.router.context.options import FAIL_GET_MORE
 from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.cursors.merged import MergedCursor
@@ -57,7 +56,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-@command("find", reads=True, api_versions=("1",), begins_in_reactor=True)
+@may_run_in_reactor
 async def find(operation: Operation) -> Reply:
     """Returns documents that match a filter, from one shard or merged from several."""
     namespace = operation.namespace
@@ -168,7 +167,6 @@ async def _find_shares(
     )
 
 
-@command("getMore", reads=True, deadline_from_max_time=False, api_versions=("1",))
 async def get_more(operation: Operation) -> Reply:
     """Returns the next batch of a cursor."""
     user = user_of_sibling(operation.request)
@@ -222,7 +220,6 @@ async def _check_privileges(
 _STRUCT: Final = "killCursors"
 
 
-@command("killCursors", api_versions=("1",), arguments=("cursors",))
 async def kill_cursors(operation: Operation) -> Reply:
     """Kills cursors by their ids."""
     context, db = operation.context, operation.request.db

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from shardwright.daemon.privileges import CLUSTER
 from shardwright.router.access.needs import Need, may_see_database
-from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.collections import merge_collection_stats, scale_of
 from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.ddl.databases import merge_database_lists, merge_database_stats
@@ -34,7 +33,6 @@ from shardwright.wire.read_preference import PRIMARY_PREFERRED
 _SEES_ALL = Need("listDatabases", CLUSTER)
 
 
-@command("listDatabases", aliases=("listdatabases",), admin_only=True, reads=True, api_versions=("1",))
 async def list_databases(operation: Operation) -> Reply:
     """The databases of the cluster with their sizes. Each shard applies the client's filter to its own entries."""
     is_visible = _visible(operation)
@@ -68,7 +66,6 @@ def _visible(operation: Operation) -> Callable[[str], bool]:
 _NOT_ONE = 5255100
 
 
-@command("dropDatabase", api_versions=("1",), supports_write_concern=True, arguments=())
 async def drop_database(operation: Operation) -> Reply:
     """Drops a database with all its collections; one that does not exist is fine."""
     db = operation.request.db
@@ -94,7 +91,6 @@ async def drop_database(operation: Operation) -> Reply:
 _FIXED: Final = frozenset({"admin", "config", "local"})
 
 
-@command("movePrimary", aliases=("moveprimary",), admin_only=True, supports_write_concern=True)
 async def move_primary(operation: Operation) -> Reply:
     """Makes another shard the primary shard of a database, and moves its unsharded collections there."""
     request = operation.request
@@ -118,7 +114,6 @@ async def move_primary(operation: Operation) -> Reply:
     return {}
 
 
-@command("collStats", aliases=("collstats",), reads=True)
 async def coll_stats(operation: Operation) -> Reply:
     """Sizes, indexes and storage of a collection, per shard and in total."""
     return await on_buckets_if_sharded(operation, _coll_stats)
@@ -151,7 +146,6 @@ async def _coll_stats(operation: Operation) -> Reply:
     return placement | merge_collection_stats(named, shards, scale=scale, chunks=chunks)
 
 
-@command("dataSize", aliases=("datasize",), reads=True)
 async def data_size(operation: Operation) -> Reply:
     """The size of the documents in a collection, or in a range of it."""
     request = operation.request
@@ -169,7 +163,6 @@ async def data_size(operation: Operation) -> Reply:
     }
 
 
-@command("dbStats", aliases=("dbstats",), reads=True)
 async def db_stats(operation: Operation) -> Reply:
     """Sizes and object counts of a database, per shard and in total."""
     request = operation.request

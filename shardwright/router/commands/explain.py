@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, Final, Literal
 
 from shardwright.router.change_streams.specification import CHANGE_STREAM
-from shardwright.router.commands.command_registry import COMMANDS, command
 from shardwright.router.commands.map_reduce import refuse_view
 from shardwright.router.lookup.aggregate import split_at_join
 from shardwright.router.operations.aggregation_plan import (
@@ -205,10 +204,9 @@ _OF_PARSING: Final = frozenset(
 """Errors in the arguments of the explained command, which a mongos finds itself when it parses the command."""
 
 
-@command("explain", reads=True, api_versions=("1",))
 async def explain(operation: Operation) -> Reply:
     """Explains how another command would be executed."""
-    explained = ExplainedCommand.parse(operation.request, COMMANDS.__contains__)
+    explained = ExplainedCommand.parse(operation.request, operation.context.commands.__contains__)
     check_update_stages(explained.request)
     if explained.name == "find":
         refuse_ntoreturn(explained.request)

@@ -4,7 +4,6 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, send_to_one
@@ -23,7 +22,6 @@ _ONE_AFTER_ANOTHER: Final = frozenset({b"partialOk", b"startAt", b"md5state"})
 _NO_FILE: Final = {"numChunks": 0, "md5": "d41d8cd98f00b204e9800998ecf8427e"}
 
 
-@command("filemd5", reads=True)
 async def file_md5(operation: Operation) -> Reply:
     """The MD5 of a GridFS file, whose chunks may be on several shards."""
     request = operation.request

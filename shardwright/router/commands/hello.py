@@ -18,7 +18,6 @@ from bson.int64 import Int64
 
 from shardwright.daemon.user_names import UserName
 from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
-from shardwright.router.commands.command_registry import command
 from shardwright.router.context.options import MONGODB_VERSION, MONGODB_VERSION_ARRAY
 from shardwright.router.operations.failing_calls import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
@@ -59,8 +58,6 @@ _NAME: Final = "hello"
 _OLD_NAMES: Final = ("isMaster", "ismaster")
 
 
-@command(_OLD_NAMES[0], aliases=_OLD_NAMES[1:], deadline_from_max_time=False)
-@command(_NAME, deadline_from_max_time=False, api_versions=("1",))
 async def hello(operation: Operation) -> Reply:
     """Identifies this server as a router with its limits and, when asked to wait, reports its shutdown."""
     request, client = operation.request, operation.client
@@ -153,7 +150,6 @@ def _user_asked_for(request: Request) -> UserName:
     return UserName(user, db)
 
 
-@command("isdbgrid")
 async def isdbgrid(operation: Operation) -> Reply:
     """Identifies this server as a router."""
     return {"isdbgrid": 1, "hostname": operation.context.options.address}
@@ -228,13 +224,11 @@ def _describe(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
 _POINTER_BITS: Final = struct.calcsize("P") * 8
 
 
-@command("ping", api_versions=("1",), arguments=())
 async def ping(operation: Operation) -> Reply:
     """Answers."""
     return {}
 
 
-@command("buildInfo", aliases=("buildinfo",))
 async def build_info(operation: Operation) -> Reply:
     """The version of MongoDB that this router is compatible with."""
     return {
@@ -259,19 +253,16 @@ async def build_info(operation: Operation) -> Reply:
     }
 
 
-@command("whatsmyuri")
 async def whats_my_uri(operation: Operation) -> Reply:
     """The client's address as the router sees it."""
     return {"you": operation.client.peer}
 
 
-@command("echo", test_only=True)
 async def echo(operation: Operation) -> Reply:
     """Returns the command."""
     return {"echo": operation.request.document}
 
 
-@command("hostInfo", arguments=())
 async def host_info(operation: Operation) -> Reply:
     """The machine and the operating system that this router runs on."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")

@@ -6,7 +6,6 @@
 from collections.abc import Sequence
 
 from shardwright.router.commands.collections import check_cursor
-from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import coordinated_command, creation, replies_of_owners
 from shardwright.router.ddl.shard_replies import merge_raw
 from shardwright.router.operations.cursor_opening import open_on_one_shard
@@ -34,11 +33,9 @@ from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, append, decode_docum
 from shardwright.wire.request import Request
 
 
-@command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",), supports_write_concern=True)
 async def drop_indexes(operation: Operation) -> Reply:
     """Drops indexes on all shards that own a part of the collection."""
     request = operation.request
-    Arguments.of(request, "dropIndexes").refuse_unknown({b"dropIndexes", b"deleteIndexes", b"index", b"collectionUUID"})
     Namespace(request.db, request.collection).check_valid()
     if request.db in ("config", "admin"):
         raise CommandError(
@@ -54,7 +51,6 @@ async def drop_indexes(operation: Operation) -> Reply:
     return reply.for_client()
 
 
-@command("listIndexes", reads=True, api_versions=("1",))
 async def list_indexes(operation: Operation) -> Reply:
     """The indexes of a collection on the shard that owns its lowest chunk."""
     namespace = operation.namespace
@@ -90,7 +86,6 @@ def _check_list_arguments(request: Request) -> None:
     check_cursor(arguments)
 
 
-@command("setIndexCommitQuorum", supports_write_concern=True)
 async def set_index_commit_quorum(operation: Operation) -> Reply:
     """Changes how many members must have built an index before it is committed."""
     arguments = Arguments.of(operation.request)
@@ -105,7 +100,6 @@ def _shard_of_lowest_chunk(routing: CollectionRouting) -> str:
     return routing.primary if table is None else table.shard_for_key(table.key_pattern.global_min_bytes())
 
 
-@command("createIndexes", api_versions=("1",), supports_write_concern=True)
 async def create_indexes(operation: Operation) -> Reply:
     """Creates indexes on all shards that own a part of the collection, or, as far as possible, on none."""
 

@@ -6,7 +6,6 @@ from typing import Final
 from bson.objectid import ObjectId
 
 from shardwright.daemon.logs import recent
-from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.reply_builder import Reply
@@ -21,43 +20,36 @@ _QUERY_OPTIONS: Final = 182
 _IDENTITY: Final = ObjectId()
 
 
-@command("getLastError", aliases=("getlasterror",))
 async def get_last_error(operation: Operation) -> Reply:
     """Not supported any more; writes answer themselves."""
     raise CommandError(_GET_LAST_ERROR, "getLastError command is not supported")
 
 
-@command("availableQueryOptions", aliases=("availablequeryoptions",))
 async def available_query_options(operation: Operation) -> Reply:
     """The flags of OP_QUERY that this router knew when it existed."""
     return {"options": _QUERY_OPTIONS}
 
 
-@command("_isSelf")
 async def is_self(operation: Operation) -> Reply:
     """Identifies this process."""
     return {"id": _IDENTITY}
 
 
-@command("netstat", admin_only=True)
 async def netstat(operation: Operation) -> Reply:
     """The config servers of this router."""
     return {"configserver": operation.context.catalog.client.monitor.connection_string, "isdbgrid": 1}
 
 
-@command("connPoolSync", aliases=("connpoolsync",))
 async def conn_pool_sync(operation: Operation) -> Reply:
     """Does nothing, as in MongoDB since connection pools keep themselves in order."""
     return {}
 
 
-@command("reapLogicalSessionCacheNow", test_only=True)
 async def reap_logical_session_cache_now(operation: Operation) -> Reply:
     """Does nothing: a router has no transactions of sessions to reap."""
     return {}
 
 
-@command("clearLog", admin_only=True, test_only=True, arguments=())
 async def clear_log(operation: Operation) -> Reply:
     """Removes the lines that getLog shows, in all processes of this router."""
     if Arguments.of(operation.request).string(b"clearLog") != "global":
@@ -80,7 +72,6 @@ class _Machine:
 _MACHINE = _Machine()
 
 
-@command("features", arguments=("oidReset",))
 async def features(operation: Operation) -> Reply:
     """The features of this server; oidReset makes it choose another machine number for ObjectIds."""
     reset = {}
@@ -90,19 +81,15 @@ async def features(operation: Operation) -> Reply:
     return {"js": {"utf8": True}, **reset, "oidMachine": _MACHINE.number}
 
 
-@command("startRecordingTraffic")
 async def start_recording_traffic(operation: Operation) -> Reply:
     """Not available: this router has no parameter trafficRecordingDirectory."""
     arguments = Arguments.of(operation.request, "startRecordingTraffic")
-    arguments.refuse_unknown((b"startRecordingTraffic", b"filename", b"bufferSize", b"maxFileSize"))
     arguments.string(b"filename")
     for name in (b"bufferSize", b"maxFileSize"):
         arguments.maybe_integer(name, minimum=None)
     raise CommandError(ErrorCode.BadValue, "Traffic recording directory not set")
 
 
-@command("stopRecordingTraffic")
 async def stop_recording_traffic(operation: Operation) -> Reply:
     """Fails, since no traffic is being recorded."""
-    Arguments.of(operation.request, "stopRecordingTraffic").refuse_unknown((b"stopRecordingTraffic",))
     raise CommandError(ErrorCode.BadValue, "Traffic recording not active")

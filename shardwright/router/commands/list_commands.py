@@ -1,13 +1,16 @@
 """``listCommands``, the commands that routers refuse, and ``help: true`` in any command, which describes it."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from shardwright.router.commands.command_registry import Command, CommandHandler, command, enabled_commands
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler, RouterCommand
 from shardwright.router.replies.reply_builder import PlainError, Reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
+
+if TYPE_CHECKING:
+    from shardwright.daemon.commands.command_table import CommandTable
 
 _WITHOUT_AUTHENTICATION: Final = frozenset(
     {
@@ -28,10 +31,9 @@ _WITHOUT_AUTHENTICATION: Final = frozenset(
 """Commands that MongoDB runs for clients that have not authenticated. Here test commands need a log-in."""
 
 
-@command("listCommands")
 async def list_commands(operation: Operation) -> Reply:
     """All commands of this router."""
-    enabled = enabled_commands(test_commands=operation.context.parameters["enableTestCommands"])
+    commands: CommandTable[RouterCommand] = operation.context.commands
     return {
         "commands": {
             entry.name: {
@@ -42,24 +44,21 @@ async def list_commands(operation: Operation) -> Reply:
                 "apiVersions": list(entry.api_versions),
                 "deprecatedApiVersions": list(entry.deprecated_api_versions),
             }
-            for entry in sorted(set(enabled.values()), key=lambda entry: entry.name)
+            for entry in sorted(commands, key=lambda entry: entry.name)
         }
     }
 
 
-@command("replSetGetStatus", admin_only=True)
 async def repl_set_get_status(operation: Operation) -> Reply:
     """Refused by routers; shells use the error to recognize one."""
     raise _ForMongodError("replSetGetStatus is not supported through mongos")
 
 
-@command("compact")
 async def compact(operation: Operation) -> Reply:
     """Not for routers."""
     raise CommandError(ErrorCode.CommandNotSupported, "compact not allowed through mongos")
 
 
-@command("setFreeMonitoring", admin_only=True)
 async def set_free_monitoring(operation: Operation) -> Reply:
     """Not for routers."""
     raise CommandError(ErrorCode.CommandFailed, "Free Monitoring commands are not supported on mongos")
@@ -79,7 +78,7 @@ def asks_for_help(request: Request) -> bool:
     return value is not None and value is not False and value != 0
 
 
-def help_for(command: Command) -> CommandHandler:
+def help_for(command: RouterCommand) -> CommandHandler:
     """A handler that describes a command."""
 
     async def describe(operation: Operation) -> Reply:

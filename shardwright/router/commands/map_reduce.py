@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.aggregation import run_aggregate
 from shardwright.router.operations.listed_collection import listed_collection
 from shardwright.router.operations.operation import Operation
@@ -21,7 +20,6 @@ _KEY_OTHER_THAN_ID: Final = 31313
 _INLINE_RESULTS_TOO_LARGE: Final = 31301
 
 
-@command("mapReduce", aliases=("mapreduce",), supports_write_concern=True)
 async def map_reduce(operation: Operation) -> Reply:
     """Runs JavaScript functions over a collection's documents and combines their results by key."""
     request = operation.request

@@ -12,7 +12,6 @@ import bson
 from bson.objectid import ObjectId
 
 from shardwright.daemon.logs import LOG_NAMES, recent
-from shardwright.router.commands.command_registry import command
 from shardwright.router.context.parameters import PARAMETERS
 from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.operations.operation import Operation
@@ -30,7 +29,6 @@ from shardwright.wire.rawbson import raw_document
 _NOT_PARAMETERS: Final = GENERIC_ARGUMENTS | {b"getParameter", b"setParameter"}
 
 
-@command("getParameter", admin_only=True)
 async def get_parameter(operation: Operation) -> Reply:
     """The values of parameters, of all of them with ``"*"``."""
     asked = operation.argument(b"getParameter")
@@ -45,7 +43,6 @@ async def get_parameter(operation: Operation) -> Reply:
     return found
 
 
-@command("setParameter", admin_only=True)
 async def set_parameter(operation: Operation) -> Reply:
     """Changes a parameter, in all processes of this router."""
     names = _named(operation)
@@ -63,7 +60,6 @@ async def set_parameter(operation: Operation) -> Reply:
     return {"was": old[0]}
 
 
-@command("getCmdLineOpts", admin_only=True, arguments=())
 async def get_command_line_options(operation: Operation) -> Reply:
     """The command line of this router, and the options that any source sets, by their keys in a file."""
     options = operation.context.options
@@ -75,7 +71,6 @@ async def get_command_line_options(operation: Operation) -> Reply:
     return {"argv": list(options.arguments), "parsed": dict(sorted(given.items()))}
 
 
-@command("getLog", admin_only=True, arguments=())
 async def get_log(operation: Operation) -> Reply:
     """The newest lines of the log, or the warnings of the start."""
     name = Arguments.of(operation.request).string(b"getLog")
@@ -108,14 +103,12 @@ _TOO_OLD: Final = frozenset({"5.0", "5.3"})
 """The versions that mongods 6.0 can be set back to. With these they refuse ``collectionUUID``."""
 
 
-@command("getClusterParameter", admin_only=True, reads=True)
 async def get_cluster_parameter(operation: Operation) -> Reply:
     """The values of cluster parameters."""
     asked = {"getClusterParameter": operation.argument(b"getClusterParameter")}
     return answer_in(await operation.context.catalog.command(asked))
 
 
-@command("setClusterParameter", admin_only=True)
 async def set_cluster_parameter(operation: Operation) -> Reply:
     """Changes a cluster parameter on all servers."""
     change = {"_configsvrSetClusterParameter": operation.argument(b"setClusterParameter"), "writeConcern": MAJORITY}
@@ -123,23 +116,19 @@ async def set_cluster_parameter(operation: Operation) -> Reply:
     return {}
 
 
-@command("setUserWriteBlockMode")
 async def set_user_write_block_mode(operation: Operation) -> Reply:
     """Blocks the writes of users in the whole cluster, or allows them again."""
     arguments = Arguments.of(operation.request)
-    arguments.refuse_unknown((b"setUserWriteBlockMode", b"global"))
     is_blocked = arguments.required_boolean(b"global", Strictness.BOOL)
     setting = {"_configsvrSetUserWriteBlockMode": 1, "global": is_blocked, "writeConcern": MAJORITY}
     await operation.context.catalog.command(setting)
     return {}
 
 
-@command("setFeatureCompatibilityVersion", admin_only=True, supports_write_concern=True)
 async def set_feature_compatibility_version(operation: Operation) -> Reply:
     """Enables or disables the features that an older version of MongoDB does not understand, on all servers."""
     name = b"setFeatureCompatibilityVersion"
     arguments = Arguments.of(operation.request)
-    arguments.refuse_unknown((name, b"confirm"))  # of MongoDB 7.0; mongods 6.0 refuse it
     version = arguments.string(name)
     if version in _TOO_OLD:
         # Migrations and changes of collections would fail, or be tried again for ever.
@@ -147,16 +136,14 @@ async def set_feature_compatibility_version(operation: Operation) -> Reply:
             ErrorCode.CannotDowngrade,
             f"Cannot set featureCompatibilityVersion to {version}: shards name collections by UUID, which needs 6.0",
         )
-    confirmation = arguments.present(b"confirm")
+    confirmation = arguments.present(b"confirm")  # of MongoDB 7.0; mongods 6.0 refuse it
     await operation.context.catalog.command({name.decode(): version, **confirmation, "writeConcern": MAJORITY})
     return {}
 
 
-@command("finishUpgrade", admin_only=True, supports_write_concern=True)
 async def finish_upgrade(operation: Operation) -> Reply:
     """Raises the feature version of the cluster once all daemons are of one release, or (dryRun) shows it."""
     arguments = Arguments.of(operation.request)
-    arguments.refuse_unknown((b"finishUpgrade", b"dryRun"))
     question = {"_configsvrFinishUpgrade": 1, "dryRun": arguments.boolean(b"dryRun"), "writeConcern": MAJORITY}
     reply = await operation.context.catalog.command(question)
     return {name: reply[name] for name in ("featureVersion", "newest", "obstacles") if name in reply}
@@ -166,22 +153,18 @@ _MAJORITY: Final = {"w": "majority"}
 _GETTING: Final = "getDefaultRWConcern"
 
 
-@command(_GETTING, admin_only=True, reads=True)
 async def get_default_rw_concern(operation: Operation) -> Reply:
     """The read and write concern of requests that have none."""
     arguments = Arguments.of(operation.request)
-    arguments.refuse_unknown((b"getDefaultRWConcern", b"inMemory"))
     if arguments.boolean(b"inMemory"):
         return {**operation.context.default_concerns.report, "inMemory": True}
     return await _take(operation, {_GETTING: 1})
 
 
-@command("setDefaultRWConcern", admin_only=True, supports_write_concern=True)
 async def set_default_rw_concern(operation: Operation) -> Reply:
     """Sets the read or write concern of requests that have none, for the whole cluster."""
     request = operation.request
     arguments = Arguments.of(request)
-    arguments.refuse_unknown((b"setDefaultRWConcern", b"defaultReadConcern", b"defaultWriteConcern"))
     defaults = arguments.present(b"defaultReadConcern", b"defaultWriteConcern")
     reply = await _take(operation, {"setDefaultRWConcern": 1, **defaults, "writeConcern": _MAJORITY})
     await tell_siblings(operation.context, request, {_GETTING: 1})
@@ -208,7 +191,6 @@ _NOTE: Final = (
 )
 
 
-@command("profile")
 async def profile(operation: Operation) -> Reply:
     """Shows or changes which operations are logged as slow, in all processes of this router."""
     context, request = operation.context, operation.request
@@ -286,7 +268,6 @@ async def _parsed(operation: Operation, query: bytes) -> bytes:
     return reply.body[span[2] : span[3]]
 
 
-@command("setProfilingFilterGlobally")
 async def set_profiling_filter_globally(operation: Operation) -> Reply:
     """Not available, as on every server that was not started with a parameter for it."""
     raise CommandError(_KNOB_IS_OFF, "setProfilingFilterGlobally command requires query knob to be enabled")

@@ -14,7 +14,6 @@ from typing import Any, Final
 from bson.int64 import Int64
 
 from shardwright.daemon.operation_metrics import OK, UNKNOWN_COMMAND
-from shardwright.router.commands.command_registry import command, enabled_commands
 from shardwright.router.context.options import MONGODB_VERSION
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.operation import Operation
@@ -31,7 +30,6 @@ _POOL: Final = "NetworkInterfaceTL-TaskExecutorPool-0"
 """The name of a mongos's first pool; this router has only one for each host."""
 
 
-@command("connPoolStats", aliases=("connpoolstats",))
 async def conn_pool_stats(operation: Operation) -> Reply:
     """The connections of this process to other servers, and the replica sets that it follows."""
     return pool_statistics(operation.context)
@@ -58,7 +56,6 @@ def pool_statistics(context: RouterContext) -> dict[str, Any]:
     }
 
 
-@command("dropConnections", admin_only=True, arguments=("hostAndPort",))
 async def drop_connections(operation: Operation) -> Reply:
     """Closes the connections to the named hosts that no operation is using, in all processes of this router."""
     addresses = _addresses(operation)
@@ -135,14 +132,12 @@ _NOT_DIAGNOSTIC: Final = frozenset({"defaultRWConcern", "sharding"})
 """Sections of ``serverStatus`` that MongoDB does not collect as diagnostic data."""
 
 
-@command("serverStatus")
 async def server_status(operation: Operation) -> Reply:
     """Counters and gauges of this router process."""
     # As on a mongod, {<name>: 0} leaves a section out, but no section can be requested alone.
     return _server_status(operation.context, lambda name: operation.argument(name.encode(), True) not in (0, False))
 
 
-@command("getDiagnosticData", admin_only=True)
 async def get_diagnostic_data(operation: Operation) -> Reply:
     """Statistics as MongoDB collects them each second, taken when they are requested."""
     context, start = operation.context, datetime.now(UTC)
@@ -254,8 +249,7 @@ def _commands(context: RouterContext) -> dict[str, Any]:
     """How often each command was run, and failed."""
     counts = context.metrics.operations.statistics()
     shown: dict[str, Any] = {"<UNKNOWN>": Int64(counts[UNKNOWN_COMMAND].count if UNKNOWN_COMMAND in counts else 0)}
-    enabled = enabled_commands(test_commands=context.parameters["enableTestCommands"])
-    for name in sorted({entry.name for entry in enabled.values()}):
+    for name in sorted(context.commands.names):
         total = counts[name].count if name in counts else 0
         succeeded = counts[name].outcomes[OK] if name in counts else 0
         shown[name] = {"failed": Int64(total - succeeded), "total": Int64(total)}

@@ -19,7 +19,6 @@ from bson.binary import UUID_SUBTYPE, Binary
 
 from shardwright.daemon.privileges import CLUSTER
 from shardwright.router.access.needs import Need
-from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.processes.siblings import tell_siblings
@@ -40,7 +39,6 @@ _TO_NAME_OTHERS: Final = Need("impersonate", CLUSTER)
 _TO_KILL_OTHERS: Final = Need("killAnySession", CLUSTER)
 
 
-@command("startSession")
 async def start_session(operation: Operation) -> Reply:
     """Begins a logical session."""
     session, context = SessionId(uuid4().bytes, operation.user or NO_USER), operation.context
@@ -49,7 +47,6 @@ async def start_session(operation: Operation) -> Reply:
     return {"id": {"id": Binary(session.id, UUID_SUBTYPE)}, "timeoutMinutes": timeout}
 
 
-@command("refreshSessions", api_versions=("1",), arguments=())
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
     refreshed = _named_sessions(operation)
@@ -60,7 +57,6 @@ async def refresh_sessions(operation: Operation) -> Reply:
     return {}
 
 
-@command("endSessions", api_versions=("1",), arguments=())
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and with them their cursors and their transactions that are not being committed."""
     ended = _named_sessions(operation)
@@ -73,7 +69,6 @@ async def end_sessions(operation: Operation) -> Reply:
     return {}
 
 
-@command("refreshLogicalSessionCacheNow", test_only=True)
 async def refresh_logical_session_cache_now(operation: Operation) -> Reply:
     """Writes the sessions that are known here to ``config.system.sessions`` now; the shards write theirs as well."""
     await refresh_sessions_of_router(operation.context)
@@ -83,7 +78,6 @@ async def refresh_logical_session_cache_now(operation: Operation) -> Reply:
     return {}
 
 
-@command("killSessions")
 async def kill_sessions(operation: Operation) -> Reply:
     """Ends sessions of the user with the operations that run in them; with none named, all that the user has."""
     named = _named_sessions(operation)
@@ -94,14 +88,12 @@ async def kill_sessions(operation: Operation) -> Reply:
     return {}
 
 
-@command("killAllSessions")
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
     await _kill(operation, session_patterns.users(operation.request))
     return {}
 
 
-@command("killAllSessionsByPattern")
 async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     """Ends the sessions that match a pattern, or all."""
     await _kill(operation, session_patterns.patterns(operation.request))

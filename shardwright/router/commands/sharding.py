@@ -11,7 +11,6 @@ from uuid import uuid4
 import bson
 from bson.binary import Binary
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.collections import check_time_series
 from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
@@ -44,7 +43,6 @@ _SHARDING_OPTIONS: Final = (
 )
 
 
-@command("enableSharding", aliases=("enablesharding",), admin_only=True, supports_write_concern=True)
 async def enable_sharding(operation: Operation) -> Reply:
     """Creates a database, which makes it ready for sharded collections."""
     request = operation.request
@@ -66,7 +64,6 @@ async def _shard_id(operation: Operation, identifier: str) -> str:
     return identifier if found is None else found.id
 
 
-@command("shardCollection", aliases=("shardcollection",), admin_only=True, supports_write_concern=True)
 async def shard_collection(operation: Operation) -> Reply:
     """Shards a collection by a key; the primary shard of its database does it."""
     request = operation.request
@@ -101,7 +98,6 @@ async def shard_collection(operation: Operation) -> Reply:
 _REFINING_OPTIONS: Final = (b"collectionUUID", b"enforceUniquenessCheck")
 
 
-@command("refineCollectionShardKey", admin_only=True, supports_write_concern=True)
 async def refine_collection_shard_key(operation: Operation) -> Reply:
     """Adds fields to the end of a collection's shard key; no document moves."""
     request = operation.request
@@ -127,10 +123,9 @@ _RESHARDING_OPTIONS: Final = (
     b"_presetReshardedChunks",
     b"collectionUUID",
 )
-_ARGUMENTS: Final = ("key", *(name.decode() for name in _RESHARDING_OPTIONS))
+RESHARDING_ARGUMENTS: Final = ("key", *(name.decode() for name in _RESHARDING_OPTIONS))
 
 
-@command("reshardCollection", admin_only=True, supports_write_concern=True, arguments=_ARGUMENTS)
 async def reshard_collection(operation: Operation) -> Reply:
     """Gives a sharded collection another shard key while it is in use."""
     request = operation.request
@@ -165,19 +160,16 @@ async def _send(operation: Operation, db: str, resharding: dict[str, Any]) -> No
         await send_to_primary_shard(operation, db, command_body("admin", resharding), may_repeat=True)
 
 
-@command("abortReshardCollection", admin_only=True, supports_write_concern=True, arguments=())
 async def abort_reshard_collection(operation: Operation) -> Reply:
     """Aborts the resharding of a collection, if that has not been decided yet."""
     return await _end(operation, {"_configsvrAbortReshardCollection": _namespace(operation), "writeConcern": MAJORITY})
 
 
-@command("commitReshardCollection", admin_only=True, supports_write_concern=True, arguments=())
 async def commit_reshard_collection(operation: Operation) -> Reply:
     """Has a resharding block writes and end as soon as everything is cloned."""
     return await _end(operation, {"_configsvrCommitReshardCollection": _namespace(operation), "writeConcern": MAJORITY})
 
 
-@command("cleanupReshardCollection", admin_only=True, supports_write_concern=True, arguments=())
 async def cleanup_reshard_collection(operation: Operation) -> Reply:
     """Aborts the resharding of a collection, if there is one."""
     # The config servers of MongoDB refuse a write concern here.
@@ -196,7 +188,6 @@ def _namespace(operation: Operation) -> str:
     return str(full_namespace(operation.request))
 
 
-@command("repairShardedCollectionChunksHistory", admin_only=True)
 async def repair_sharded_collection_chunks_history(operation: Operation) -> Reply:
     """Repairs the histories of chunks, without which snapshot reads of a collection fail."""
     namespace = str(named_in_full(operation.request))

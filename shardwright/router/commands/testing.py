@@ -11,8 +11,8 @@ import trio
 from bson.int64 import Int64
 
 from shardwright.daemon.fail_points import FailPointWait, parse_configuration, parse_wait
-from shardwright.router.commands.command_registry import CommandHandler, command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler
 from shardwright.router.processes.siblings import is_from_sibling, send_to_sibling, sibling_indexes, tell_siblings
 from shardwright.router.replies.reply_builder import PlainError, Reply
 from shardwright.sharding.hashing import hash_value
@@ -21,7 +21,6 @@ from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 
-@command("configureFailPoint", admin_only=True, test_only=True)
 async def configure_fail_point(operation: Operation) -> Reply:
     """Turns a fail point on or off, in all processes of this router."""
     context, request = operation.context, operation.request
@@ -34,7 +33,6 @@ async def configure_fail_point(operation: Operation) -> Reply:
     return {"count": count + sum(int(reply["count"]) for reply in replies)}
 
 
-@command("waitForFailPoint", admin_only=True, reads=True)
 async def wait_for_fail_point(operation: Operation) -> Reply:
     """Returns when a fail point has been entered a number of times, by all processes of this router together."""
     context, wait = operation.context, parse_wait(operation.request)
@@ -69,7 +67,9 @@ async def _wait_in_sibling(operation: Operation, wait: FailPointWait, index: int
     return int(reply["entered"])
 
 
-def _named(summary: str) -> CommandHandler:
+def succeeding(summary: str) -> CommandHandler:
+    """A handler that does nothing, with this line as its help."""
+
     async def succeed(operation: Operation) -> Reply:
         return {}
 
@@ -77,26 +77,12 @@ def _named(summary: str) -> CommandHandler:
     return succeed
 
 
-for _name, _versions, _deprecated in (
-    ("testDeprecation", ("1",), ("1",)),
-    ("testDeprecationInVersion2", ("1", "2"), ("2",)),
-    ("testRemoval", ("1",), ()),
-    ("testVersion2", ("2",), ()),
-    ("testVersions1And2", ("1", "2"), ()),
-):
-    command(_name, api_versions=_versions, deprecated_api_versions=_deprecated, test_only=True)(
-        _named(f"Is in the versions {' and '.join(_versions)} of the Stable API.")
-    )
-
-
 logger = get_logger("router.commands")
 
 
-@command("logMessage", admin_only=True, test_only=True)
 async def log_message(operation: Operation) -> Reply:
     """Writes a line into the log of the process of this connection."""
     arguments = Arguments.of(operation.request, "logMessage")
-    arguments.refuse_unknown((b"logMessage", b"extra", b"severity", b"options"))
     message, severity = arguments.string(b"logMessage"), arguments.maybe_string(b"severity")
     extra = arguments.maybe_nested(b"extra")
     fields = {} if extra is None else arguments.value(b"extra")
@@ -109,7 +95,6 @@ _INT32_MAX: Final = (1 << 31) - 1
 _INT32_MIN: Final = -(1 << 31)
 
 
-@command("_hashBSONElement", test_only=True)
 async def hash_bson_element(operation: Operation) -> Reply:
     """Returns the hash of a value."""
     request = operation.request

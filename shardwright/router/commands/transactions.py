@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.cursor import API_PARAMETERS
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.raw_elements import raw_elements
@@ -19,6 +18,7 @@ from shardwright.router.transactions.transaction_rules import (
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 _FOR_SHARDS: Final = (b"writeConcern", b"maxTimeMS", b"comment")
 _RECOVERY_TOKEN: Final = b"recoveryToken"
@@ -26,14 +26,7 @@ _RECOVERY_SHARD: Final = b"recoveryShardId"
 _NO_TOKEN: Final = 50940
 
 
-@command(
-    "commitTransaction",
-    admin_only=True,
-    supports_write_concern=True,
-    api_versions=("1",),
-    arguments=("recoveryToken",),
-    begins_in_reactor=True,
-)
+@may_run_in_reactor
 async def commit_transaction(operation: Operation) -> Reply:
     """Makes what a transaction has written permanent, on all shards or on none."""
     _require_transaction(operation)
@@ -62,14 +55,7 @@ async def commit_transaction(operation: Operation) -> Reply:
     return _answer(operation, answer, transaction.recovery_shard)
 
 
-@command(
-    "abortTransaction",
-    admin_only=True,
-    supports_write_concern=True,
-    api_versions=("1",),
-    arguments=("recoveryToken",),
-    begins_in_reactor=True,
-)
+@may_run_in_reactor
 async def abort_transaction(operation: Operation) -> Reply:
     """Undoes what a transaction has written."""
     _require_transaction(operation)

@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from shardwright.router.commands.command_registry import CommandHandler, command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler
 from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import answer_in
@@ -20,7 +20,7 @@ from shardwright.wire.rawbson import ARRAY, OBJECT, spans
 from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.request import Request
 
-_WRITES: Final = {
+CHANGES: Final = {
     "createUser": "Adds a user to the database.",
     "updateUser": "Changes the password, roles, or data of a user.",
     "dropUser": "Removes a user from the database.",
@@ -36,7 +36,7 @@ _WRITES: Final = {
     "grantPrivilegesToRole": "Gives privileges to a role.",
     "revokePrivilegesFromRole": "Takes privileges away from a role.",
 }
-_READS: Final = {
+READS: Final = {
     "usersInfo": "The users of the database.",
     "rolesInfo": "The roles of the database.",
 }
@@ -51,7 +51,9 @@ _NAMING: Final = {"usersInfo": "UserName", "rolesInfo": "RoleName"}
 """Commands whose first argument names users or roles, with what MongoDB calls those."""
 
 
-def _writing(summary: str) -> CommandHandler:
+def changing(summary: str) -> CommandHandler:
+    """A handler that has the config servers change users or roles, with this line as its help."""
+
     async def change(operation: Operation) -> Reply:
         try:
             command_body = {**_forwarded(operation), "writeConcern": _write_concern(operation)}
@@ -67,7 +69,9 @@ def _writing(summary: str) -> CommandHandler:
     return change
 
 
-def _reading(summary: str) -> CommandHandler:
+def reading(summary: str) -> CommandHandler:
+    """A handler that asks the config servers, with this line as its help."""
+
     async def read(operation: Operation) -> Reply:
         return answer_in(await operation.context.catalog.ask(_forwarded(operation), operation.request.db))
 
@@ -75,23 +79,12 @@ def _reading(summary: str) -> CommandHandler:
     return read
 
 
-for _name, _summary in _WRITES.items():
-    command(_name, supports_write_concern=True)(_writing(_summary))
-for _name, _summary in _READS.items():
-    command(_name, reads=True)(_reading(_summary))
-command("_mergeAuthzCollections", admin_only=True, supports_write_concern=True)(
-    _writing("Adds users and roles from two collections of the database admin, as when a dump is restored.")
-)
-
-
-@command("invalidateUserCache", arguments=())
 async def invalidate_user_cache(operation: Operation) -> Reply:
     """Forgets the users that this router has cached."""
     await _forget_users(operation)
     return {}
 
 
-@command("getnonce")
 async def get_nonce(operation: Operation) -> Reply:
     """A random number, which clients of old needed to authenticate."""
     return {"nonce": secrets.token_hex(_NONCE_BYTES)}

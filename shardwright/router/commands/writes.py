@@ -1,6 +1,5 @@
 """``insert``, ``update``, ``delete`` and ``findAndModify``."""
 
-from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation, PassedOn
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import send_to_one
@@ -33,25 +32,25 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-@command("insert", writes=True, api_versions=("1",), begins_in_reactor=True)
+@may_run_in_reactor
 async def insert(operation: Operation) -> Reply:
     """Inserts documents into a collection, each on the shard that owns its shard key."""
     return await execute(operation, WriteKind.INSERT)
 
 
-@command("update", writes=True, api_versions=("1",), begins_in_reactor=True)
+@may_run_in_reactor
 async def update(operation: Operation) -> Reply:
     """Updates documents of a collection on the shards that may hold matches."""
     return await execute(operation, WriteKind.UPDATE)
 
 
-@command("delete", writes=True, api_versions=("1",), begins_in_reactor=True)
+@may_run_in_reactor
 async def delete(operation: Operation) -> Reply:
     """Deletes documents of a collection on the shards that may hold matches."""
     return await execute(operation, WriteKind.DELETE)
 
 
-@command("findAndModify", aliases=("findandmodify",), writes=True, api_versions=("1",), begins_in_reactor=True)
+@may_run_in_reactor
 async def find_and_modify(operation: Operation) -> Reply:
     """Changes or deletes one document and returns it, on the shard that owns the shard key in the query.
 

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.commands.command_table import CommandTable
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.access.access_control import AccessControl
@@ -50,12 +51,14 @@ class RouterContext:
         options: how the router was started.
         metrics: its registry of metrics.
         nursery: for tasks that live as long as the router.
+        commands: the table of commands; test commands are left out unless a parameter enables them.
 
     Attributes:
         background: for tasks that outlive the operation that started them.
         started: when the process began, in seconds since 1970.
         clock: the newest times seen in the cluster.
         parameters: the server parameters.
+        commands: the commands that clients may run, for the dispatcher and for commands about commands.
         default_concerns: the cluster's default read and write concern.
         chunk_bytes_max: the largest range that the balancer moves at once, as the config servers last told it.
         slow_operations: which operations are logged as slow.
@@ -87,13 +90,17 @@ class RouterContext:
         shutdown_seconds_wanted: how long running operations may continue then, if a ``shutdown`` command says so.
     """
 
-    def __init__(self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery, commands: CommandTable[Any]
+    ) -> None:
         self.options = options
         self.metrics = metrics
         self.background = nursery
         self.started = time()
         self.clock = VectorClock()
         self.parameters = Parameters(options.parameters)
+        has_test_commands = self.parameters["enableTestCommands"]
+        self.commands = commands.where(lambda each: has_test_commands or not each.test_only)
         sockets = options.worker_sockets
         self.default_concerns = DefaultConcerns()
         self.chunk_bytes_max = ChunkSizeSettings().value_bytes

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.daemon.audit.events import events_of, is_event
 from shardwright.daemon.audit.sharding_changes import SHARDING_CHANGES
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from tests.daemon.audit.test_events import request_of
 
 NS = "shop.orders"
@@ -73,4 +73,4 @@ def test_parameters(name: str) -> None:
 
 
 def test_the_names_are_those_of_commands_of_the_router() -> None:
-    assert SHARDING_CHANGES.keys() <= {entry.name for entry in COMMANDS.values()}
+    assert SHARDING_CHANGES.keys() <= {entry.name for entry in ROUTER_COMMANDS}

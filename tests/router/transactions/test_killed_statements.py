@@ -9,7 +9,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.transaction_execution import in_transaction
@@ -57,7 +57,7 @@ class KilledOperation:
         self.transaction = transaction
 
     def run(self) -> Reply:
-        return trio.run(in_transaction(COMMANDS["find"], self._statement), cast("Operation", self))
+        return trio.run(in_transaction(ROUTER_COMMANDS["find"], self._statement), cast("Operation", self))
 
     async def _statement(self, _: object) -> Reply:
         transaction = self.transaction
