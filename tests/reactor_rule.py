@@ -17,6 +17,9 @@ LEAVES: Final = "in_own_task"
 CALLBACKS: Final = frozenset({"attempt", "handler", "make_room", "special", "_begin"})
 """Attributes and parameters that hold marked functions."""
 
+AWAITED: Final = frozenset({"waiting"})
+"""Variables that hold what marked functions have returned."""
+
 IN_TASK: Final = "REACTOR.loop is None"
 """A condition under which the code is run by a task."""
 
@@ -179,6 +182,8 @@ class _Reader:
         if isinstance(awaited, ast.IfExp):
             self._await(node, awaited.body)
             self._await(node, awaited.orelse)
+            return False
+        if _name(awaited) in AWAITED:
             return False
         name = _called(awaited)
         if name not in self._allowed or (isinstance(awaited, ast.Call) and ast.unparse(awaited.func) in self._unmarked):

@@ -1,18 +1,27 @@
 """Code that the reactor may run leaves it before it needs a task."""
 
 import ast
+import inspect
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 
+from shardwright.router.command_stages import STAGES
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
+from shardwright.router.composed_commands import Stage
 from shardwright.router.operations.router_command import RouterCommand
 from tests.reactor_rule import Function, Marked, breaches, marked_functions
-from tests.syntax import ROOT
+from tests.syntax import HOUSE, ROOT, tree_of
 from tests.test_layout import PACKAGES, sources
 
 MARKED: Final = marked_functions([path for package in PACKAGES for path in sources(package)])
 NAMES: Final = frozenset(each.function.name for each in MARKED)
+
+
+def _is_marked(function: Callable[..., object]) -> bool:
+    code = function.__code__
+    return (code.co_filename, code.co_name) in {(str(each.path), each.function.name) for each in MARKED}
 
 
 def _label(marked: Marked) -> str:
@@ -29,8 +38,19 @@ def test_it_leaves_the_reactor_before_it_needs_a_task(marked: Marked) -> None:
     "command", [each for each in ROUTER_COMMANDS if each.begins_in_reactor], ids=lambda each: each.name
 )
 def test_a_handler_that_begins_in_the_reactor_is_marked(command: RouterCommand) -> None:
-    code = command.handler.__code__
-    assert (code.co_filename, code.co_name) in {(str(each.path), each.function.name) for each in MARKED}
+    assert _is_marked(command.handler)
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda each: each.name)
+def test_a_stage_that_waits_is_marked(stage: Stage) -> None:
+    """Those that do not wait themselves may return what another one of their module awaits."""
+    assert not inspect.iscoroutinefunction(stage.run) or _is_marked(stage.run)
+
+
+def test_all_that_waits_beside_the_stages_is_marked() -> None:
+    tree = tree_of(HOUSE / "router" / "command_stages.py")
+    waiting = {node.name for node in ast.walk(tree) if isinstance(node, Function)}
+    assert waiting - {each.function.name for each in MARKED if each.path.stem == "command_stages"} == set()
 
 
 @pytest.mark.parametrize(

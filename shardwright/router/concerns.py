@@ -6,6 +6,7 @@ import bson
 
 from shardwright.daemon.first_stage import first_stage_names
 from shardwright.router.context.default_concerns import DefaultConcerns
+from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.router_command import RouterCommand
 from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.bson_text import document_text
@@ -43,13 +44,14 @@ _TIMES: Final = (b"afterClusterTime", b"atClusterTime")
 _OTHER_FIELDS: Final = frozenset({b"afterOpTime", b"provenance"})
 
 
-def check_read_concern(entry: RouterCommand, request: Request) -> None:
+def check_read_concern(operation: Operation, entry: RouterCommand) -> None:
     """Refuse a read concern that the command cannot have; the request must have one.
 
     Raises:
         CommandError: FailedToParse, TypeMismatch; InvalidOptions, it has an unknown field, or a level that is not
             supported.
     """
+    request = operation.request
     span, body = request.fields[READ_CONCERN], request.body
     if span[0] != OBJECT:
         raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")

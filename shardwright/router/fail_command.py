@@ -13,23 +13,25 @@ from shardwright.wire.rawbson import decode_document, encode_document
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-def under_fail_command(entry: RouterCommand, handler: CommandHandler) -> CommandHandler:
-    """The handler of a command while a fail point is on.
+@may_run_in_reactor
+async def fail_before(operation: Operation, command: RouterCommand) -> None:
+    """Wait or fail before a command does anything, if the fail point says so.
 
-    Args:
-        entry: the command.
-        handler: its handler otherwise.
+    Raises:
+        CommandError: as the fail point says, which may also be that the connection is closed.
     """
+    await in_own_task()
+    await fail_if_asked(operation, call_of(operation, command.names))
+
+
+def failing_afterwards(command: RouterCommand, handler: CommandHandler) -> CommandHandler:
+    """The handler of a command whose reply may get a write concern error."""
 
     @may_run_in_reactor
     async def handle(operation: Operation) -> Reply:
-        await in_own_task()
-        fail_points, call = operation.context.fail_points, call_of(operation, (entry.name, *entry.aliases))
-        await fail_if_asked(operation, call)
         result = await handler(operation)
-        if not entry.supports_write_concern:
-            return result
-        data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_after(data, call))
+        call = call_of(operation, command.names)
+        data = operation.context.fail_points.should_fail(FAIL_COMMAND, lambda data: fails_after(data, call))
         return result if data is None else _failed(operation, result, data)
 
     return handle

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 _OK_CODE: Final = 0
 
+_LEFT_ALONE: Final = frozenset({AUTOCOMMIT, COLLECTION_UUID, b"help"})
+"""Fields of requests that no passage serves."""
+
 _FOR_ORDINARY_WAY: Final = HIDDEN_FIELDS | {b"writeErrors", b"writeConcernError", CHANGED_OWNER}
 """Fields in the reply to a write that the router has to look at, or to take out."""
 
@@ -265,34 +268,38 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         begun.pool.give_back(begun.connection)
         return frame
 
-    def learn(self, operation: Operation, entry: RouterCommand, passed_on: PassedOn, max_time_ms: int) -> None:
-        """Keep a passage for an operation that was passed on, if passages can do all that was done for it."""
+    def may_learn(self, fields: frozenset[bytes]) -> bool:
+        """Whether passages can do all that is done for operations with these fields, under the present settings."""
+        context = self._context
+        return (
+            context.parameters.uses_passages
+            and context.signing_keys.are_read
+            and fields.isdisjoint(_LEFT_ALONE)
+            and not context.default_concerns.is_any_set
+            and not context.fail_points.is_any_on
+            and not context.parameters.requires_api_version
+        )
+
+    def learn(self, operation: Operation, entry: RouterCommand, passed_on: PassedOn) -> None:
+        """Keep a passage for an operation of a kind that `may_learn`, if it was merely passed on."""
         context, request = self._context, operation.origin
-        frame, message, fields = request.message.frame, request.message, request.fields
+        frame, message = request.message.frame, request.message
         permit = operation.client.permit
         if (
             permit is None
-            or not context.parameters.uses_passages
             or operation.epoch != EPOCH.number
             or (context.access is None and request is not operation.request)
             or (self._is_audited and is_event(request, entry.name, _OK_CODE))
             or operation.retries
             or operation.transaction is not None
-            or AUTOCOMMIT in fields
-            or COLLECTION_UUID in fields
-            or b"help" in fields
             or message.flags
             or frame[BODY_AT - 1]
-            or context.default_concerns.is_any_set
-            or context.fail_points.is_any_on
-            or context.parameters.requires_api_version
-            or not context.signing_keys.are_read
             or self._is_known(frame, permit, passed_on)
             or not self._table.is_wanted(frame, permit)
         ):
             return
         try:
-            passage = self._passage_of(operation, entry, passed_on, max_time_ms)
+            passage = self._passage_of(operation, entry, passed_on)
         except InvalidBSONError:
             return
         if passage is None or not passage.is_of(frame):
@@ -320,9 +327,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         known = self._table.find(frame, permit)
         return known is not None and known.passed_on.routing is passed_on.routing
 
-    def _passage_of(
-        self, operation: Operation, entry: RouterCommand, passed_on: PassedOn, max_time_ms: int
-    ) -> RouterPassage | None:
+    def _passage_of(self, operation: Operation, entry: RouterCommand, passed_on: PassedOn) -> RouterPassage | None:
         """The passage of an operation; None if its frame has values in unforeseen places.
 
         Raises:
@@ -359,6 +364,6 @@ class RouterPassages(DaemonPassages[RouterPassage]):
             common=places.common,
             key=key,
             body_end=BODY_AT + len(places.request.body),
-            seconds=max_time_ms / 1000,
+            seconds=operation.max_time_ms / 1000,
             target_counts=self._context.target_counts.series(entry.name, table),
         )

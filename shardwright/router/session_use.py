@@ -4,6 +4,8 @@ from time import time
 from typing import Final
 
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import RouterCommand
 from shardwright.sharding.operation_session import (
     AUTOCOMMIT,
     LSID,
@@ -12,10 +14,9 @@ from shardwright.sharding.operation_session import (
     WITHOUT_USER,
     check_transaction_fields,
 )
-from shardwright.sharding.session_cache import SessionCache, SessionId
+from shardwright.sharding.session_cache import SessionId
 from shardwright.wire.errors import wrong_type
 from shardwright.wire.rawbson import OBJECT
-from shardwright.wire.request import Request
 
 _NOT_A_USE: Final = WITHOUT_USER | {
     *("endSessions", "killAllSessions", "killAllSessionsByPattern", "killSessions", "refreshSessions"),
@@ -23,18 +24,18 @@ _NOT_A_USE: Final = WITHOUT_USER | {
 """Commands that do not use the session that they are sent with, because they need no user or are about sessions."""
 
 
-def use_session(sessions: SessionCache, request: Request, user: str) -> None:
-    """Note the use of the session that a command runs in.
+SESSION_FIELDS: Final = frozenset({b"lsid", TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION})
+"""Only requests with one of these use a session."""
 
-    Args:
-        sessions: the cache.
-        request: the command; its session belongs to its user.
-        user: the full name of that user, empty without access control.
+
+def use_session(operation: Operation, _: RouterCommand) -> None:
+    """Note the use of the session that a command runs in; it belongs to the command's user.
 
     Raises:
         CommandError: Unauthorized, the session is reserved for daemons; TooManyLogicalSessions; or the fields are
             wrong, see `check_lsid` and `check_transaction_fields`.
     """
+    request, sessions = operation.request, operation.context.sessions
     fields = request.fields
     span = fields.get(b"lsid")
     if span is not None:
@@ -46,6 +47,6 @@ def use_session(sessions: SessionCache, request: Request, user: str) -> None:
             SessionId.read(lsid)
         elif not sessions.use_again(lsid, time()):
             refuse_reserved_session(request)
-            sessions.use(lsid, time(), user)
+            sessions.use(lsid, time(), operation.user_name)
     if TXN_NUMBER in fields or AUTOCOMMIT in fields or START_TRANSACTION in fields:
         check_transaction_fields(request)

@@ -6,12 +6,11 @@ with ``apiStrict``.
 
 from typing import Final
 
+from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.router_command import RouterCommand
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.request import Request
-from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import LOCAL_PEER
 
 API_FIELDS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
@@ -22,26 +21,27 @@ _UNRELEASED: Final = "2"
 """A version that exists in MongoDB's code, and is never accepted."""
 
 
-def require_api_version(client: ClientConnection, request: Request) -> None:
+def require_api_version(operation: Operation, _: RouterCommand) -> None:
     """Refuse a command without ``apiVersion`` under the parameter ``requireApiVersion``, but not of a router's process.
 
     Raises:
         CommandError: 498870.
     """
-    if all(request.get(name) is None for name in API_FIELDS) and client.peer != LOCAL_PEER:
+    request = operation.request
+    if all(request.get(name) is None for name in API_FIELDS) and operation.client.peer != LOCAL_PEER:
         raise CommandError(
             _VERSION_REQUIRED,
             "The apiVersion parameter is required, please configure your MongoClient's API version",
         )
 
 
-def check_api_arguments(entry: RouterCommand, request: Request) -> None:
+def check_api_arguments(operation: Operation, entry: RouterCommand) -> None:
     """Check the arguments of a command that has any of them.
 
     Raises:
         CommandError: TypeMismatch; 4886600, there is no version; APIVersionError, APIStrictError, APIDeprecationError.
     """
-    arguments = Arguments.of(request, "APIParametersFromClient")
+    arguments = Arguments.of(operation.request, "APIParametersFromClient")
     version = arguments.maybe_string(b"apiVersion")
     is_strict = arguments.boolean(b"apiStrict", strictness=Strictness.BOOL)
     refuses_deprecated = arguments.boolean(b"apiDeprecationErrors", strictness=Strictness.BOOL)

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Final
 
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import CommandHandler, RouterCommand
+from shardwright.router.operations.router_command import RouterCommand
 from shardwright.router.replies.reply_builder import PlainError, Reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardwright.daemon.commands.command_table import CommandTable
@@ -72,16 +72,10 @@ class _ForMongodError(PlainError):
         return {"info": "mongos", **super().reply()}
 
 
-def asks_for_help(request: Request) -> bool:
-    """Whether ``help``, which the request has, is true, as MongoDB sees values of any type."""
-    value = request.get(b"help")
-    return value is not None and value is not False and value != 0
-
-
-def help_for(command: RouterCommand) -> CommandHandler:
-    """A handler that describes a command."""
-
-    async def describe(operation: Operation) -> Reply:
-        return {"help": f"help for: {command.name} {command.help}"}
-
-    return describe
+@may_run_in_reactor
+async def help_if_asked(operation: Operation, command: RouterCommand) -> bytes | None:
+    """The description of a command, if its field ``help`` is true, as MongoDB sees values of any type."""
+    value = operation.request.get(b"help")
+    if value is None or value is False or value == 0:
+        return None
+    return operation.framed({"help": f"help for: {command.name} {command.help}"})

@@ -4,10 +4,11 @@ Only the primary shard has all collections of a database. So it is asked for the
 UUID in a CollectionUUIDMismatch.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_command import CommandHandler
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.replies.reply_builder import Reply
@@ -62,10 +63,7 @@ COLLECTION_UUID: Final = b"collectionUUID"
 _ACTUAL: Final = "actualCollection"
 
 
-_Handler: TypeAlias = Callable[[Operation], Awaitable[Reply]]
-
-
-def naming_actual_collection(handler: _Handler) -> _Handler:
+def naming_actual_collection(handler: CommandHandler) -> CommandHandler:
     """A handler for requests with `COLLECTION_UUID`, whose errors of this kind are complete."""
 
     async def handle(operation: Operation) -> Reply:

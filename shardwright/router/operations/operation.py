@@ -4,16 +4,20 @@ from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import bson
+
 from shardwright.daemon.user_names import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies import reply_builder
+from shardwright.router.replies.reply_tail import signed
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
+from shardwright.wire.message import reply
 from shardwright.wire.passages import EPOCH
 from shardwright.wire.rawbson import decode_document, from_elements
 from shardwright.wire.read_preference import PRIMARY, READ_PREFERENCE, ReadPreference
@@ -65,6 +69,7 @@ class Operation:
         opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
         begun_routing: by which it was sent, if its request was sent before (`operations.admission`).
         passed_on: how it was passed on, if nothing else was done for it, so that a passage can do the same.
+        max_time_ms: how long it may take, as the client says; 0 for any time.
         epoch: the number of the epoch (`wire.passages`) in which it began.
     """
 
@@ -76,6 +81,7 @@ class Operation:
         "client",
         "context",
         "epoch",
+        "max_time_ms",
         "operation_time",
         "opid",
         "origin",
@@ -106,6 +112,7 @@ class Operation:
         self.transaction: RouterTransaction | None = None
         self.begun_routing: CollectionRouting | None = None
         self.passed_on: PassedOn | None = None
+        self.max_time_ms = 0
         self.epoch = EPOCH.number
         self._namespace: str | None = None
         self._read_preference: ReadPreference | None = None
@@ -121,7 +128,7 @@ class Operation:
         operation.response_to, operation._namespace = request.message.request_id, None
         operation.sender, operation.transaction = context.sender, None
         operation._read_preference = operation.begun_routing = operation.passed_on = None
-        operation.epoch = EPOCH.number
+        operation.max_time_ms, operation.epoch = 0, EPOCH.number
         return operation
 
     def part(self, request: Request) -> "Operation":
@@ -222,6 +229,12 @@ class Operation:
     def gossip(self) -> dict[str, Any]:
         """The last fields of replies made by the router itself."""
         return reply_builder.gossip(self.context.clock, self.operation_time)
+
+    def framed(self, document: dict[str, Any]) -> bytes:
+        """The frame of a reply made by the router itself, failed or not, to which the gossiped times are added."""
+        document.setdefault("ok", 1.0)
+        document.update(self.gossip())
+        return signed(reply(self.response_to, bson.encode(document)), self.context.signer)
 
     def raw_reply(self, *elements: bytes) -> bytes:
         """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""

@@ -9,6 +9,7 @@ from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.catalog.reads import read_signing_keys
 from shardwright.sharding.time_signer import TimeSigner, refresh_delay_seconds
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 _FLIGHT: Final = "keys"
@@ -49,4 +50,6 @@ class SigningKeyCache:
 
     async def _read(self) -> None:
         self._signer.keys = await self._catalog.read(read_signing_keys())
-        self.are_read = True
+        if not self.are_read:
+            self.are_read = True
+            EPOCH.bump()

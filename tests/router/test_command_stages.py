@@ -1,0 +1,101 @@
+"""Which stages an operation has, by its command, its fields and the settings of its router."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shardwright.router.command_stages import AROUND, STAGES
+from shardwright.router.commands.router_commands import ROUTER_COMMANDS
+from shardwright.router.context.router_context import RouterContext
+
+DRIVER = ("lsid", "$clusterTime")
+TRANSACTION = ("lsid", "$clusterTime", "txnNumber", "autocommit")
+
+
+def router(**settings: Any) -> RouterContext:  # noqa: ANN401 - settings are of all types
+    """As much of a router as decides."""
+    context = SimpleNamespace(
+        access=settings.get("access"),
+        options=SimpleNamespace(worker_sockets=settings.get("worker_sockets", ())),
+        signing_keys=SimpleNamespace(are_read=settings.get("are_keys_read", True)),
+        parameters=SimpleNamespace(requires_api_version=settings.get("requires_api_version", False)),
+        default_concerns=SimpleNamespace(is_any_set=settings.get("has_defaults", False)),
+        fail_points=SimpleNamespace(is_any_on=settings.get("is_failing", False)),
+    )
+    return cast("RouterContext", context)
+
+
+def names(
+    command: str,
+    *fields: str,
+    is_begun: bool = False,
+    **settings: Any,  # noqa: ANN401 - settings are of all types
+) -> list[str]:
+    """The stages of an operation in their order, then what is done around its handler."""
+    given = frozenset(each.encode() for each in fields)
+    return [
+        each.name
+        for each in (*STAGES, *AROUND)
+        if each.are_met(router(**settings), ROUTER_COMMANDS[command], given, is_begun=is_begun)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "expected"),
+    [
+        ("find", (), ["interruption"]),
+        ("find", DRIVER, ["cluster time", "session", "interruption"]),
+        ("find", ("maxTimeMS",), ["interruption", "time limit", "deadline"]),
+        ("find", ("readConcern", "$readPreference"), ["read preference", "interruption"]),
+        ("find", ("writeConcern", "help"), ["interruption", "write concern", "help"]),
+        ("find", ("apiStrict", "collectionUUID"), ["interruption", "API version", "actual collection"]),
+        ("find", TRANSACTION, ["cluster time", "session", "transaction"]),
+        ("getMore", ("maxTimeMS",), ["interruption", "own task"]),
+        ("hello", ("maxTimeMS",), ["time limit", "own task"]),
+        ("insert", (*DRIVER, "txnNumber", "writeConcern"), ["cluster time", "session"]),
+        ("create", ("writeConcern", "readConcern"), ["write concern", "read concern", "own task"]),
+        ("create", ("readConcern", *TRANSACTION), ["cluster time", "session", "own task", "transaction"]),
+        ("ping", (), ["own task", "arguments"]),
+        (
+            "commitTransaction",
+            (*TRANSACTION, "writeConcern"),
+            ["cluster time", "session", "database", "write concern", "transaction", "arguments"],
+        ),
+    ],
+)
+def test_command_and_fields_decide(command: str, fields: tuple[str, ...], expected: list[str]) -> None:
+    assert names(command, *fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"access": "on"}, ["admission", "cluster time", "session"]),
+        ({"are_keys_read": False}, ["signing keys", "cluster time", "session"]),
+        ({"requires_api_version": True}, ["cluster time", "session", "required API version"]),
+        ({"has_defaults": True}, ["cluster time", "session", "default concerns"]),
+        (
+            {"is_failing": True},
+            ["cluster time", "session", "failCommand", "write concern error of failCommand"],
+        ),
+        ({"worker_sockets": ("a", "b")}, ["cluster time", "session"]),
+    ],
+)
+def test_settings_decide(settings: dict[str, Any], expected: list[str]) -> None:
+    assert names("insert", *DRIVER, **settings) == expected
+
+
+def test_statements_of_transactions_are_relayed_before_their_session_is_used() -> None:
+    found = names("find", *TRANSACTION, worker_sockets=("a", "b"), access="on")
+    relay = "relay to the process that has the session's transactions"
+    assert found == ["admission", relay, "cluster time", "session", "transaction"]
+
+
+def test_what_a_passage_has_done_is_not_done_again() -> None:
+    everything = {"access": "on", "requires_api_version": True, "is_failing": True}
+    assert names("update", *DRIVER, "maxTimeMS", **everything, is_begun=True) == [
+        "cluster time",
+        "session",
+        "time limit",
+    ]
