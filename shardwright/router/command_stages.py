@@ -119,10 +119,10 @@ def _checking_arguments(command: RouterCommand, handler: CommandHandler) -> Comm
     return handle
 
 
-_TRANSACTION: Final = frozenset({AUTOCOMMIT})
+_TRANSACTION: Final = (AUTOCOMMIT,)
 
 STAGES: Final = (
-    Stage(name="read preference", run=_check_read_preference, fields=frozenset({READ_PREFERENCE})),
+    Stage(name="read preference", run=_check_read_preference, fields=(READ_PREFERENCE,)),
     Stage(name="admission", run=_admit, when=lambda context, _: context.access is not None, is_done_by_passages=True),
     Stage(
         name="relay to the process that has the session's transactions",
@@ -133,10 +133,10 @@ STAGES: Final = (
     Stage(
         name="signing keys",
         run=_read_signing_keys,
-        fields=frozenset({SESSION}),
+        fields=(SESSION,),
         when=lambda context, _: not context.signing_keys.are_read,
     ),
-    Stage(name="cluster time", run=_exchange_cluster_time, fields=frozenset({CLUSTER_TIME})),
+    Stage(name="cluster time", run=_exchange_cluster_time, fields=(CLUSTER_TIME,)),
     Stage(name="session", run=use_session, fields=SESSION_FIELDS),
     Stage(name="interruption", run=_allow_interruption, when=lambda _, command: command.reads, unless=_TRANSACTION),
     Stage(
@@ -145,25 +145,25 @@ STAGES: Final = (
         when=lambda context, _: context.parameters.requires_api_version,
         is_done_by_passages=True,
     ),
-    Stage(name="API version", run=check_api_arguments, fields=frozenset(API_FIELDS)),
+    Stage(name="API version", run=check_api_arguments, fields=API_FIELDS),
     Stage(name="database", run=_check_database, when=lambda _, command: command.admin_only),
     Stage(  # the shards check those of writes
         name="write concern",
         run=_check_write_concern,
-        fields=frozenset({WRITE_CONCERN}),
+        fields=(WRITE_CONCERN,),
         when=lambda _, command: not command.writes,
     ),
     Stage(
         name="read concern",
         run=check_read_concern,
-        fields=frozenset({READ_CONCERN}),
+        fields=(READ_CONCERN,),
         unless=_TRANSACTION,
         when=lambda _, command: command.name not in CHECKED_BY_SHARDS,
     ),
     Stage(  # getMore looks at its other arguments first
         name="time limit",
         run=_read_time_limit,
-        fields=frozenset({MAX_TIME_MS}),
+        fields=(MAX_TIME_MS,),
         when=lambda _, command: command.name != "getMore",
     ),
     Stage(name="own task", run=_leave_reactor, when=lambda _, command: not command.begins_in_reactor),
@@ -172,7 +172,7 @@ STAGES: Final = (
         run=_add_default_concerns,
         when=lambda context, _: context.default_concerns.is_any_set,
     ),
-    Stage(name="help", run=help_if_asked, fields=frozenset({HELP})),
+    Stage(name="help", run=help_if_asked, fields=(HELP,)),
     Stage(
         name="failCommand",
         run=fail_before,
@@ -182,7 +182,7 @@ STAGES: Final = (
     Stage(
         name="deadline",
         run=_set_deadline,
-        fields=frozenset({MAX_TIME_MS}),
+        fields=(MAX_TIME_MS,),
         when=lambda _, command: command.deadline_from_max_time,
         is_done_by_passages=True,
     ),
@@ -199,7 +199,7 @@ AROUND: Final = (
     Around(
         name="actual collection",
         wrap=lambda _, handler: naming_actual_collection(handler),
-        fields=frozenset({COLLECTION_UUID}),
+        fields=(COLLECTION_UUID,),
     ),
     Around(name="transaction", wrap=in_transaction, fields=_TRANSACTION),
     Around(name="arguments", wrap=_checking_arguments, when=lambda _, command: command.arguments is not None),

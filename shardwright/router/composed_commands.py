@@ -47,8 +47,8 @@ class Conditions:
     """
 
     name: str
-    fields: frozenset[bytes] = frozenset()
-    unless: frozenset[bytes] = frozenset()
+    fields: tuple[bytes, ...] = ()
+    unless: tuple[bytes, ...] = ()
     when: Condition = always
     is_done_by_passages: bool = False
 
@@ -57,8 +57,8 @@ class Conditions:
     ) -> bool:
         """Whether operations of a kind have the stage."""
         return (
-            (not self.fields or not self.fields.isdisjoint(fields))
-            and self.unless.isdisjoint(fields)
+            (not self.fields or not fields.isdisjoint(self.fields))
+            and fields.isdisjoint(self.unless)
             and not (is_begun and self.is_done_by_passages)
             and self.when(context, command)
         )
@@ -122,9 +122,8 @@ class ComposedCommands:
         self._stages = stages
         self._around = around
         self._may_be_learned = may_be_learned
-        self._deciding: frozenset[bytes] = frozenset().union(
-            *(each.fields | each.unless for each in (*stages, *around))
-        )
+        listed = (*stages, *around)
+        self._deciding = frozenset(field for each in listed for field in (*each.fields, *each.unless))
         self._composed: dict[tuple[str, frozenset[bytes], bool], ComposedCommand] = {}
         self._epoch = EPOCH.number
 

@@ -24,7 +24,7 @@ _NOT_A_USE: Final = WITHOUT_USER | {
 """Commands that do not use the session that they are sent with, because they need no user or are about sessions."""
 
 
-SESSION_FIELDS: Final = frozenset({b"lsid", TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION})
+SESSION_FIELDS: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION)
 """Only requests with one of these use a session."""
 
 

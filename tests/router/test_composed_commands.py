@@ -27,7 +27,7 @@ class Composing:
         self.context = SimpleNamespace(is_strict=False)
         stages = (
             Stage(name="strictly", run=self._note("strictly"), when=lambda context, _: cast("Any", context).is_strict),
-            Stage(name="session", run=self._note("session"), fields=frozenset({b"lsid"}), unless=frozenset({b"txn"})),
+            Stage(name="session", run=self._note("session"), fields=(b"lsid",), unless=(b"txn",)),
             Stage(name="admission", run=self._note("admission"), is_done_by_passages=True),
         )
         around = (Around(name="outer", wrap=self._wrap("outer")), Around(name="inner", wrap=self._wrap("inner")))
