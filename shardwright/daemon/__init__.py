@@ -1,1 +1,1 @@
-"""Infrastructure for all daemons, without any sharding: running, logs, metrics, options, sidecars of a mongod."""
+"""Infrastructure for all daemons, without any sharding: running, logs, metrics, options, commands, and sidecars."""

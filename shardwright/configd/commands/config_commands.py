@@ -21,25 +21,18 @@ from shardwright.daemon.sidecar.access import Needed
 
 ANY, UNSUPPORTED = WriteConcernRule.ANY, WriteConcernRule.UNSUPPORTED
 
+# fmt: off
 CONFIG_COMMANDS: Final = CommandTable(
     (
         # balancing
         ConfigCommand("_configsvrBalancerStart", balancing.balancer_start, write_concern=UNSUPPORTED),
         ConfigCommand("_configsvrBalancerStop", balancing.balancer_stop, write_concern=UNSUPPORTED),
         ConfigCommand("_configsvrBalancerStatus", balancing.balancer_status, write_concern=UNSUPPORTED),
-        ConfigCommand(
-            "_configsvrBalancerCollectionStatus",
-            balancing.balancer_collection_status,
-            write_concern=UNSUPPORTED,
-            names_namespace=True,
-        ),
+        ConfigCommand("_configsvrBalancerCollectionStatus", balancing.balancer_collection_status,
+            write_concern=UNSUPPORTED, names_namespace=True),
         ConfigCommand("_configsvrBalancerExplain", balancing.balancer_explain, write_concern=UNSUPPORTED),
-        ConfigCommand(
-            "_configsvrConfigureCollectionBalancing",
-            balancing.configure_collection_balancing,
-            write_concern=UNSUPPORTED,
-            names_namespace=True,
-        ),
+        ConfigCommand("_configsvrConfigureCollectionBalancing", balancing.configure_collection_balancing,
+            write_concern=UNSUPPORTED, names_namespace=True),
         # chunk_commits
         ConfigCommand("_configsvrCommitChunkMigration", chunk_commits.commit_chunk_migration, names_namespace=True),
         ConfigCommand("_configsvrCommitChunkSplit", chunk_commits.commit_chunk_split, names_namespace=True),
@@ -49,38 +42,20 @@ CONFIG_COMMANDS: Final = CommandTable(
         ConfigCommand("_configsvrMoveRange", chunk_moves.move_range, names_namespace=True),
         # chunk_repairs
         ConfigCommand("_configsvrClearJumboFlag", chunk_repairs.clear_jumbo_flag, names_namespace=True),
-        ConfigCommand(
-            "_configsvrEnsureChunkVersionIsGreaterThan",
-            chunk_repairs.ensure_chunk_version_is_greater_than,
-            names_namespace=True,
-        ),
-        ConfigCommand(
-            "_configsvrRepairShardedCollectionChunksHistory",
-            chunk_repairs.repair_sharded_collection_chunks_history,
-            names_namespace=True,
-        ),
+        ConfigCommand("_configsvrEnsureChunkVersionIsGreaterThan", chunk_repairs.ensure_chunk_version_is_greater_than,
+            names_namespace=True),
+        ConfigCommand("_configsvrRepairShardedCollectionChunksHistory",
+            chunk_repairs.repair_sharded_collection_chunks_history, names_namespace=True),
         # cluster_settings
-        ConfigCommand(
-            "setFeatureCompatibilityVersion",
-            cluster_settings.set_feature_compatibility_version,
-            arguments=("confirm",),
-            write_concern=ANY,
-            needed=Needed("setFeatureCompatibilityVersion"),
-        ),
+        ConfigCommand("setFeatureCompatibilityVersion", cluster_settings.set_feature_compatibility_version,
+            arguments=("confirm",), write_concern=ANY, needed=Needed("setFeatureCompatibilityVersion")),
         ConfigCommand("_configsvrSetClusterParameter", cluster_settings.set_cluster_parameter),
         ConfigCommand("_configsvrSetUserWriteBlockMode", cluster_settings.set_user_write_block_mode_of_cluster),
-        ConfigCommand(
-            "setUserWriteBlockMode",
-            cluster_settings.set_user_write_block_mode,
-            write_concern=UNSUPPORTED,
-            needed=Needed("setUserWriteBlockMode"),
-        ),
+        ConfigCommand("setUserWriteBlockMode", cluster_settings.set_user_write_block_mode, write_concern=UNSUPPORTED,
+            needed=Needed("setUserWriteBlockMode")),
         ConfigCommand("_getUserCacheGeneration", cluster_settings.get_user_cache_generation, write_concern=UNSUPPORTED),
-        ConfigCommand(
-            "refreshLogicalSessionCacheNow",
-            cluster_settings.refresh_logical_session_cache_now,
-            write_concern=UNSUPPORTED,
-        ),
+        ConfigCommand("refreshLogicalSessionCacheNow", cluster_settings.refresh_logical_session_cache_now,
+            write_concern=UNSUPPORTED),
         # collections
         ConfigCommand("_configsvrCommitCreateCollection", collections.commit_create_collection, names_namespace=True),
         ConfigCommand("_configsvrCommitDropCollection", collections.commit_drop_collection, names_namespace=True),
@@ -95,11 +70,8 @@ CONFIG_COMMANDS: Final = CommandTable(
         ConfigCommand("_configsvrReshardCollection", shard_key_changes.reshard_collection),
         ConfigCommand("_configsvrAbortReshardCollection", shard_key_changes.abort_reshard_collection),
         ConfigCommand("_configsvrCommitReshardCollection", shard_key_changes.commit_reshard_collection),
-        ConfigCommand(
-            "_configsvrCleanupReshardCollection",
-            shard_key_changes.cleanup_reshard_collection,
-            write_concern=UNSUPPORTED,
-        ),
+        ConfigCommand("_configsvrCleanupReshardCollection", shard_key_changes.cleanup_reshard_collection,
+            write_concern=UNSUPPORTED),
         ConfigCommand("_configsvrRefineCollectionShardKey", shard_key_changes.refine_collection_shard_key),
         # shards
         ConfigCommand("_configsvrAddShard", shards.add_shard),
@@ -113,4 +85,5 @@ CONFIG_COMMANDS: Final = CommandTable(
         ConfigCommand("_configsvrRemoveTags", zones.remove_tags, names_namespace=True),
     )
 )
+# fmt: on
 """All commands, a part for each file of handlers."""

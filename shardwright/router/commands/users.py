@@ -41,6 +41,8 @@ READS: Final = {
     "rolesInfo": "The roles of the database.",
 }
 
+MERGING: Final = "Adds users and roles from two collections of the database admin, as when a dump is restored."
+
 _CREATING: Final = frozenset({"createUser", "createRole"})
 """After which there is somebody."""
 
