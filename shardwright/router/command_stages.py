@@ -147,7 +147,7 @@ STAGES: Final = (
     ),
     Stage(name="API version", run=check_api_arguments, fields=API_FIELDS),
     Stage(name="database", run=_check_database, when=lambda _, command: command.admin_only),
-    Stage(  # the shards check those of writes
+    Stage(  # shards check the write concerns of writes
         name="write concern",
         run=_check_write_concern,
         fields=(WRITE_CONCERN,),

@@ -231,7 +231,7 @@ class Operation:
         return reply_builder.gossip(self.context.clock, self.operation_time)
 
     def framed(self, document: dict[str, Any]) -> bytes:
-        """The frame of a reply made by the router itself, failed or not, to which the gossiped times are added."""
+        """The frame of a reply made by the router itself, failed or not; adds the gossiped times to the document."""
         document.setdefault("ok", 1.0)
         document.update(self.gossip())
         return signed(reply(self.response_to, bson.encode(document)), self.context.signer)
