@@ -1,6 +1,6 @@
 """Parsing of command arguments, with the rules and errors of MongoDB's command parser (IDL).
 
-That parser treats a null field as a missing one, whether the field is required or not.
+Like that parser, treats a null field as missing, whether the field is required or not.
 """
 
 from collections.abc import Container, Mapping
@@ -25,7 +25,7 @@ INT64_MIN: Final = -(1 << 63)
 
 NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
 NUMBER_NAMES: Final = ("long", "int", "decimal", "double")
-"""The types of numbers in the order in which MongoDB's errors name them."""
+"""Type names of numbers, in the order of MongoDB's error messages."""
 
 GENERIC_ARGUMENTS: Final = frozenset(
     {
@@ -33,13 +33,13 @@ GENERIC_ARGUMENTS: Final = frozenset(
         *(b"txnNumber", b"autocommit", b"startTransaction", b"writeConcern", b"mayBypassWriteBlocking"),
     }
 )
-"""Arguments of every command; so are those whose names begin with a dollar sign."""
+"""Arguments that every command accepts, besides those whose names begin with a dollar sign."""
 
 _UUID_BYTES: Final = 16
 
 
 class Strictness(Enum):
-    """Which values a boolean argument may have; the members carry the names of the types in MongoDB's parser."""
+    """Values that a boolean argument accepts, named after the types in MongoDB's parser."""
 
     SAFE_BOOL = "safeBool"
     """A boolean or a number; 0 is false."""
@@ -48,10 +48,10 @@ class Strictness(Enum):
     """Only a boolean."""
 
     OPTIONAL_BOOL = "optionalBool"
-    """Only a boolean, with a different error message, and null is refused too."""
+    """Only a boolean, with a different error message; null is refused too."""
 
     EXTRACTED = "bsonExtractBooleanField"
-    """As `OPTIONAL_BOOL`, with the error message of fields that MongoDB reads without its parser."""
+    """As `OPTIONAL_BOOL`, with the error message for fields that MongoDB reads without its parser."""
 
 
 _NULL_IS_A_VALUE: Final = frozenset({Strictness.OPTIONAL_BOOL, Strictness.EXTRACTED})
@@ -60,8 +60,8 @@ _NULL_IS_A_VALUE: Final = frozenset({Strictness.OPTIONAL_BOOL, Strictness.EXTRAC
 class Arguments:
     """The fields of a command, or of a document in it.
 
-    The methods raise 40414 for a missing field and TypeMismatch for a field of a wrong type; those named ``maybe_``
-    return None for a missing field.
+    Methods raise 40414 for a missing field and TypeMismatch for a wrong type. The ``maybe_`` methods return None for a
+    missing field.
 
     Attributes:
         document: the bytes that contain the fields.
@@ -73,7 +73,6 @@ class Arguments:
         """Index a document.
 
         Args:
-            document: the bytes.
             path: the name of the document in errors.
             fields: the spans of its fields, if already known.
         """
@@ -83,20 +82,15 @@ class Arguments:
 
     @classmethod
     def of(cls, request: Request, struct: str | None = None) -> "Arguments":
-        """The arguments of a command.
+        """Read the arguments of a command.
 
         Args:
-            request: the command.
-            struct: MongoDB's name of its arguments in errors, if that is not the command's name.
+            struct: MongoDB's name of the arguments in errors, if it differs from the command's name.
         """
         return cls(request.body, struct or request.name, request.fields)
 
     def refuse_unknown(self, known: Container[bytes]) -> None:
-        """Refuse arguments that neither this command nor every command has.
-
-        Raises:
-            CommandError: 40415.
-        """
+        """Raise 40415 for arguments that neither this command nor every command accepts."""
         for name in self._fields:
             if name not in known and name not in GENERIC_ARGUMENTS and not name.startswith(b"$"):
                 raise unknown_field(self._path_of(name))
@@ -111,34 +105,34 @@ class Arguments:
         return span is not None and span[0] == rawbson.NULL
 
     def string(self, name: bytes) -> str:
-        """A string."""
+        """Read a string."""
         return str(rawbson.decode_value(self.document, self.span(name, rawbson.STRING)))
 
     def namespace(self, name: bytes) -> str:
-        """A string that names a database or collection (`name_text`)."""
+        """Read the name of a database or collection (`name_text`)."""
         span = self.span(name, rawbson.STRING)
         return name_text(self.document[span[2] + 4 : span[3] - 1])
 
     def maybe_string(self, name: bytes) -> str | None:
-        """A string, or None."""
+        """Read an optional string."""
         return None if self._is_missing(name) else self.string(name)
 
     def boolean(self, name: bytes, default: bool = False, strictness: Strictness = Strictness.SAFE_BOOL) -> bool:
-        """A boolean, or its default."""
+        """Read a boolean, or return its default."""
         span = self._fields.get(name)
         if span is None or (span[0] == rawbson.NULL and strictness not in _NULL_IS_A_VALUE):
             return default
         return self._boolean(name, span, strictness)
 
     def required_boolean(self, name: bytes, strictness: Strictness = Strictness.SAFE_BOOL) -> bool:
-        """A required boolean."""
+        """Read a required boolean."""
         return self._boolean(name, self._required(name), strictness)
 
     def maybe_integer(self, name: bytes, *, minimum: int | None = 0) -> int | None:
-        """Any number, truncated and clamped to an int64 (MongoDB's ``safeInt64``), or None.
+        """Read a number, truncated and clamped to an int64 (MongoDB's ``safeInt64``).
 
         Raises:
-            CommandError: TypeMismatch; 51024, it is less than the minimum.
+            CommandError: 51024, the number is below ``minimum``.
         """
         span = self._fields.get(name)
         if span is None or span[0] == rawbson.NULL:
@@ -151,7 +145,7 @@ class Arguments:
         return value
 
     def maybe_number(self, name: bytes) -> float | None:
-        """Any number as a double (MongoDB's ``safeDouble``), or None."""
+        """Read a number as a double (MongoDB's ``safeDouble``)."""
         if self._is_missing(name):
             return None
         span = self._fields[name]
@@ -161,10 +155,10 @@ class Arguments:
         return float(value.to_decimal() if isinstance(value, Decimal128) else value)
 
     def enumeration(self, name: bytes, values: range, default: int) -> int:
-        """One of a range of integers, or its default.
+        """Read an integer of the range ``values``, or return its default.
 
         Raises:
-            CommandError: TypeMismatch; BadValue, it is outside the range.
+            CommandError: BadValue, the number is outside the range.
         """
         if self._is_missing(name):
             return default
@@ -180,20 +174,20 @@ class Arguments:
         return int(value)
 
     def object_id(self, name: bytes) -> ObjectId:
-        """An ObjectId."""
+        """Read an ObjectId."""
         value: ObjectId = rawbson.decode_value(self.document, self.span(name, rawbson.OBJECT_ID))
         return value
 
     def timestamp(self, name: bytes) -> Timestamp:
-        """A timestamp."""
+        """Read a timestamp."""
         value: Timestamp = rawbson.decode_value(self.document, self.span(name, rawbson.TIMESTAMP))
         return value
 
     def uuid(self, name: bytes) -> UUID:
-        """A UUID.
+        """Read a UUID.
 
         Raises:
-            CommandError: 40414, TypeMismatch; InvalidUUID, it is not 16 bytes long.
+            CommandError: InvalidUUID, the value is not 16 bytes long.
         """
         value = bytes(rawbson.decode_value(self.document, self.span(name, rawbson.BINARY)))
         if len(value) != _UUID_BYTES:
@@ -201,20 +195,20 @@ class Arguments:
         return UUID(bytes=value)
 
     def maybe_uuid(self, name: bytes) -> UUID | None:
-        """A UUID, or None."""
+        """Read an optional UUID."""
         return None if self._is_missing(name) else self.uuid(name)
 
     def raw(self, name: bytes) -> bytes:
-        """The raw bytes of a document."""
+        """Return the raw bytes of a document."""
         _, _, start, end = self.span(name, rawbson.OBJECT)
         return self.document[start:end]
 
     def maybe_raw(self, name: bytes) -> bytes | None:
-        """The raw bytes of a document, or None."""
+        """Return the raw bytes of an optional document."""
         return None if self._is_missing(name) else self.raw(name)
 
     def strings(self, name: bytes) -> list[str]:
-        """The strings of an array."""
+        """Read an array of strings."""
         array = self.span(name, rawbson.ARRAY)
         found = []
         for position, element in rawbson.spans(self.document, array[2]):
@@ -225,40 +219,40 @@ class Arguments:
         return found
 
     def raw_documents(self, name: bytes) -> list[bytes]:
-        """The documents of an array, as raw bytes.
+        """Return the documents of an array as raw bytes.
 
         Raises:
-            CommandError: 40414, TypeMismatch, InvalidBSON.
+            CommandError: InvalidBSON.
         """
         return documents_of_array(self.document, self.span(name, rawbson.ARRAY), self._path_of(name))
 
     def maybe_raw_documents(self, name: bytes) -> list[bytes] | None:
-        """The documents of an array, as raw bytes, or None."""
+        """Return the documents of an optional array as raw bytes."""
         return None if self._is_missing(name) else self.raw_documents(name)
 
     def maybe_nested(self, name: bytes) -> "Arguments | None":
-        """The fields of a document, or None."""
+        """Index an optional nested document."""
         return None if self._is_missing(name) else self.nested(name)
 
     def nested(self, name: bytes) -> "Arguments":
-        """The fields of a document."""
+        """Index a nested document."""
         return Arguments(self.raw(name), self._path_of(name))
 
     def value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """The field's value of any type; None if it is missing."""
+        """Decode a field of any type; return None if it is missing."""
         span = self._fields.get(name)
         return None if span is None else rawbson.decode_value(self.document, span)
 
     def required_value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """The field's value of any type, which is required."""
+        """Decode a required field of any type."""
         return rawbson.decode_value(self.document, self._required(name))
 
     def present(self, *names: bytes) -> dict[str, Any]:
-        """The named fields that are present, decoded, for building a command with the same fields."""
+        """Decode those of the named fields that are present, to build a command with the same fields."""
         return {name.decode(errors="replace"): self.value(name) for name in names if name in self._fields}
 
     def span(self, name: bytes, *kinds: int) -> rawbson.Span:
-        """The span of a required field of one of these types."""
+        """Return the span of a required field of one of these types."""
         span = self._required(name)
         if span[0] not in kinds:
             raise wrong_type(self._path_of(name), span[0], type_name(kinds[0]))

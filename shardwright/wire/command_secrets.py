@@ -1,4 +1,4 @@
-"""The secret fields of commands, such as passwords and proofs, and their removal from logs and reports. Pure."""
+"""Secret fields of commands, such as passwords and proofs, and their removal from logs and reports. Pure."""
 
 from typing import Final
 
@@ -6,19 +6,19 @@ from shardwright.wire.rawbson import encode_elements, from_elements
 from shardwright.wire.request import Request
 
 MASK: Final = "xxx"
-"""What is shown in place of a secret."""
+"""Replacement for a secret."""
 
 _SECRETS: Final = frozenset({b"pwd", b"payload", b"speculativeAuthenticate"})
 _SECRETS_OF_AUTHENTICATE: Final = _SECRETS | {b"key", b"nonce"}
 
 
 def secret_fields(request: Request) -> frozenset[bytes]:
-    """The fields of a command whose values are secrets, if it has them."""
+    """Return the names of the fields whose values are secret in this command."""
     return _SECRETS_OF_AUTHENTICATE if request.name == "authenticate" else _SECRETS
 
 
 def shown_body(request: Request) -> bytes:
-    """The body of a command with a mask in place of its secrets."""
+    """Return the body of a command with its secrets masked."""
     secrets = secret_fields(request)
     if secrets.isdisjoint(request.fields):
         return request.body

@@ -1,9 +1,9 @@
 """OP_COMPRESSED: a message that contains another one, compressed with a compressor negotiated by ``hello``.
 
-Input and output are complete frames. The announced size is checked before anything is decompressed, and decompression
-stops there, so that a small frame cannot make a daemon allocate more than the maximum message size.
+Input and output are complete frames. The announced size is checked before decompression and bounds its output, so a
+small frame cannot make a daemon allocate more than the maximum message size.
 
-The format is specified in MongoDB's driver specification "Wire Compression".
+Specified in MongoDB's driver specification "Wire Compression".
 """
 
 import zlib
@@ -40,15 +40,15 @@ COMPRESSORS: Final[dict[str, Compressor]] = {
 
 
 def negotiate(client: Iterable[str], ours: Sequence[str] = tuple(COMPRESSORS)) -> list[str]:
-    """The server's ``compression`` field: the compressors of the client that it supports, in the client's order.
+    """Return the server's ``compression`` field: the client's compressors that it supports, in the client's order.
 
-    The first one is used. An empty list means that no ``compression`` field is sent at all.
+    The first one is used. If the list is empty, the field is omitted.
     """
     return [name for name in dict.fromkeys(client) if name in ours and name in COMPRESSORS]
 
 
 def compress(frame: bytes, compressor: Compressor) -> bytes:
-    """The OP_COMPRESSED frame that contains ``frame``.
+    """Wrap ``frame`` into an OP_COMPRESSED frame.
 
     Raises:
         LocalProtocolError: ``frame`` is itself compressed, or too short to be a frame.
@@ -69,15 +69,15 @@ def compress(frame: bytes, compressor: Compressor) -> bytes:
 
 
 def announced_bytes(frame: bytes) -> int:
-    """The uncompressed size that an OP_COMPRESSED frame announces; 0 if the frame is too short."""
+    """Return the uncompressed size that an OP_COMPRESSED frame announces; 0 if the frame is too short."""
     return max(0, _PREFIX.unpack_from(frame)[5]) if len(frame) >= _PREFIX.size else 0
 
 
 def decompress(frame: bytes) -> tuple[bytes, Compressor]:
-    """The frame inside an OP_COMPRESSED frame, and the compressor it was packed with.
+    """Unpack an OP_COMPRESSED frame; return the frame inside and its compressor.
 
     Raises:
-        RemoteProtocolError: it is malformed, larger than a message may be, or not of the announced size.
+        RemoteProtocolError: it is malformed, exceeds the maximum message size, or differs from the announced size.
     """
     if len(frame) < _PREFIX.size:
         raise RemoteProtocolError("an OP_COMPRESSED message shorter than its header")
@@ -134,7 +134,7 @@ def _inflate_snappy(packed: bytes, size: int) -> bytes:
 
 def _inflate_zlib(packed: bytes, size: int) -> bytes:
     inflater = zlib.decompressobj()
-    # One byte more than announced shows whether the message is too long; and 0 would mean no limit.
+    # One byte beyond the announced size reveals a message that is too long. A size of 0 would mean no limit.
     payload = inflater.decompress(packed, size + 1)
     if len(payload) <= size and (not inflater.eof or inflater.unused_data):
         raise RemoteProtocolError("a zlib message that is cut off or has bytes behind its end")

@@ -1,4 +1,4 @@
-"""One batch of a cursor, within the reply that contains it."""
+"""One batch of a cursor, located within its reply."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
@@ -9,15 +9,15 @@ from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.frames import OP_MSG, Header
 
 TIMES: Final = ("$clusterTime", "operationTime")
-"""The fields that tell the newest time that a server knows, and the time of the operation."""
+"""Fields with the newest cluster time of a server, and the time of the operation."""
 
 
 Document = TypeVar("Document", covariant=True)
 
 _BODY_AT: Final = 21
-"""Offset of the body in an OP_MSG whose first section it is, as in replies."""
+"""Offset of the body in an OP_MSG that begins with it, as replies do."""
 
-# The beginning of mongod's replies with a cursor, and of the cursor in a first reply. A length is in between.
+# The first elements of mongod's cursor replies, and of the cursor in a first reply. A length stands in between.
 FIRST_ELEMENT_AT: Final = _BODY_AT + 4
 CURSOR: Final = rawbson.element(b"cursor", rawbson.OBJECT, b"")
 CURSOR_AT: Final = FIRST_ELEMENT_AT + len(CURSOR)
@@ -31,10 +31,10 @@ _unpack_int32 = Struct("<i").unpack_from
 
 
 class CursorBatch(Protocol[Document]):
-    """The parts of a batch that are needed to read a cursor.
+    """The parts of a batch that reading a cursor needs.
 
     Attributes:
-        cursor_id: the cursor's id; 0 if this is its last batch.
+        cursor_id: 0 in the last batch.
         namespace: the ``db.collection`` for ``getMore``.
     """
 
@@ -42,23 +42,21 @@ class CursorBatch(Protocol[Document]):
     namespace: str
 
     def documents(self) -> Sequence[Document]:
-        """The documents; a batch may be empty."""
+        """Return the documents; a batch may be empty."""
 
 
 class DocumentSink(Protocol):
-    """Takes the raw documents of a cursor as its batches arrive, such as a list."""
+    """Receiver of a cursor's raw documents as batches arrive, such as a list."""
 
     def extend(self, documents: Iterable[bytes], /) -> None:
         """Take the documents of the next batch."""
 
 
 class DecodedBatch:
-    """The batch of a decoded reply.
+    """The batch of a decoded reply (see `CursorBatch`).
 
     Attributes:
         cursor: the field ``cursor`` of the reply.
-        cursor_id: see `CursorBatch`.
-        namespace: see `CursorBatch`.
     """
 
     __slots__ = ("cursor", "cursor_id", "namespace")
@@ -76,20 +74,18 @@ class DecodedBatch:
         self.namespace: str = self.cursor["ns"]
 
     def documents(self) -> list[dict[str, Any]]:
-        """The documents."""
+        """Return the documents."""
         batch: list[dict[str, Any]] = self.cursor["nextBatch" if "nextBatch" in self.cursor else "firstBatch"]
         return batch
 
 
 class RawBatch:
-    """A batch within the frame of the reply, not decoded.
+    """A batch within the frame of its reply, not decoded (see `CursorBatch`).
 
     Attributes:
         frame: the reply.
         fields: the spans of the body's top-level fields in the frame.
         cursor: the spans of the fields of ``cursor`` in the frame.
-        cursor_id: see `CursorBatch`.
-        namespace: see `CursorBatch`.
     """
 
     __slots__ = ("_array", "cursor", "cursor_id", "fields", "frame", "namespace")
@@ -98,8 +94,8 @@ class RawBatch:
         """Find the batch in a reply.
 
         Raises:
-            CommandError: the reply says ``ok: 0``.
-            RemoteProtocolError: it is not the reply of a cursor.
+            CommandError: the reply is an error (``ok: 0``).
+            RemoteProtocolError: the reply has no valid cursor.
         """
         if Header(frame).opcode != OP_MSG or frame[_BODY_AT - 1]:
             raise RemoteProtocolError("a reply that is not a single document")
@@ -123,20 +119,20 @@ class RawBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no documents."""
+        """Whether the batch has no documents."""
         return self._array[3] - self._array[2] == len(rawbson.EMPTY_DOCUMENT)
 
     def documents(self) -> list[bytes]:
-        """The documents, each as bytes."""
+        """Return the documents, each as bytes."""
         return rawbson.array_documents(self.frame, self._array)
 
     def count(self, expected: int) -> int:
-        """The number of documents, found without visiting each if there are as many as expected."""
+        """Count the documents; fast if there are ``expected``, because they are not visited then."""
         frame, start, end = self.frame, self._array[2], self._array[3]
         if expected:
             key = b"\x03%d\0" % (expected - 1)
             position = frame.rfind(key, start, end)
-            # A field of that name within a document would end before the end of the array.
+            # A field of that name inside a document would end before the end of the array.
             if position >= 0 and position + len(key) + _unpack_int32(frame, position + len(key))[0] == end - 1:
                 return expected
         return sum(1 for _ in rawbson.spans(frame, start))
@@ -149,15 +145,15 @@ class RawBatch:
 
 
 def id_in_reply(frame: bytes) -> rawbson.Span | None:
-    """Where the id of the cursor is in the frame of a reply; None in an error."""
+    """Locate the cursor's id in the frame of a reply; None for an error."""
     cursor = rawbson.find(frame, b"cursor", _BODY_AT)
     return None if cursor is None or cursor[0] != rawbson.OBJECT else rawbson.find(frame, b"id", cursor[2])
 
 
 def is_whole_result_frame(frame: bytes) -> bool:
-    """Whether a successful reply clearly contains the whole result: its cursor begins with the first batch, then id 0.
+    """Whether a successful reply certainly contains the whole result.
 
-    This is how mongod writes it.
+    Its cursor begins with the first batch, then id 0, as mongod writes it.
     """
     return (
         frame.startswith(_FIRST_BATCH, _FIRST_BATCH_AT)

@@ -1,4 +1,4 @@
-"""Which names databases and collections may have, with the rules and the messages of mongod 6.0.5."""
+"""Valid names of databases and collections, with the rules and messages of mongod 6.0.5."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 DATABASE_NAME_BYTES_MAX: Final = 63
-"""In UTF-8."""
+"""Longest database name, in UTF-8."""
 
 _INVALID_IN_DATABASE_NAME: Final = frozenset('/\\ "')
 
@@ -19,7 +19,7 @@ def is_valid_database_name(db: str) -> bool:
 
 
 def check_database_name(db: str) -> None:
-    """Refuse a ``$db`` that is not a database name.
+    """Refuse an invalid ``$db``.
 
     Raises:
         CommandError: InvalidNamespace.
@@ -34,9 +34,9 @@ def check_database_name(db: str) -> None:
 
 
 def name_text(raw: bytes) -> str:
-    """A name of a database or collection, which is refused if it is not UTF-8: as text it would be another one.
+    """Decode the name of a database or collection. MongoDB allows any bytes but NUL; this refuses invalid UTF-8.
 
-    MongoDB takes any bytes but NUL.
+    A lossy decoding would name another database or collection.
 
     Raises:
         CommandError: InvalidNamespace.

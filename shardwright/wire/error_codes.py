@@ -1,9 +1,9 @@
 """MongoDB's published error codes: the name, the number and the categories of each.
 
-The one table of codes in this code base. Names and numbers come from mongod 6.0.5; a test compares them with a mongod.
-Categories come from ``src/mongo/base/error_codes.yml`` of MongoDB 6.0. Numbers that MongoDB uses for
-one assertion each have no name: they are constants beside the check that raises them, and `code_name` calls them
-``Location<number>``, as mongod does.
+The only table of codes in this code base. Names and numbers come from mongod 6.0.5; a test compares them with a mongod.
+Categories come from ``src/mongo/base/error_codes.yml`` of MongoDB 6.0. Numbers that MongoDB uses for one assertion each
+have no name. They are constants next to the check that raises them, and `code_name` calls them ``Location<number>``, as
+mongod does.
 """
 
 from enum import Enum, IntEnum, auto
@@ -416,12 +416,12 @@ _NAMES: Final = {code.value: code.name for code in ErrorCode}
 
 
 def code_name(code: int) -> str:
-    """``codeName`` for a number: the published name, or ``Location<code>`` for a number without one."""
+    """Return ``codeName`` for a number: the published name, or ``Location<code>`` for a number without one."""
     return _NAMES.get(code) or f"Location{code}"
 
 
 class Category(Enum):
-    """Properties that groups of codes share, for those who handle them (``error_categories`` of MongoDB)."""
+    """Properties shared by groups of codes (MongoDB's ``error_categories``)."""
 
     RETRYABLE = auto()
     """RetriableError: a driver or a router may send the operation again, if it is retryable at all."""
@@ -430,7 +430,7 @@ class Category(Enum):
     """NotPrimaryError: the node was not primary at some point of the command; a write may have happened."""
 
     NETWORK = auto()
-    """NetworkError: the other host could not be talked to."""
+    """NetworkError: communication with the other host failed."""
 
     NETWORK_TIMEOUT = auto()
     """NetworkTimeoutError: the other host did not answer in time."""
@@ -448,13 +448,13 @@ class Category(Enum):
     """ExceededTimeLimitError: ``maxTimeMS`` or an internal deadline has passed."""
 
     STALE_SHARD_VERSION = auto()
-    """StaleShardVersionError: the sender's routing table of a collection does not fit the shard's."""
+    """StaleShardVersionError: the sender's routing table of a collection does not match the shard's."""
 
     NEED_RETARGETING = auto()
-    """NeedRetargettingError: the shards of the operation have to be chosen again from a fresh routing table."""
+    """NeedRetargettingError: the operation must be targeted again with a fresh routing table."""
 
     STALE_ROUTING = auto()
-    """A stale routing table or database version: what a router answers with a refresh (our union, not MongoDB's)."""
+    """Stale routing table or database version, which a router handles with a refresh (our union, not MongoDB's)."""
 
     SNAPSHOT = auto()
     """SnapshotError: a transaction cannot continue with its snapshot, but a new one may succeed."""
@@ -463,22 +463,22 @@ class Category(Enum):
     """CursorInvalidatedError: the cursor is gone."""
 
     WRITE_CONCERN = auto()
-    """WriteConcernError: the write is done, but not as widely acknowledged as asked."""
+    """WriteConcernError: the write is done, but not acknowledged as widely as requested."""
 
     VOTE_ABORT = auto()
-    """VoteAbortError: from ``prepareTransaction``, it means that the transaction has to abort."""
+    """VoteAbortError: returned by ``prepareTransaction``, it forces the transaction to abort."""
 
     NON_RESUMABLE_CHANGE_STREAM = auto()
     """NonResumableChangeStreamError: the change stream cannot be resumed."""
 
     CLOSE_CONNECTION = auto()
-    """CloseConnectionError: the connection is closed behind the reply."""
+    """CloseConnectionError: the connection is closed after the reply."""
 
     CONNECTION_FATAL_MESSAGE_PARSE = auto()
-    """ConnectionFatalMessageParseError: the message could not be understood; its connection is closed."""
+    """ConnectionFatalMessageParseError: the message could not be parsed; its connection is closed."""
 
     VERSIONED_API = auto()
-    """VersionedAPIError: the command is not allowed as its ``apiVersion`` fields ask for it."""
+    """VersionedAPIError: the ``apiVersion`` fields of the command forbid it."""
 
     VALIDATION = auto()
     """ValidationError: data that cannot be stored or represented."""
@@ -490,7 +490,7 @@ def has_category(code: int, category: Category) -> bool:
 
 
 def codes_of(category: Category) -> frozenset[int]:
-    """All codes of a category."""
+    """Return all codes of a category."""
     return _CODES[category]
 
 

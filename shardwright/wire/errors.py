@@ -1,12 +1,12 @@
-"""The errors that daemons raise and return, and the messages of MongoDB's command parser (IDL), with MongoDB's codes.
+"""Errors that daemons raise and return, and the messages of MongoDB's command parser (IDL), with MongoDB's codes.
 
-Four families, kept apart because they are handled in different places:
+Four families, each handled in a different place:
 
 * `CommandError` becomes an ``ok: 0`` reply to the sender of the command.
-* `RemoteProtocolError` means that a peer sent bytes that violate the protocol; only their connection is closed. Of its
-  kind is `MalformedRequestError`, which is answered instead.
-* `LocalProtocolError` is our own misuse of a protocol object: a bug.
-* `BackendError` means that a remote host could not be reached or did not answer; the caller decides what follows.
+* `RemoteProtocolError` closes the connection of a peer that violated the protocol. Its subclass `MalformedRequestError`
+  is answered instead.
+* `LocalProtocolError` is a bug: our own misuse of a protocol object.
+* `BackendError` means that a remote host was unreachable or did not answer; the caller decides how to react.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.type_names import type_name
 
 RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
-"""The label of errors after which a driver may retry a retryable write."""
+"""Label of errors after which a driver may retry a retryable write."""
 
 TRANSIENT_TRANSACTION_ERROR: Final = "TransientTransactionError"
-"""The label of errors after which a client may run its whole transaction again."""
+"""Label of errors after which a client may run its whole transaction again."""
 
 
 class CommandError(Exception):
     """A command that failed with a MongoDB error code.
 
     Args:
-        code: a number of `wire.error_codes.ErrorCode`, or one of the bare numbers MongoDB uses for single assertions.
+        code: a number of `wire.error_codes.ErrorCode`, or a number that MongoDB uses for a single assertion.
         message: the text for ``errmsg``.
         labels: ``errorLabels``, for example ``TransientTransactionError``.
-        extra: the fields that this code adds to the top level of its reply, for example ``vWanted`` of StaleConfig.
+        extra: fields that this code adds to the top level of its reply, for example ``vWanted`` of StaleConfig.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class CommandError(Exception):
 
     @property
     def code_name(self) -> str:
-        """``codeName`` of the reply, ``Location<code>`` for a number without a name."""
+        """``codeName`` of the reply; ``Location<code>`` for a number without a name."""
         return code_name(self.code)
 
     def reply(self) -> dict[str, Any]:
-        """The body of the ``ok: 0`` reply, in mongod's order of fields."""
+        """Build the body of the ``ok: 0`` reply, in mongod's order of fields."""
         document: dict[str, Any] = {
             "ok": 0.0,
             "errmsg": self.message,
@@ -61,7 +61,7 @@ class CommandError(Exception):
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> "CommandError":
-        """The error in an ``ok: 0`` reply."""
+        """Read the error of an ``ok: 0`` reply."""
         extra = {
             key: value for key, value in reply.items() if key not in _COMMON_REPLY_FIELDS and not key.startswith("$")
         }
@@ -82,10 +82,10 @@ _COMMON_REPLY_FIELDS = frozenset(
 
 
 def check_writes(reply: Mapping[str, Any]) -> None:
-    """Check that all writes of a command that says ``ok: 1`` were made, with its write concern.
+    """Raise the write errors hidden in an ``ok: 1`` reply.
 
     Raises:
-        CommandError: the first of its ``writeErrors``, or else its ``writeConcernError``.
+        CommandError: the first of the ``writeErrors``, otherwise the ``writeConcernError``.
     """
     for failure in reply.get("writeErrors", ()):
         raise CommandError.from_reply(failure)
@@ -94,13 +94,13 @@ def check_writes(reply: Mapping[str, Any]) -> None:
 
 
 class RemoteProtocolError(Exception):
-    """A peer sent bytes that violate the wire protocol; their connection has to be closed."""
+    """Bytes of a peer that violate the wire protocol; its connection must be closed."""
 
 
 class MalformedRequestError(RemoteProtocolError):
-    """A whole message whose contents are malformed.
+    """A complete message with malformed contents.
 
-    A request with this error is answered, and its connection stays open. A reply with it is handled as its base class.
+    A request with this error is answered, and its connection stays open. In a reply it counts as the base class.
 
     Attributes:
         error: the answer.
@@ -112,15 +112,15 @@ class MalformedRequestError(RemoteProtocolError):
 
 
 class LocalProtocolError(Exception):
-    """A protocol object was used in a way its state does not allow."""
+    """Use of a protocol object that its state does not allow."""
 
 
 class BackendError(Exception):
-    """Communication with a remote host failed, below the level of commands.
+    """Failed communication with a remote host, below the level of commands.
 
     Attributes:
         address: ``host:port`` or the path of a UNIX socket.
-        sent: whether the request was sent at least partly, so that it may have been executed.
+        sent: whether at least a part of the request was sent, so that it may have been executed.
         is_silent: whether the host did not react at all, as when it is frozen or unplugged. Its other connections then
             stay open too.
     """
@@ -133,11 +133,11 @@ class BackendError(Exception):
 
 
 class ConnectFailedError(BackendError):
-    """A connection to the host was refused or not established in time."""
+    """A connection that was refused or not established in time."""
 
 
 class ConnectionClosedError(BackendError):
-    """The connection to the host was closed or broke before the reply arrived."""
+    """A connection that closed or broke before the reply arrived."""
 
 
 DUPLICATE_FIELD: Final = 40413
@@ -147,7 +147,7 @@ VALUE_TOO_SMALL: Final = 51024
 
 
 def missing_field(path: str) -> CommandError:
-    """The error for a required field that is missing.
+    """Build the error for a missing required field.
 
     Args:
         path: ``<struct>.<field>``, where the struct is MongoDB's name for the arguments, usually the command's name.
@@ -156,29 +156,29 @@ def missing_field(path: str) -> CommandError:
 
 
 def unknown_field(path: str) -> CommandError:
-    """The error for a field that the command does not have."""
+    """Build the error for a field that the command does not have."""
     return CommandError(UNKNOWN_FIELD, f"BSON field '{path}' is an unknown field.")
 
 
 def duplicate_field(path: str) -> CommandError:
-    """The error for a field that occurs twice."""
+    """Build the error for a field that occurs twice."""
     return CommandError(DUPLICATE_FIELD, f"BSON field '{path}' is a duplicate field")
 
 
 def not_allowed_strictly(path: str) -> CommandError:
-    """The error for a field that is in no version of the Stable API, with ``apiStrict``."""
+    """Build the error for a field outside the Stable API, with ``apiStrict``."""
     return CommandError(ErrorCode.APIStrictError, f"BSON field '{path}' is not allowed with apiStrict:true.")
 
 
 def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
-    """The error for a field of a wrong type.
+    """Build the error for a field of the wrong type.
 
     Args:
         path: ``<struct>.<field>``.
         kind: the actual type.
         expected: the names of the accepted types.
     """
-    # The quote and bracket are misplaced in the second form, as in MongoDB's message.
+    # MongoDB's message misplaces the quote and bracket of the second form, too.
     expecting = f"type '{expected[0]}'" if len(expected) == 1 else f"types '[{', '.join(expected)}']"
     return CommandError(
         ErrorCode.TypeMismatch, f"BSON field '{path}' is the wrong type '{type_name(kind)}', expected {expecting}"
@@ -186,5 +186,5 @@ def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
 
 
 def value_too_small(name: str, value: int, minimum: int) -> CommandError:
-    """The error for a number below its minimum; here MongoDB names the field without its struct."""
+    """Build the error for a number below its minimum; MongoDB names the field without its struct here."""
     return CommandError(VALUE_TOO_SMALL, f"BSON field '{name}' value must be >= {minimum}, actual value '{value}'")

@@ -29,7 +29,7 @@ _request_ids = count(1)
 
 
 def next_request_id() -> int:
-    """A request id for one of our own messages; ids wrap around as int32."""
+    """Return a request id for one of our own messages; ids wrap around as int32."""
     return next(_request_ids) & 0x7FFFFFFF
 
 
@@ -43,7 +43,7 @@ class Header:
 
 
 def frame_length(data: bytes | bytearray) -> int:
-    """The length of the frame that begins with ``data``, which has at least four bytes.
+    """Return the length of the frame that begins with ``data``, at least four bytes.
 
     Raises:
         RemoteProtocolError: the length is impossible.
@@ -68,15 +68,15 @@ def _check_opcode(data: bytes) -> None:
 
 
 class FrameReader:
-    """Splits a stream of bytes into frames.
+    """Splitter of a stream of bytes into frames.
 
-    Feed it received bytes, then take frames until there is none. `bytes_missing` says how much of a partial frame has
-    not arrived, so that a transport can read a long message in few calls.
+    Feed it received bytes, then take frames until it returns None. `bytes_missing` lets a transport read a long message
+    in few calls.
 
     Attributes:
-        available: the number of bytes fed and not taken; 0 if the peer can close the connection now without truncating
-            a message.
-        bytes_max: the longest frame.
+        available: the number of bytes fed and not taken. At 0 the peer can close the connection without truncating a
+            message.
+        bytes_max: the longest accepted frame.
     """
 
     __slots__ = ("_frame_bytes", "_is_header_known", "_pieces", "available", "bytes_max")
@@ -95,16 +95,17 @@ class FrameReader:
         self.available += len(data)
 
     def discard(self) -> None:
-        """Drop what has arrived: no more frames will be taken."""
+        """Drop the received bytes; the reader is not used afterwards."""
         self._pieces = []
         self.available = self._frame_bytes = 0
 
     def next_frame(self) -> bytes | None:
-        """The next whole frame, or None while it is incomplete.
+        """Take the next whole frame; None while it is incomplete.
+
+        An oversized message is rejected from its header, before its body arrives.
 
         Raises:
-            RemoteProtocolError: the length prefix is impossible or more than `bytes_max`, or the opcode is unknown. An
-                oversized message is rejected from its header, before its body arrives.
+            RemoteProtocolError: the length prefix is impossible or exceeds `bytes_max`, or the opcode is unknown.
         """
         available = self.available
         if not self._frame_bytes:
@@ -136,5 +137,5 @@ class FrameReader:
 
     @property
     def bytes_missing(self) -> int:
-        """How many bytes of the current frame are missing; 0 between frames and while its length is unknown."""
+        """Number of missing bytes of the current frame; 0 between frames and while its length is unknown."""
         return self._frame_bytes - self.available if self._frame_bytes else 0

@@ -1,12 +1,11 @@
-"""``hello``: what the client says of itself, and what is the same for every MongoDB server. No waiting.
+"""``hello``: its client metadata, and the fields with the same meaning on every MongoDB server. No waiting.
 
-MongoDB validates it, keeps it for the lifetime of the connection and refuses a second one. Codes, messages and limits
-are mongod 6.0.5's; a mongos accepts only half the length.
+The client metadata is validated and kept for the lifetime of the connection; a second one is refused.
 
-A driver that uses the streaming protocol sends the newest ``topologyVersion`` it has seen, and how long the server may
-wait for a newer one. `parse_hello` parses and checks the request; `await_budget_ms` says whether to answer at once or
-how long to wait for a change. Codes and messages are mongod 6.0.5's, or mongos 6.0's where they differ
-(`Assertions`).
+A driver that uses the streaming protocol sends the newest ``topologyVersion`` it has seen, and a limit for the wait for
+a newer one. `parse_hello` parses and checks the request. `await_budget_ms` decides whether to answer at once.
+
+Codes, messages and limits are mongod 6.0.5's, or mongos 6.0's where they differ (`Assertions`, `MONGOS_BYTES_MAX`).
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ class ClientMetadata:
     """Checked client metadata.
 
     Attributes:
-        document: the raw document, which ``currentOp`` shows and which may be passed on.
+        document: the raw document, which ``currentOp`` shows and which may be forwarded.
         app_name: ``application.name``, or "".
         driver: the driver's name and version in one string, for log lines.
     """
@@ -43,7 +42,7 @@ class ClientMetadata:
 
 
 def parse_client_metadata(body: bytes, span: Span, *, bytes_max: int = MONGOD_BYTES_MAX) -> ClientMetadata:
-    """The metadata in the ``client`` field of a ``hello`` body.
+    """Parse the metadata in the ``client`` field of a ``hello`` body.
 
     Raises:
         CommandError: TypeMismatch (14), ClientMetadataMissingField (183), ClientMetadataAppNameTooLarge (184) or
@@ -115,7 +114,7 @@ def _string(document: bytes, fields: dict[bytes, Span], path: str) -> str:
 
 MIN_WIRE_VERSION: Final = 0
 MAX_WIRE_VERSION: Final = 17
-"""The wire version of MongoDB 6.0."""
+"""Wire version of MongoDB 6.0."""
 
 HELLO_NAMES: Final = frozenset({"hello", "isMaster", "ismaster"})
 """The command and its legacy spellings, which answer ``ismaster`` instead of ``isWritablePrimary``."""
@@ -153,29 +152,29 @@ MONGOS: Final = Assertions(
 
 @dataclass(frozen=True, slots=True)
 class TopologyVersion:
-    """Identifies a state of a server's topology: the process, and a counter of changes within it."""
+    """State of a server's topology: the process, and a counter of changes within it."""
 
     process_id: ObjectId
     counter: int
 
     def bumped(self) -> "TopologyVersion":
-        """The version after one more change."""
+        """Return the version after one more change."""
         return replace(self, counter=self.counter + 1)
 
     def document(self) -> dict[str, Any]:
-        """The document in replies."""
+        """Build the document for replies."""
         return {"processId": self.process_id, "counter": Int64(self.counter)}
 
 
 @dataclass(frozen=True, slots=True)
 class HelloRequest:
-    """The fields of a ``hello`` that mean the same to every server.
+    """The fields of a ``hello`` with the same meaning on every server.
 
     Attributes:
         topology_version: the newest that the client has seen, or None if it does not wait.
-        max_await_ms: how long it waits for a newer one; present exactly if ``topology_version`` is.
+        max_await_ms: limit of the wait for a newer one; present exactly if ``topology_version`` is.
         exhaust_allowed: the client accepts further replies without sending requests (OP_MSG ``exhaustAllowed``).
-        hello_ok: the client would like to use ``hello`` instead of the legacy names.
+        hello_ok: the client prefers ``hello`` to the legacy names.
         compression: the client's compressors in its order of preference, or None if it does not negotiate.
     """
 
@@ -186,14 +185,14 @@ class HelloRequest:
     compression: tuple[str, ...] | None
 
     def following(self, answered: TopologyVersion) -> "HelloRequest":
-        """The request with which an exhaust stream continues once ``answered`` has been sent."""
+        """Return the request with which an exhaust stream continues after sending ``answered``."""
         return replace(self, topology_version=answered)
 
 
 def parse_hello(
     body: bytes, fields: Mapping[bytes, Span], *, exhaust_allowed: bool = False, assertions: Assertions = MONGOD
 ) -> HelloRequest:
-    """Read a ``hello`` from its command body and the index of its top-level fields (`wire.rawbson.index`).
+    """Parse a ``hello`` from its command body and the index of its top-level fields (`wire.rawbson.index`).
 
     Raises:
         CommandError: TypeMismatch (14), a missing or unknown field of ``topologyVersion`` (40414, 40415), a negative
@@ -230,9 +229,9 @@ def parse_hello(
 
 
 def await_budget_ms(request: HelloRequest, current: TopologyVersion, *, assertions: Assertions = MONGOD) -> int | None:
-    """How many milliseconds to wait for a topology change before answering, or None to answer at once.
+    """Return the milliseconds to wait for a topology change before answering; None to answer at once.
 
-    A client that has seen another process, or an older counter, is answered at once; one that is up to date waits.
+    A client that has seen another process or an older counter is answered at once; an up-to-date client waits.
 
     Raises:
         CommandError: ``counter_ahead``, the client names a version of this process that does not exist yet.

@@ -1,6 +1,6 @@
-"""Addresses of servers and connection strings of replica sets, like MongoDB's ``HostAndPort`` and ``ConnectionString``.
+"""Server addresses and replica set connection strings, like MongoDB's ``HostAndPort`` and ``ConnectionString``.
 
-Drivers' URIs (``mongodb://…``) are something else.
+Not drivers' URIs (``mongodb://…``).
 """
 
 import json
@@ -17,7 +17,7 @@ PORT_MAX: Final = 65535
 _DIGITS: Final = frozenset("0123456789")
 _INT32: Final = range(-(2**31), 2**31)
 _DIGITS_MAX: Final = 10
-"""Numbers with more digits are not in `_INT32`."""
+"""Longest number in `_INT32`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class HostAndPort:
     """A server.
 
     Attributes:
-        host: its name or address, an IPv6 address without brackets; or the path of its UNIX socket.
+        host: its name or address (IPv6 without brackets), or the path of its UNIX socket.
         port: its TCP port; 0 for a UNIX socket.
     """
 
@@ -37,8 +37,7 @@ class HostAndPort:
         """Parse ``host:port``, ``[ipv6]:port``, the same without a port, or the path of a UNIX socket.
 
         Args:
-            text: the text to parse.
-            default_port: the port if none is given; None if it is required.
+            default_port: the port if the text has none; None makes a port mandatory.
 
         Raises:
             CommandError: FailedToParse or Overflow, with mongod's message.
@@ -54,14 +53,14 @@ class HostAndPort:
         return cls(host, port)
 
     def __str__(self) -> str:
-        """``host:port``, with brackets around an IPv6 address; a UNIX socket is its path alone."""
+        """Return ``host:port``, with brackets around an IPv6 address, or the path of a UNIX socket."""
         if "/" in self.host:
             return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_localhost(self) -> bool:
-        """Whether it refers to a different server on each machine."""
+        """Whether the address means a different server on each machine."""
         return self.host in ("localhost", "::1") or self.host.startswith(("127.", "/"))
 
 
@@ -94,7 +93,7 @@ def _split_ipv6(text: str) -> tuple[str, str | None]:
 
 
 def _parse_port(digits: str, text: str) -> int:
-    """The number, parsed like MongoDB's ``NumberParser``."""
+    """Parse a port like MongoDB's ``NumberParser``."""
     magnitude = digits[1:] if digits[:1] in ("+", "-") else digits
     if not magnitude:
         raise _failed("No digits")
@@ -124,7 +123,7 @@ class ConnectionString:
     """A replica set and some of its members, or a lone server.
 
     Attributes:
-        set_name: the name of the replica set; empty for a lone server.
+        set_name: empty for a lone server.
         hosts: members of the set, or the server.
     """
 
@@ -136,7 +135,6 @@ class ConnectionString:
         """Parse ``set/host:port,host:port``, or the ``host:port`` or UNIX socket path of a lone server.
 
         Args:
-            text: the text to parse.
             default_port: see `HostAndPort.parse`.
 
         Raises:
@@ -156,15 +154,15 @@ class ConnectionString:
 
     @classmethod
     def of_set(cls, set_name: str, addresses: Iterable[str]) -> "ConnectionString":
-        """The connection string of a replica set with the given addresses.
+        """Build the connection string of a replica set.
 
         Raises:
-            CommandError: FailedToParse, one is not a valid address.
+            CommandError: FailedToParse, an address is invalid.
         """
         return cls(set_name, tuple(map(HostAndPort.parse, addresses)))
 
     def __str__(self) -> str:
-        """The format that `parse` accepts, with all ports."""
+        """Return the format that `parse` accepts, with all ports."""
         joined = ",".join(self.addresses)
         return f"{self.set_name}/{joined}" if self.set_name else joined
 

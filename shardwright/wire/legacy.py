@@ -1,8 +1,8 @@
-"""OP_QUERY, OP_GET_MORE and OP_REPLY, which remain only for the commands with which a connection begins.
+"""OP_QUERY, OP_GET_MORE and OP_REPLY, which survive only for the first commands of a connection.
 
-Drivers, and mongod's own client, start a connection with a legacy handshake because they do not know yet whether the
-server supports OP_MSG; some old ones also log in and ask for the version like that. MongoDB 6.0 refuses every other use
-of OP_QUERY, and all of OP_GET_MORE, with the replies that are built here.
+Drivers, and mongod's own client, start with a legacy handshake because they cannot know yet whether the server supports
+OP_MSG. Some old ones also log in and query the version like that. MongoDB 6.0 refuses every other use of OP_QUERY, and
+all of OP_GET_MORE, with the replies built here.
 
 Format: https://www.mongodb.com/docs/manual/legacy-opcodes/. The replies are mongod 6.0.5's.
 """
@@ -31,7 +31,7 @@ BAD_NUMBER_TO_RETURN: Final = 16979
 EXHAUST_ON_COMMAND: Final = 18527
 
 _PERMITTED: Final = HELLO_NAMES | {"_isSelf", "authenticate", "buildInfo", "buildinfo", "saslContinue", "saslStart"}
-"""The commands that a mongod 6.0.5 takes from an OP_QUERY."""
+"""Commands that a mongod 6.0.5 accepts in an OP_QUERY."""
 
 _ADVICE: Final = (
     "The client driver may require an upgrade. For more details see "
@@ -67,12 +67,12 @@ class LegacyQuery:
 
 
 def is_permitted(query: LegacyQuery) -> bool:
-    """Whether this is a permitted use of OP_QUERY: a well-formed ``hello``, by any of its names, or its like."""
+    """Whether this is a permitted use of OP_QUERY: a well-formed handshake or login command."""
     return query.is_command and _refusal(query) is None
 
 
 def unsupported_reply(query: LegacyQuery) -> bytes:
-    """The OP_REPLY frame for a query for which `is_permitted` does not hold."""
+    """Build the OP_REPLY frame for a query that `is_permitted` rejects."""
     refusal = _refusal(query) if query.is_command else None
     if refusal is not None:
         return op_reply(query.request_id, bson.encode(refusal.reply()))
@@ -80,12 +80,12 @@ def unsupported_reply(query: LegacyQuery) -> bytes:
 
 
 def get_more_reply(request_id: int) -> bytes:
-    """The OP_REPLY frame for an OP_GET_MORE, whatever is in it: no cursor can be read by one any more."""
+    """Build the OP_REPLY frame for any OP_GET_MORE: no cursor supports it any more."""
     return _removed_reply(request_id, "OP_GET_MORE")
 
 
 def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -> bytes:
-    """An OP_REPLY frame with one document."""
+    """Build an OP_REPLY frame with one document."""
     prefix = _REPLY_PREFIX.pack(
         _REPLY_PREFIX.size + len(document), next_request_id(), response_to, OP_REPLY, flags, 0, 0, 1
     )
@@ -93,7 +93,7 @@ def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -
 
 
 def parse_query(frame: bytes) -> LegacyQuery:
-    """Parse a whole OP_QUERY frame. A field selector after the query is ignored; it has no meaning for commands.
+    """Parse a whole OP_QUERY frame, ignoring the field selector, which has no meaning for commands.
 
     Raises:
         RemoteProtocolError: the frame is not a well-formed OP_QUERY.
@@ -134,7 +134,7 @@ def _removed_reply(request_id: int, opcode: str) -> bytes:
 
 
 def _refusal(query: LegacyQuery) -> CommandError | None:
-    """Why a command in an OP_QUERY is refused, or None if it is run."""
+    """Return the error for a command that OP_QUERY may not run; None if it may."""
     if query.full_collection_name.startswith("."):
         return CommandError(ErrorCode.InvalidNamespace, "Invalid database name: ''")
     if query.number_to_return not in (-1, 1):
@@ -143,7 +143,7 @@ def _refusal(query: LegacyQuery) -> CommandError | None:
     if query.flags & EXHAUST:
         message = f"The 'exhaust' OP_QUERY flag is invalid for commands: {query.full_collection_name}"
         return CommandError(EXHAUST_ON_COMMAND, message)
-    # MongoDB adds $db when it converts to OP_MSG, so that is the name of an empty command.
+    # MongoDB adds $db when it converts to OP_MSG, so an empty command has that name.
     name = next((name for name, _ in rawbson.spans(query.query)), b"$db").decode(errors="replace")
     if name in _PERMITTED:
         return None
@@ -151,7 +151,7 @@ def _refusal(query: LegacyQuery) -> CommandError | None:
 
 
 def _unwrapped(query: bytes) -> bytes:
-    """The command inside ``{$query: command, ...}``, the form in which drivers added a read preference."""
+    """Unwrap ``{$query: command, ...}``, the form in which drivers added a read preference."""
     first = next(rawbson.spans(query), None)
     if first is None:
         return query

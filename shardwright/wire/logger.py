@@ -1,7 +1,7 @@
-"""Loggers with typed fields, through which all modules write to the log.
+"""Loggers with typed fields, used by all modules.
 
 A line has a constant message and variable fields, so that lines of a kind can be searched for and counted.
-`daemon.logs` defines the format and destination; the standard library's loggers are in between, because our
+`daemon.logs` defines format and destination. The lines pass through the standard library's loggers because our
 dependencies use them as well.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 
 RESERVED: Final = frozenset({"t", "level", "component", "msg", "traceback"})
-"""Keys that each line has besides its fields; fields must have other names."""
+"""Keys of every line; fields must have other names."""
 
 
 class InternalErrors:
-    """Counts the exceptions that are logged with their tracebacks: no code expected them.
+    """Counter of unexpected exceptions, which are logged with their tracebacks.
 
     Attributes:
-        total: how many this process has logged.
+        total: the number logged by this process.
     """
 
     __slots__ = ("total",)
@@ -33,7 +33,7 @@ INTERNAL_ERRORS: Final = InternalErrors()
 class Logger:
     """A component's logger: ``logger.info("Refreshed a collection", namespace=str(namespace))``.
 
-    A field may be given as a function without arguments, which is called only when the line is written.
+    A field may be a function without arguments, called only if the line is written.
 
     Args:
         component: such as ``router.cursors``.
@@ -48,7 +48,7 @@ class Logger:
         self._logger = logging.getLogger(component)
 
     def bind(self, **fields: object) -> "Logger":
-        """A logger of the same component whose lines have these fields as well."""
+        """Return a logger of the same component that adds these fields to its lines."""
         return Logger(self._component, {**self._fields, **fields})
 
     def debug(self, message: str, /, **fields: object) -> None:
@@ -68,9 +68,10 @@ class Logger:
         self._log(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, *, raised: BaseException | None = None, **fields: object) -> None:
-        """Log an unexpected error with the traceback of ``raised``, by default the exception that is being handled.
+        """Log an unexpected error with a traceback, and count it in `INTERNAL_ERRORS`.
 
-        It counts in `INTERNAL_ERRORS`.
+        Args:
+            raised: the exception; by default the one being handled.
         """
         INTERNAL_ERRORS.total += 1
         self._log(logging.ERROR, message, fields, raised or True)
@@ -86,5 +87,5 @@ class Logger:
 
 
 def get_logger(component: str) -> Logger:
-    """The logger of a component."""
+    """Return the logger of a component."""
     return Logger(component)

@@ -1,4 +1,4 @@
-"""``maxTimeMS``: how long a command may take. Pure."""
+"""``maxTimeMS``, the time limit of a command. Pure."""
 
 from typing import Final
 
@@ -15,13 +15,13 @@ _LIMIT: Final = (1 << 31) - 1
 
 
 def max_time_ms(request: Request) -> int:
-    """The value of ``maxTimeMS``, 0 for no limit.
+    """Return the value of ``maxTimeMS``, 0 for no limit.
 
-    A decimal is rounded, where a double has to be integral. In ``aggregate`` the command's own parser sees it first,
-    with errors of its own.
+    A decimal is rounded, whereas a double must be integral. ``aggregate`` parses the field in its own parser first,
+    with other errors.
 
     Raises:
-        CommandError: BadValue; of ``aggregate`` also TypeMismatch and 51024.
+        CommandError: BadValue; for ``aggregate`` also TypeMismatch and 51024.
     """
     if MAX_TIME_MS not in request.fields:
         return 0

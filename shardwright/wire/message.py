@@ -1,10 +1,10 @@
 """OP_MSG: its flags, checksum and sections, and how to build one.
 
-A frame is the bytes of one whole message with its 16-byte header. Nothing is decoded: the body stays a slice of the
-frame and a document sequence is cut into its documents by their length prefixes only.
+A frame is one whole message with its 16-byte header. Nothing is decoded: the body stays a slice of the frame, and a
+document sequence is split by length prefixes only.
 
-Format: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (OP_MSG, opcode 2013); the
-checksum is there if flag bit 0, ``checksumPresent``, is set.
+Format: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (OP_MSG, opcode 2013). A checksum is
+present if flag bit 0, ``checksumPresent``, is set.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,12 +22,12 @@ from shardwright.wire.rawbson import DOCUMENT_BYTES_MIN, InvalidBSONError, find
 
 
 def checksum(data: bytes) -> int:
-    """The CRC-32C of ``data`` as an unsigned 32-bit number."""
+    """Compute the CRC-32C of ``data`` as an unsigned 32-bit number."""
     return int(google_crc32c.value(data))
 
 
 SECTIONS_AT: Final = 20
-"""Offset of the first section in a message, after the header and the flags."""
+"""Offset of the first section, after the header and the flags."""
 
 _BODY: Final = 0
 _SEQUENCE: Final = 1
@@ -65,15 +65,15 @@ class DocumentSequence:
         return self._documents
 
     def section(self) -> bytes:
-        """The bytes of the section in a message, with its kind byte."""
+        """Encode the section for a message, with its kind byte."""
         return encode_sequence(self.name, (self.data,))
 
 
 def parse_sections(frame: bytes, end: int) -> tuple[bytes, list[DocumentSequence]]:
-    """The body and the document sequences of a message, whose sections end at ``end``.
+    """Split a message, whose sections end at ``end``, into its body and document sequences.
 
     Raises:
-        MalformedRequestError: they do not add up.
+        MalformedRequestError: the sections do not add up.
     """
     body: bytes | None = None
     sequences: list[DocumentSequence] = []
@@ -101,10 +101,10 @@ def parse_sections(frame: bytes, end: int) -> tuple[bytes, list[DocumentSequence
 
 
 def _document(data: bytes, start: int, end: int) -> bytes:
-    """The document that begins at ``start``. Only its length is checked.
+    """Cut out the document at ``start``, checking only its length.
 
     Raises:
-        MalformedRequestError: it does not end by ``end``.
+        MalformedRequestError: the document reaches past ``end``.
     """
     length = _unpack_length(data, start)[0] if start + DOCUMENT_BYTES_MIN <= end else 0
     if length < DOCUMENT_BYTES_MIN:
@@ -115,7 +115,7 @@ def _document(data: bytes, start: int, end: int) -> bytes:
 
 
 def _sequence_content(frame: bytes, start: int, end: int) -> bytes:
-    """A document sequence without its length.
+    """Return a document sequence without its length.
 
     Raises:
         MalformedRequestError: its length is impossible.
@@ -142,7 +142,7 @@ def _parse_sequence(content: bytes, earlier: list[DocumentSequence]) -> Document
 
 def _check_sequences_are_not_in(body: bytes, sequences: list[DocumentSequence]) -> None:
     for sequence in sequences:
-        # Comparing bytes spares nearly all messages a walk through the fields.
+        # Comparing bytes first spares nearly all messages a walk through the fields.
         if sequence.name + b"\0" in body and _has_field(body, sequence.name):
             name = sequence.name.decode(errors="replace")
             message = f"Duplicate field between body and document sequence {name}"
@@ -177,12 +177,12 @@ def split_documents(data: bytes) -> list[bytes]:
 
 
 def is_one_document(data: bytes) -> bool:
-    """Whether these bytes of a document sequence are a single document, by its length prefix."""
+    """Whether the bytes of a document sequence are a single document, by its length prefix."""
     return len(data) > _LENGTH.size and bool(_unpack_length(data, 0)[0] == len(data))
 
 
 def encode_sequence(name: bytes, documents: Iterable[bytes]) -> bytes:
-    """A kind 1 section with the given documents."""
+    """Encode a kind 1 section."""
     content = b"".join(documents)
     return b"\x01" + _LENGTH.pack(4 + len(name) + 1 + len(content)) + name + b"\0" + content
 
@@ -220,7 +220,7 @@ BODY_AT: Final = _OP_MSG_PREFIX.size
 class OpMsg:
     """One OP_MSG: its ids, flags, body and document sequences.
 
-    ``frame`` is the message as it came, so that it can be passed on untouched.
+    ``frame`` is the message as received, so that it can be forwarded unchanged.
     """
 
     __slots__ = ("body", "flags", "frame", "request_id", "response_to", "sequences")
@@ -238,7 +238,7 @@ class OpMsg:
             raise _too_short(frame) from None
         self.frame = frame
         self.flags = flags
-        # Nearly every message is just a body that fills the frame.
+        # Fast path: nearly every message is just a body that fills the frame.
         if not flags & _REQUIRED_FLAGS and kind == 0 and length >= 26 and _unpack_int32(frame, 21)[0] == length - 21:
             self.body = frame[21:]
             self.sequences: Sequence[DocumentSequence] = ()
@@ -260,12 +260,12 @@ class OpMsg:
         return bool(self.flags & EXHAUST_ALLOWED)
 
     def frame_with(self, body: bytes) -> bytes:
-        """The frame of this message with another body, and without the checksum, which would no longer match."""
+        """Build the frame of this message with another body. Drops the checksum, which would no longer match."""
         sections = b"".join([sequence.section() for sequence in self.sequences]) if self.sequences else b""
         return op_msg(body, request_id=self.request_id, flags=self.flags & ~CHECKSUM_PRESENT, sections=sections)
 
     def with_body(self, body: bytes) -> "OpMsg":
-        """This message with another body, and without the checksum."""
+        """Return this message with another body, and without the checksum."""
         message = object.__new__(OpMsg)
         message.frame, message.body, message.sequences = self.frame_with(body), body, self.sequences
         message.flags = self.flags & ~CHECKSUM_PRESENT
@@ -274,13 +274,13 @@ class OpMsg:
 
 
 def flags_of(frame: bytes) -> int:
-    """The flags of an OP_MSG that may have no sections."""
+    """Return the flags of an OP_MSG, which may have no sections."""
     flags: int = _UINT32.unpack_from(frame, _FLAGS_AT)[0]
     return flags
 
 
 def _too_short(frame: bytes) -> RemoteProtocolError:
-    """The error for a frame that has no section."""
+    """Build the error for a frame without a section."""
     if len(frame) < SECTIONS_AT:
         return RemoteProtocolError("an OP_MSG too short for its flags")
     if flags_of(frame) & CHECKSUM_PRESENT:
@@ -289,12 +289,9 @@ def _too_short(frame: bytes) -> RemoteProtocolError:
 
 
 def op_msg(body: bytes, *, request_id: int, response_to: int = 0, flags: int = 0, sections: bytes = b"") -> bytes:
-    """The frame of an OP_MSG without a checksum.
+    """Build the frame of an OP_MSG without a checksum.
 
     Args:
-        body: the body document.
-        request_id: id of this message.
-        response_to: id of the message that this one answers.
         flags: `MORE_TO_COME` and `EXHAUST_ALLOWED`.
         sections: further sections, as returned by `encode_sequence`.
     """
@@ -303,13 +300,13 @@ def op_msg(body: bytes, *, request_id: int, response_to: int = 0, flags: int = 0
 
 
 def with_body(frame: bytes, body: bytes) -> bytes:
-    """An OP_MSG with the ids of another one and a body of its own, without flags, checksum and document sequences."""
+    """Build an OP_MSG with the ids of ``frame`` and another body, without flags, checksum and document sequences."""
     _, request_id, response_to, _, _, _ = _unpack_prefix(frame)
     return _pack_prefix(21 + len(body), request_id, response_to, OP_MSG, 0, 0) + body
 
 
 def with_checksum(frame: bytes) -> bytes:
-    """The same OP_MSG frame with its CRC-32C appended and ``checksumPresent`` set."""
+    """Append the CRC-32C to an OP_MSG frame and set ``checksumPresent``."""
     length, request_id, response_to, opcode, flags, kind = _unpack_prefix(frame)
     prefix = _pack_prefix(length + 4, request_id, response_to, opcode, flags | CHECKSUM_PRESENT, kind)
     summed = prefix + frame[21:]
@@ -317,12 +314,12 @@ def with_checksum(frame: bytes) -> bytes:
 
 
 def reply(request_id: int, body: bytes) -> bytes:
-    """The frame that answers the request of the given id with one document."""
+    """Build the frame that answers a request with one document."""
     return op_msg(body, request_id=next_request_id(), response_to=request_id)
 
 
 def reply_of_elements(request_id: int, elements: Iterable[bytes | memoryview]) -> bytes:
-    """As `reply`, for a body given as its raw elements, which are copied only once."""
+    """Build a `reply` from the raw elements of its body, copying them only once."""
     pieces = list(elements)
     length = sum(map(len, pieces)) + 5
     prefix = _pack_prefix(21 + length, next_request_id(), request_id, OP_MSG, 0, 0)
@@ -330,10 +327,10 @@ def reply_of_elements(request_id: int, elements: Iterable[bytes | memoryview]) -
 
 
 def reply_document(request_id: int, document: dict[str, Any]) -> bytes:
-    """As `reply`, encoding a dict."""
+    """Build a `reply` from a dict."""
     return reply(request_id, bson.encode(document))
 
 
 def error_reply(request_id: int, error: CommandError) -> bytes:
-    """The frame of an ``ok: 0`` reply with ``error``."""
+    """Build the frame of an ``ok: 0`` reply."""
     return reply_document(request_id, error.reply())

@@ -1,12 +1,12 @@
-"""Passages: recognising frames that are equal, but for values that do not matter, to one that was merely passed on.
+"""Passages: recognising a request that differs from an earlier forwarded one only in values that do not matter.
 
-An application sends the same few commands all the time, with other values. What a daemon does with a command depends
-on few of its bytes. So when the ordinary way has served a request by passing it on, the daemon keeps a *passage*: the
-bytes of that frame, the places where bytes may differ, and what was done. A frame that has the same bytes everywhere
-else is passed on in the same way. All bytes are compared at once, as one long integer with the others masked out.
+An application sends the same few commands all the time, with other values. A daemon's decision depends on few of the
+bytes. So after the ordinary path has forwarded a request, the daemon keeps a *passage*: the bytes of the frame, the
+places where bytes may differ, and the action taken. A frame with the same bytes everywhere else is forwarded in the
+same way. All bytes are compared at once, as one long integer with the free ones masked out.
 
-Whatever can change the decision, other than those bytes and what a passage looks at each time, changes the `Epoch`. A
-passage of an earlier epoch is dropped.
+A change that can alter the decision, other than those bytes and a passage's own checks, must bump the `Epoch`. Passages
+of an earlier epoch are dropped.
 """
 
 from collections.abc import Iterable
@@ -20,22 +20,22 @@ from shardwright.wire.message import BODY_AT
 _unpack_int32: Final = Struct("<i").unpack_from
 
 AFTER_ID: Final = Struct("<iiIB").pack(0, OP_MSG, 0, 0)
-"""What follows the id of a request that is passed on, up to its body."""
+"""Bytes between the id of a forwarded request and its body."""
 
 FREE_IN_HEADER: Final = (4, 12)
-"""The ids in the header of a frame."""
+"""Range of the ids in the header of a frame."""
 
 _FRAME_LENGTH: Final = (0, 4)
 _PREFIX: Final = slice(16, 48)
-"""Flags, the length of the body, the command's name and part of the collection's: the key for looking up passages."""
+"""Key for looking up passages: flags, the length of the body, the command's name and part of the collection's."""
 
 _PREFIX_OF_ANY_LENGTH: Final = slice(25, 48)
-"""The same without the length, for inserts in the body."""
+"""The same key without the length, for inserts in the body."""
 
 _INSERT: Final = b"\x02insert\0"
 
 FRAME_BYTES_MAX: Final = 2_048
-"""Longer frames have no passages, apart from a document at their end."""
+"""Limit for frames with passages, not counting a document at their end."""
 
 _DOCUMENT_BYTES_MIN: Final = 5
 _LENGTH_BYTES: Final = 4
@@ -43,23 +43,23 @@ _LENGTH_BYTES: Final = 4
 _PER_PREFIX_MAX: Final = 16
 _PREFIXES_MAX: Final = 16_384
 _LEARNED_MAX: Final = 16_384
-"""A table is cleared after so many prefixes or passages, so that its memory is bounded."""
+"""Limits of a table, in prefixes and passages. It is cleared beyond them, to bound its memory."""
 
 _REFUSALS_MAX: Final = 64
-"""After so many layouts for which there was no room, those that are known for the prefix are probably out of use."""
+"""Layouts refused for lack of room before those of the prefix count as out of use."""
 
 
 class Outcome(StrEnum):
-    """What has become of a request, or of a layout, for the metrics."""
+    """Outcome of a request, or of a new layout, for the metrics."""
 
     TAKEN = "taken"
     """Served by a passage."""
 
     LEFT = "left"
-    """Begun by a passage, and ended the ordinary way."""
+    """Begun by a passage, finished on the ordinary path."""
 
     DECLINED = "declined"
-    """Recognised, and served the ordinary way."""
+    """Recognised, but served on the ordinary path."""
 
     UNKNOWN = "unknown"
     """Not recognised."""
@@ -71,15 +71,15 @@ class Outcome(StrEnum):
 OUTCOMES: Final = tuple(each.value for each in Outcome)
 
 Range: TypeAlias = tuple[int, int]
-"""Where some bytes of a frame begin and end."""
+"""Begin and end of some bytes of a frame."""
 
 
 class InsertedDocument(NamedTuple):
     """The place in a frame of a document of any layout: the only one of its section, or of an array in the body.
 
     Attributes:
-        length_at: where the length of the section or array is.
-        at: where the document begins.
+        length_at: offset of the length of the section or array.
+        at: offset of the document.
         bytes_after: the number of bytes between its end and the end of the frame; 0 in a section.
     """
 
@@ -88,18 +88,17 @@ class InsertedDocument(NamedTuple):
     bytes_after: int = 0
 
     def moved_to_end(self, frame: bytes) -> bytes:
-        """A frame with the document at its end, and all lengths as they were.
+        """Move the document to the end of a frame, leaving all lengths as they were.
 
-        So all other bytes are at the same places in all frames of a layout.
+        All other bytes are then at the same places in all frames of a layout.
         """
         at, end = self.at, len(frame) - self.bytes_after
         return b"".join((frame[:at], frame[end:], frame[at:end]))
 
     def moved_back(self, frame: bytes, size: int) -> bytes:
-        """A request whose last bytes are the document, with that in its array, and the length of the body corrected.
+        """Move a document from the end of a request back into its array, and correct the length of the body.
 
         Args:
-            frame: the request.
             size: of the document.
         """
         at, length = self.at, len(frame) - BODY_AT
@@ -108,21 +107,21 @@ class InsertedDocument(NamedTuple):
         )
 
     def places_in(self, frame: bytes, places: Iterable[Range]) -> list[Range]:
-        """Places in a frame, given those after `moved_to_end`."""
+        """Translate places after `moved_to_end` into places of the original frame."""
         size = len(frame) - self.bytes_after - self.at if self.is_in_body else 0
         return [(start + size, end + size) if start >= self.at else (start, end) for start, end in places]
 
     @property
     def is_in_body(self) -> bool:
-        """Whether it is in an array."""
+        """Whether the document is in an array of the body."""
         return self.bytes_after > 0
 
 
 class Epoch:
-    """Counts the changes that may make a daemon serve the same bytes differently.
+    """Counter of changes that may make a daemon serve the same bytes differently.
 
     Attributes:
-        number: how many there were.
+        number: the changes so far.
     """
 
     __slots__ = ("number",)
@@ -131,7 +130,7 @@ class Epoch:
         self.number = 0
 
     def bump(self) -> None:
-        """Drop all passages: the decisions that they repeat may be different from now on."""
+        """Invalidate all passages, because their decisions may be outdated."""
         self.number += 1
 
 
@@ -140,11 +139,10 @@ EPOCH: Final = Epoch()
 
 
 class Passage:
-    """A layout of frames, and the epoch in which it was learned; daemons add what they do with such frames.
+    """A layout of frames, and the epoch in which it was learned. Daemons add the action for such frames.
 
     Attributes:
-        document_at: where a document of any layout begins; 0 if there is none.
-        epoch: the number of the epoch.
+        document_at: offset of a document of any layout; 0 without one.
     """
 
     __slots__ = (
@@ -163,13 +161,13 @@ class Passage:
     def __init__(
         self, frame: bytes, free: Iterable[Range], epoch: int, document: InsertedDocument | None = None
     ) -> None:
-        """Create it.
+        """Learn a layout.
 
         Args:
             frame: a frame of the layout.
             free: where bytes may differ; the header's ids always may.
             epoch: the number of the epoch in which its decision began.
-            document: a document that may be any; None if there is no such document.
+            document: the place of a document of any layout, if there is one.
         """
         self.epoch = epoch
         self._length_at, self.document_at, self._bytes_after = document or (0, 0, 0)
@@ -220,7 +218,7 @@ P = TypeVar("P", bound=Passage)
 class PassageTable(Generic[P]):
     """The passages of one daemon.
 
-    Each belongs to a permit: bytes of one length that stand for what a client may do.
+    Each belongs to a permit: bytes of one length that represent the client's privileges.
     """
 
     def __init__(self) -> None:
@@ -229,7 +227,7 @@ class PassageTable(Generic[P]):
         self._learned = 0
 
     def find(self, frame: bytes, permit: bytes) -> P | None:
-        """The passage of a frame, if it is known; one of an earlier epoch is dropped."""
+        """Find the passage of a frame; one of an earlier epoch is dropped."""
         known = self._passages.get(permit + frame[_PREFIX])
         if known is None:
             known = self._passages.get(permit + frame[_PREFIX_OF_ANY_LENGTH])
@@ -244,7 +242,7 @@ class PassageTable(Generic[P]):
         return None
 
     def is_wanted(self, frame: bytes, permit: bytes) -> bool:
-        """Whether to learn a frame that has no passage; not if it is the first with its permit and prefix."""
+        """Whether to learn a frame without a passage; not for the first one of its permit and prefix."""
         prefix = permit + _prefix_of(frame)
         known = self._passages.get(prefix)
         if known is None:
@@ -262,20 +260,20 @@ class PassageTable(Generic[P]):
         return False
 
     def add(self, frame: bytes, permit: bytes, passage: P) -> None:
-        """Keep the passage of a frame that `is_wanted`, in place of earlier ones of its layout."""
+        """Keep the passage of a frame that `is_wanted`, replacing earlier ones of its layout."""
         self._learned += 1
         known = self._passages.setdefault(permit + _prefix_of(frame), [])
         known[:] = [each for each in known if not each.is_of(frame)]
         known.append(passage)
 
     def clear(self) -> None:
-        """Forget all passages."""
+        """Drop all passages."""
         self._passages.clear()
         self._refusals.clear()
         self._learned = 0
 
 
 def _prefix_of(frame: bytes) -> bytes:
-    """The prefix by which the passage of a frame is kept."""
+    """Return the prefix under which the passage of a frame is kept."""
     is_in_body = _unpack_int32(frame, BODY_AT)[0] == len(frame) - BODY_AT
     return frame[_PREFIX_OF_ANY_LENGTH if is_in_body and frame.startswith(_INSERT, BODY_AT + 4) else _PREFIX]

@@ -1,4 +1,4 @@
-"""The pipelines of a command, as they stand in a request. Pure."""
+"""The pipelines of a command, as raw BSON within a request. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,12 +10,7 @@ _PIPELINE: Final = b"pipeline"
 
 
 def with_stages(body: bytes, stages: Sequence[bytes]) -> bytes:
-    """The command with another pipeline.
-
-    Args:
-        body: of a command that has a pipeline.
-        stages: raw.
-    """
+    """Replace the pipeline of a command by raw ``stages``."""
     return append(without(body, (_PIPELINE,)), element(_PIPELINE, ARRAY, array_of_documents(stages)))
 
 
@@ -24,7 +19,7 @@ _FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})
 
 
 def update_pipelines(request: Request) -> Iterator[tuple[bytes, Span]]:
-    """The pipelines by which a request updates documents: each as a document and where in it the array is.
+    """Yield the update pipelines of a request, each as a document and the span of the array in it.
 
     Raises:
         CommandError: an ``update`` without statements.

@@ -1,4 +1,4 @@
-"""Which members of a replica set a client allows to serve a read; `wire.discovery.selection` applies it."""
+"""Read preference: the replica set members that may serve a read; `wire.discovery.selection` applies it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shardwright.wire.rawbson import is_string
 from shardwright.wire.type_names import type_name_of
 
 READ_PREFERENCE: Final = b"$readPreference"
-"""The field of any command."""
+"""Name of the field, which any command may have."""
 
 _MODES: Final = frozenset({"primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"})
 _STALENESS_SECONDS_MIN: Final = 90
@@ -33,7 +33,7 @@ class ReadPreference:
 
     @classmethod
     def parse(cls, document: object) -> "ReadPreference":
-        """From the value of `READ_PREFERENCE`.
+        """Parse the value of `READ_PREFERENCE`.
 
         Raises:
             CommandError: TypeMismatch; NoSuchKey without a mode; BadValue, an unknown mode, or tags or staleness with
@@ -63,7 +63,7 @@ class ReadPreference:
 
 
 def has_tags(tags: Mapping[str, str], wanted: object) -> bool:
-    """Whether a member has all tags of a set; nothing matches a ``wanted`` that is not a set.
+    """Whether a member has all tags of a set; False if ``wanted`` is not a set.
 
     Args:
         tags: the member's tags.
@@ -99,7 +99,7 @@ def _mode(document: Mapping[str, Any]) -> str:
 
 
 def _check_hedge(mode: str, document: Mapping[str, Any]) -> None:
-    """Check the options of hedged reads, which are not done."""
+    """Check the options of hedged reads, which are validated but not implemented."""
     if "hedge" not in document:
         return
     hedge = document["hedge"]

@@ -1,6 +1,6 @@
-"""Documents of requests with two fields of one name, where one could be judged and the other executed. Pure.
+"""Refusal of documents with two fields of one name, where we could judge one and mongod execute the other. Pure.
 
-Joins with such fields even end a mongod 6.0.5.
+Joins with such fields even crash a mongod 6.0.5.
 """
 
 import re
@@ -14,11 +14,11 @@ _ANY_JOIN: Final = re.compile(rb"\$(?:graphLookup|lookup)\0")
 
 
 def refuse_repeated_join_fields(document: bytes) -> None:
-    """Refuse joins with two fields of one name, at whatever depth of a document.
+    """Refuse joins with two fields of one name, at any depth of a document.
 
     Raises:
         CommandError: 40413.
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
     """
     if _ANY_JOIN.search(document) is None:
         return
@@ -31,13 +31,13 @@ def refuse_repeated_fields(document: bytes, start: int, path: str) -> None:
     """Refuse two fields of one name in a document.
 
     Args:
-        document: contains it.
-        start: where it begins.
+        document: the bytes that contain it.
+        start: its offset.
         path: its name in the message.
 
     Raises:
         CommandError: 40413.
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
     """
     seen: set[bytes] = set()
     for name, _ in spans(document, start):

@@ -1,10 +1,10 @@
 """A received command: the body is indexed once, everything else is decoded on demand.
 
 An application sends the same few commands all the time, with different values. The positions of a document's elements
-depend on their types, their names and the lengths that precede their values, but not on the values themselves. So if
-all those bytes are the same in an earlier command, the fields are at the same positions. The bytes are compared all at
-once, as one long integer with the other bytes masked out. That takes a tenth of the time of a scan, and every operation
-would need two scans, in the router and on the shard.
+depend on their types, their names and the lengths that precede their values, but not on the values themselves. If all
+those bytes equal an earlier command's, the fields are at the same positions. The bytes are compared at once, as one
+long integer with the other bytes masked out. That takes a tenth of the time of a scan, and every operation would need
+two scans, in the router and on the shard.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,23 +35,23 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.type_names import type_name
 
 _BEGINNING_BYTES: Final = 24
-"""The prefix by which layouts are looked up: the command's length, its name, and part of the collection's name."""
+"""Length of the prefix that finds a layout: the command's length, its name, and part of the collection's name."""
 
 BYTES_MAX: Final = 1_024
-"""Longer commands are scanned: they gain less, and their layouts would use more memory."""
+"""Longest command with a layout. Longer ones gain less from it, and their layouts would use more memory."""
 
 _FIELDS_MAX: Final = 40
 _LAYOUTS_MAX: Final = 2_048
 
 _LENGTH_BYTES: Final = 4
-"""The length at the beginning of a document."""
+"""Size of the length at the beginning of a document."""
 
 
 class CommandLayout:
-    """What similar commands have in common.
+    """Field positions shared by similar commands.
 
     Attributes:
-        fields: the spans of their top-level elements, by name.
+        fields: the spans of the top-level elements, by name.
         name: the command.
         db: its database.
     """
@@ -78,14 +78,14 @@ class CommandLayouts:
         self._layouts: dict[bytes, CommandLayout | None] = {}
 
     def find(self, body: bytes) -> CommandLayout | None:
-        """The layout of a command, if it is known."""
+        """Find the layout of a command, if it is known."""
         layout = self._layouts.get(body[:_BEGINNING_BYTES])
         return layout if layout is not None and layout.is_of(body) else None
 
     def learn(self, body: bytes, fields: Mapping[bytes, Span], name: str, db: str) -> None:
-        """Record a well-formed command of unknown layout; its layout is kept from the second one with this prefix on.
+        """Record a well-formed command of unknown layout; the layout is kept from the second one with its prefix on.
 
-        The first layout for a prefix is never replaced, so that alternating commands do not evict each other.
+        The first layout of a prefix is never replaced, so that alternating commands do not evict each other.
         """
         beginning = body[:_BEGINNING_BYTES]
         if beginning not in self._layouts:
@@ -105,9 +105,9 @@ COMMAND_LAYOUTS: Final = CommandLayouts()
 
 
 def _mask(body: bytes, db: Span) -> int:
-    """A mask of the bytes that determine the positions of the fields, the command's name and its database.
+    """Mask the bytes that determine the positions of the fields, the command's name and its database.
 
-    It is 0 if the positions also depend on values.
+    Return 0 if the positions also depend on values.
     """
     decides = bytearray(len(body))
     _mark(decides, 0, _LENGTH_BYTES)
@@ -157,8 +157,8 @@ class Request:
         """Index the top level of the body.
 
         Raises:
-            CommandError: InvalidBSON; 40571, it has no ``$db``; 13111, which is not a string; InvalidNamespace, or not
-                the name of a database; 40413, it has a field twice.
+            CommandError: InvalidBSON; 40571, ``$db`` is missing; 13111, it is not a string; InvalidNamespace, it is not
+                a database name; 40413, a field occurs twice.
         """
         self.message = message
         self.body = body = message.body
@@ -183,32 +183,28 @@ class Request:
         COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
 
     def with_body(self, body: bytes) -> "Request":
-        """The same request with another body.
-
-        Raises:
-            CommandError: as for a received one.
-        """
+        """Return the same request with another body; raises the errors of `__init__`."""
         return Request(self.message.with_body(body))
 
     def without(self, names: Iterable[bytes]) -> "Request":
-        """The same request without the top-level fields of these names; the same object if it has none of them."""
+        """Return the same request without these top-level fields; the same object if it has none of them."""
         fields = self.fields
         removed = [fields[name] for name in names if name in fields]
         return self.with_body(without_spans(self.body, sorted(removed, key=_start_of))) if removed else self
 
     def overwrite(self, at: int, value: bytes) -> None:
-        """Change some bytes of the body, and of the message's, so that all its elements stay where they are."""
+        """Overwrite some bytes of the body, here and in the message; all elements must keep their positions."""
         body = self.body
         self.body = self.message.body = b"".join((body[:at], value, body[at + len(value) :]))
         self._document = None
 
     @property
     def document(self) -> dict[str, Any]:
-        """The whole body as a dict, for infrequent commands. Document sequences are not part of it.
+        """The whole body as a dict, for infrequent commands; without document sequences.
 
         Raises:
             CommandError: Overflow, the body is nested too deep.
-            InvalidBSONError: it is not well-formed.
+            InvalidBSONError: the body is not well-formed.
         """
         if self._document is None:
             if depth_exceeds(self.body, NESTING_LEVELS_MAX):
@@ -217,19 +213,19 @@ class Request:
         return self._document
 
     def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """The decoded value of one top-level field."""
+        """Decode one top-level field."""
         span = self.fields.get(name)
         return default if span is None else decode_value(self.body, span)
 
     def raw(self, span: Span) -> bytes:
-        """The raw value at a span of the body."""
+        """Return the raw value at a span of the body."""
         return self.body[span[2] : span[3]]
 
     def raw_object(self, name: bytes) -> bytes | None:
-        """The bytes of a top-level field that is a document; None if it is absent.
+        """Return the bytes of a top-level document; None if it is absent.
 
         Raises:
-            CommandError: TypeMismatch, the field is something else.
+            CommandError: TypeMismatch, the field is not a document.
         """
         span = self.fields.get(name)
         if span is None:
@@ -239,7 +235,7 @@ class Request:
         return self.body[span[2] : span[3]]
 
     def documents(self, name: bytes) -> list[bytes]:
-        """The documents of an array argument, from the document sequence of that name or from the body.
+        """Return the documents of an array argument, from the document sequence of that name or from the body.
 
         Raises:
             CommandError: 40414, there is neither; TypeMismatch, it is not an array of documents; InvalidBSON.
@@ -284,9 +280,9 @@ def _refuse_repeated(body: bytes, fields: Mapping[bytes, Span]) -> None:
     """Refuse a command that has a field twice.
 
     Raises:
-        CommandError: 40413, with the struct that MongoDB parses first of any command.
+        CommandError: 40413, with the struct that MongoDB parses first in any command.
     """
-    # Where a field is repeated, only one of its elements is in the index, and so the lengths do not add up.
+    # The index keeps only one element of a repeated field, so the lengths do not add up then.
     if sum([span[3] - span[1] for span in fields.values()]) == len(body) - DOCUMENT_BYTES_MIN:
         return
     seen: set[bytes] = set()
@@ -297,11 +293,10 @@ def _refuse_repeated(body: bytes, fields: Mapping[bytes, Span]) -> None:
 
 
 def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:
-    """The documents of an array, as raw bytes.
+    """Return the documents of an array as raw bytes.
 
     Args:
         body: the document that contains the array.
-        array: the array's span.
         path: ``<struct>.<field>`` for errors.
 
     Raises:

@@ -42,20 +42,20 @@ _BINARY_TYPE_NAMES: Final = {
 
 
 def binary_type_name(subtype: int) -> str:
-    """MongoDB's name of a subtype of binary data."""
+    """Return MongoDB's name of a subtype of binary data."""
     return _BINARY_TYPE_NAMES.get(subtype, "unknown")
 
 
 def type_name(kind: int) -> str:
-    """MongoDB's name of a BSON type, given its type byte, which must be valid."""
+    """Return MongoDB's name of a BSON type, given its type byte, which must be valid."""
     return _TYPE_NAMES[kind]
 
 
 def type_name_of(value: Any) -> str:  # noqa: ANN401 - a BSON value can be anything
-    """MongoDB's name of the type of a decoded value."""
+    """Return MongoDB's name of the type of a decoded value."""
     return type_name(type_of(value))
 
 
 def type_of(value: Any) -> int:  # noqa: ANN401 - as above
-    """The type byte of a decoded value."""
+    """Return the type byte of a decoded value."""
     return bson.encode({"": value})[4]

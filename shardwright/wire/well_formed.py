@@ -1,8 +1,8 @@
-"""Whether a request is well-formed BSON at all levels, checked only after a handler has failed on it.
+"""Full BSON validation of a request, run only after a handler has failed on it.
 
-A mongod validates each message on receipt and answers InvalidBSON. Daemons read no deeper than they have to, and leave
-the validation of what they pass on to the mongod. If a daemon fails to read some bytes, the whole request is validated,
-to find out whether the client sent malformed BSON.
+A mongod validates each message on receipt and answers InvalidBSON. Our daemons read only as deep as they need to, and
+leave the rest to the mongod. If a daemon fails to read some bytes, it validates the whole request to determine whether
+the client sent malformed BSON.
 """
 
 from bson.errors import InvalidBSON
@@ -16,7 +16,7 @@ from shardwright.wire.request import Request
 
 
 def error_of_request(failure: Exception, request: Request) -> CommandError | None:
-    """The error to return for a failed command; None for an internal error.
+    """Return the error to send for a failed command; None for an internal error.
 
     Args:
         failure: the exception raised by its handler.
@@ -42,7 +42,7 @@ def _check(document: bytes, start: int, levels: int) -> None:
     """Validate a document at all levels.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
         CommandError: Overflow, it is nested too deep.
     """
     if not levels:

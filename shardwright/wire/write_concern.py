@@ -1,4 +1,4 @@
-"""The ``writeConcern`` of a command, checked as mongod 6.0.5 does before it runs any command."""
+"""Validation of a command's ``writeConcern``, as mongod 6.0.5 does it before it runs any command."""
 
 from functools import lru_cache
 from typing import Final, TypeGuard
@@ -68,11 +68,11 @@ def _check(document: bytes) -> None:
 
 
 _check_once = lru_cache(_REMEMBERED_MAX)(_check)
-"""Applications use few write concerns, and one of them for each transaction; errors are not remembered."""
+"""Cached check: applications use few write concerns, and one for each transaction. Errors are not cached."""
 
 
 def _check_members(w: object) -> None:
-    """Check which members are to acknowledge a write.
+    """Check the members that must acknowledge a write.
 
     Raises:
         CommandError: FailedToParse.

@@ -1,5 +1,6 @@
-"""The topology of a replica set, and which of its members may serve an operation: state, without I/O or clocks.
+"""The topology of a replica set, and the selection of members for an operation: state, without I/O or clocks.
 
-It follows MongoDB's Server Discovery and Monitoring and Server Selection specifications for replica sets.
+Follows MongoDB's Server Discovery and Monitoring and Server Selection specifications for replica sets.
+
 May import the files beside it in `wire`.
 """

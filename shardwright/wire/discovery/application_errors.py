@@ -1,4 +1,4 @@
-"""What the failure of an operation implies about the state of its server."""
+"""Effects of a failed operation on the known state of its server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 _SHUTDOWN_CODES: Final = frozenset({ErrorCode.InterruptedAtShutdown, ErrorCode.ShutdownInProgress})
 _LEGACY_NOT_PRIMARY: Final = 10058
 _KEEPS_CONNECTIONS_WIRE_VERSION: Final = 8
-"""MongoDB 4.2, from which on a member keeps its connections when it steps down."""
+"""Wire version of MongoDB 4.2, since which a member keeps its connections when it steps down."""
 
 
 class Failure(Enum):
-    """How an operation failed."""
+    """Kind of failure of an operation."""
 
     COMMAND = auto()
     NETWORK = auto()
@@ -29,7 +29,6 @@ class ApplicationError:
 
     Attributes:
         address: the server's address.
-        failure: how the operation failed.
         code: the reply's error code, if a command failed.
         topology_version: the reply's ``topologyVersion``.
         generation: the pool's generation when the connection was opened; None for the current one.
@@ -47,7 +46,7 @@ class ApplicationError:
 
 
 def after_application_error(topology: Topology, error: ApplicationError) -> Topology:
-    """The state after an operation failed; the same object if the failure implies nothing new about the server.
+    """Return the state after an operation failed; the same object if the failure implies nothing new about the server.
 
     A higher ``pool_generation`` means that the connections to the server should be closed.
     """

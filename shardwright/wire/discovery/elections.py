@@ -1,4 +1,4 @@
-"""Which of two primaries was elected later, when a deposed primary has not noticed its deposition yet.
+"""Order of elections, to detect a deposed primary that still claims to be primary.
 
 For members from MongoDB 6.0 on, ``electionId`` is compared first; for older ones, ``setVersion``.
 """
@@ -9,19 +9,19 @@ from typing import Final
 from shardwright.wire.discovery.server import Server
 
 _ELECTION_ID_FIRST_WIRE_VERSION: Final = 17
-"""MongoDB 6.0."""
+"""Wire version of MongoDB 6.0."""
 
 
 @dataclass(frozen=True)
 class Election:
-    """The two values that order elections; either may be missing, which is older than any value."""
+    """The two values that order elections. Either may be missing; a missing one is older than any value."""
 
     election_id: bytes | None = None
     set_version: int | None = None
 
     @classmethod
     def of(cls, primary: Server) -> "Election":
-        """The election that a primary reports."""
+        """Return the election that a primary reports."""
         return cls(primary.election_id, primary.set_version)
 
     def is_older_than(self, newest: "Election", wire_version: int) -> bool:
@@ -38,7 +38,7 @@ class Election:
         return self._by_set_version() < newest._by_set_version()
 
     def merged_with(self, election: "Election", wire_version: int) -> "Election":
-        """The newest known election after a primary of ``election`` was accepted; before, this one was the newest."""
+        """Return the newest known election after a primary of ``election`` was accepted; so far it was this one."""
         if wire_version >= _ELECTION_ID_FIRST_WIRE_VERSION:
             return election
         versions = [each for each in (self.set_version, election.set_version) if each is not None]

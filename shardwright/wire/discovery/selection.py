@@ -1,4 +1,4 @@
-"""Server selection: which servers may serve an operation, and which of them is chosen."""
+"""Server selection: the servers that may serve an operation, and the choice among them."""
 
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -11,12 +11,12 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import ReadPreference, has_tags
 
 HEARTBEAT_SECONDS: Final = 10.0
-"""The maximum age of a server's state."""
+"""Maximum age of a server's state."""
 
 LATENCY_WINDOW_SECONDS: Final = 0.015
 
 _IDLE_WRITE_SECONDS: Final = 10.0
-"""How often an idle primary writes a no-op."""
+"""Interval of the no-ops that an idle primary writes."""
 
 
 def suitable_servers(
@@ -26,7 +26,7 @@ def suitable_servers(
     deprioritized: Collection[str] = (),
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> Sequence[Server]:
-    """The servers that a read preference allows, regardless of latency.
+    """Return the servers that a read preference allows, regardless of latency.
 
     Args:
         topology: the replica set.
@@ -54,7 +54,7 @@ def suitable_servers(
 
 
 def in_latency_window(servers: Sequence[Server]) -> Sequence[Server]:
-    """The servers whose round trip is at most `LATENCY_WINDOW_SECONDS` longer than the nearest server's."""
+    """Return the servers whose round trip exceeds the nearest server's by at most `LATENCY_WINDOW_SECONDS`."""
     if len(servers) <= 1:
         return servers
     limit = min(server.round_trip_seconds or 0.0 for server in servers) + LATENCY_WINDOW_SECONDS
@@ -62,7 +62,7 @@ def in_latency_window(servers: Sequence[Server]) -> Sequence[Server]:
 
 
 def least_busy_of_two(servers: Sequence[Server], in_progress: Callable[[str], int]) -> Server:
-    """Of two random servers, the one with fewer operations in progress.
+    """Pick two servers at random and return the one with fewer operations in progress.
 
     Args:
         servers: at least one server.
@@ -99,7 +99,7 @@ def _tagged(servers: Sequence[Server], preference: ReadPreference) -> Sequence[S
 def _fresh(
     primary: Sequence[Server], secondaries: Sequence[Server], staleness_max: int, heartbeat_seconds: float
 ) -> Sequence[Server]:
-    """The secondaries whose estimated replication lag is at most ``staleness_max`` seconds."""
+    """Return the secondaries whose estimated replication lag is at most ``staleness_max`` seconds."""
     if not staleness_max or not secondaries:
         return secondaries
     newest = max(server.last_write_ms for server in secondaries)

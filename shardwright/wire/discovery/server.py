@@ -1,4 +1,4 @@
-"""The state of one server according to its last hello."""
+"""State of one server according to its last hello."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,20 +25,18 @@ class ServerType(StrEnum):
 
 
 UNKNOWN_TYPES: Final = frozenset({ServerType.UNKNOWN, ServerType.POSSIBLE_PRIMARY})
-"""The types of servers without a known hello."""
+"""Types of servers without a known hello."""
 
 DATA_BEARING_TYPES: Final = frozenset({ServerType.PRIMARY, ServerType.SECONDARY})
-"""The types of servers that can be read from."""
+"""Types of servers that can serve reads."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """What is known of a server.
+    """Known state of a server.
 
     Attributes:
         address: ``host:port``, in lower case.
-        type: its current type.
-        set_name: the name of its replica set.
         hosts: all members that it reports, including passives and arbiters.
         me: its address according to itself.
         primary: the address of the primary according to it.
@@ -51,8 +49,8 @@ class Server:
         round_trip_seconds: smoothed duration of a hello; None if not measured yet.
         last_write_ms: its ``lastWriteDate`` in milliseconds since the epoch.
         last_update_ms: when its hello was received, by a clock common to all servers' hellos.
-        extensions: the extensions of MongoDB's protocol that it understands.
-        pool_generation: how often the connections to it have been declared broken.
+        extensions: the extensions of MongoDB's protocol that it announces.
+        pool_generation: the number of times its connections have been declared broken.
         error: why its state is unknown, for logs.
     """
 
@@ -79,12 +77,10 @@ class Server:
     def from_hello(
         cls, address: str, hello: Mapping[str, Any], *, now_ms: int = 0, round_trip_seconds: float | None = None
     ) -> "Server":
-        """The server described by a reply to hello.
+        """Build the state described by a reply to hello.
 
         Args:
-            address: where the hello was sent.
-            hello: the decoded reply.
-            now_ms: when it was received.
+            now_ms: when the reply was received.
             round_trip_seconds: the smoothed duration of a hello, see `smoothed_round_trip`.
         """
         if not hello.get("ok"):
@@ -111,17 +107,17 @@ class Server:
 
     @property
     def is_known(self) -> bool:
-        """Whether its state comes from a hello."""
+        """Whether the state comes from a hello."""
         return self.type not in UNKNOWN_TYPES
 
     def unknown(self, error: str, topology_version: Mapping[str, Any] | None = None) -> "Server":
-        """The same server with unknown state."""
+        """Return the same server with unknown state."""
         return Server(
             self.address, topology_version=topology_version, pool_generation=self.pool_generation, error=error
         )
 
     def possible_primary(self) -> "Server":
-        """The same unknown server after another member has named it as primary."""
+        """Return the same unknown server after another member has named it as primary."""
         return replace(self, type=ServerType.POSSIBLE_PRIMARY)
 
 
@@ -133,8 +129,8 @@ def is_topology_version_stale(
     Args:
         known: the newest so far.
         received: the version in a hello or an error.
-        is_equal_stale: True for errors, which say nothing new if the version is the known one; False for hellos,
-            which are heartbeats then.
+        is_equal_stale: True for errors, which carry no news at the known version; False for hellos, which are
+            heartbeats then.
     """
     if known is None or received is None or known["processId"] != received["processId"]:
         return False
@@ -142,7 +138,7 @@ def is_topology_version_stale(
 
 
 def smoothed_round_trip(previous: float | None, sample: float) -> float:
-    """The exponentially weighted moving average of round trips, updated with a new sample."""
+    """Update the exponentially weighted moving average of round trips with a sample."""
     if previous is None:
         return sample
     return _ROUND_TRIP_WEIGHT * sample + (1 - _ROUND_TRIP_WEIGHT) * previous

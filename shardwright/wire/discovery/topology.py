@@ -2,7 +2,8 @@
 
 A primary's list of hosts determines the members. While no primary is known, members add the hosts that they report. A
 primary is accepted if its election is not older than the newest known one (`wire.discovery.elections`). A member whose
-set has another name, or whose own address is not the one it was reached at, is removed; so are standalones and routers.
+set has another name, or whose own address differs from the one it was reached at, is removed. So are standalones and
+routers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from shardwright.wire.discovery.elections import NO_ELECTION, Election
 from shardwright.wire.discovery.server import DATA_BEARING_TYPES, Server, ServerType, is_topology_version_stale
 
 WIRE_VERSION_MIN: Final = 9
-"""MongoDB 4.4, as in current drivers."""
+"""Wire version of MongoDB 4.4, as in current drivers."""
 WIRE_VERSION_MAX: Final = 29
 
 
@@ -42,12 +43,12 @@ class Topology:
 
     @classmethod
     def of(cls, set_name: str | None, seeds: Iterable[str]) -> "Topology":
-        """The state before any hello."""
+        """Return the state before any hello."""
         return cls(set_name, {address.lower(): Server(address.lower()) for address in seeds})
 
     @property
     def type(self) -> TopologyType:
-        """Whether there is a replica set, and whether it has a primary."""
+        """The specification's type: whether there is a replica set, and whether it has a primary."""
         if self.set_name is None:
             return TopologyType.UNKNOWN
         return TopologyType.NO_PRIMARY if self.primary is None else TopologyType.WITH_PRIMARY
@@ -68,7 +69,7 @@ class Topology:
 
     @property
     def session_timeout_minutes(self) -> int | None:
-        """After how many idle minutes members may end a session; None if one of them does not support sessions."""
+        """Idle minutes after which members may end a session; None if one of them does not support sessions."""
         minutes = [
             server.session_timeout_minutes for server in self.servers.values() if server.type in DATA_BEARING_TYPES
         ]
@@ -76,7 +77,7 @@ class Topology:
         return min(known) if known and len(known) == len(minutes) else None
 
     def after_hello(self, server: Server) -> "Topology":
-        """The state after a hello; the same object if the server is not a member or the hello is outdated."""
+        """Return the state after a hello; the same object if the server is not a member or the hello is outdated."""
         previous = self.servers.get(server.address)
         if previous is None:
             return self
@@ -95,7 +96,7 @@ class Topology:
         return named._after_member(server)
 
     def after_failed_check(self, address: str, error: str) -> "Topology":
-        """The state after a hello was not answered: the connections to the server are considered broken too."""
+        """Return the state after an unanswered hello, which also declares the connections to the server broken."""
         server = self.servers.get(address)
         if server is None:
             return self
@@ -103,7 +104,7 @@ class Topology:
         return self._with(replace(unknown, pool_generation=server.pool_generation + server.is_known))
 
     def with_unknown(self, server: Server) -> "Topology":
-        """The state after a member became unknown for a reason other than its hello."""
+        """Return the state after a member became unknown for a reason other than its hello."""
         return self._with(server) if server.address in self.servers else self
 
     def _after_primary(self, server: Server) -> "Topology":

@@ -1,12 +1,13 @@
-"""BSON documents read in place, one level at a time, without decoding what is only passed on.
+"""BSON documents read in place, one level at a time, without decoding parts that are only forwarded.
 
-A document is a ``bytes`` object, which is never copied for reading. A *span* gives the position of one element:
-``(type, element_start, value_start, value_end)``, offsets into the bytes object, with the element's type byte at
+A document is a ``bytes`` object, which is never copied for reading. A *span* is the position of one element: ``(type,
+element_start, value_start, value_end)``. These are offsets into the bytes object, with the element's type byte at
 ``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router creates about
 ten of them for every operation.
 
-`types` defines the types, `spans` locates elements, `building` builds documents from bytes, `arrays` takes arrays of
-documents apart and puts them together, `values` decodes, `repeated` decodes what has fields twice.
+`types` defines the types, `spans` locates elements, `building` builds documents from bytes, `arrays` splits and builds
+arrays of documents, `values` decodes, `repeated` decodes documents with repeated fields.
+
 Imports no other room.
 """
 

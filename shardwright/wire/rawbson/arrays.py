@@ -1,4 +1,4 @@
-"""Arrays of documents: taking them apart, and putting them together."""
+"""Splitting and building arrays of documents."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,19 +20,18 @@ from shardwright.wire.rawbson.types import (
 _unpack_int32 = INT32_STRUCT.unpack_from
 
 _HEADERS: Final = tuple(b"%c%d\0" % (OBJECT, number) for number in range(1_024))
-"""What stands before each document of an array."""
+"""Bytes before each document of an array."""
 
 _HEADER_READERS: Final = {size: Struct(f"<{size}si").unpack_from for size in map(len, _HEADERS)}
 _READ_HEADERS: Final = tuple((header, len(header), _HEADER_READERS[len(header)]) for header in _HEADERS)
-"""With each header its length, and what reads it together with the length of the document."""
+"""Each header with its length, and a reader of the header and the document's length."""
 
 
 class DocumentArray:
-    """The documents of an array, cut out as they are needed.
+    """The documents of an array, cut out on demand.
 
     Args:
         data: the document that contains the array.
-        span: of the array.
 
     Raises:
         InvalidBSONError: the element is not an array.
@@ -49,22 +48,22 @@ class DocumentArray:
         self._number = 0
 
     def __bool__(self) -> bool:
-        """Whether something is left."""
+        """Whether documents are left."""
         return self._position != self._end
 
     @property
     def held_bytes(self) -> int:
-        """Memory used as long as something is left."""
+        """Memory held while documents are left."""
         return len(self._data)
 
     def take(self, count: int) -> list[bytes]:
-        """The next documents, each as its own bytes, as many as there are up to this number.
+        """Return the next ``count`` documents, or fewer at the end, each as its own bytes.
 
         Raises:
             InvalidBSONError: the array has other elements, or ends in the wrong place.
         """
-        # This does not call `spans`, because migrations split millions of documents here. What servers send is tried
-        # first: names that count from 0. `_take_any` is for any names, and finds what is wrong.
+        # This does not call `spans`, because migrations split millions of documents here. The usual form is tried
+        # first: names that count from 0. `_take_any` accepts any names, and detects errors.
         found: list[bytes] = []
         data, position, end, number = self._data, self._position, self._end, self._number
         with suppress(struct_error):  # the data ends
@@ -101,7 +100,7 @@ class DocumentArray:
 
 
 def array_documents(document: bytes, span: Span) -> list[bytes]:
-    """The sub-documents of an array element, each as its own bytes.
+    """Return the documents of an array element, each as its own bytes.
 
     Raises:
         InvalidBSONError: the element is not an array of documents.
@@ -110,7 +109,7 @@ def array_documents(document: bytes, span: Span) -> list[bytes]:
 
 
 def array_elements(documents: Sequence[bytes]) -> list[bytes]:
-    """The pieces of an array that holds the given documents: all that is between its length and its end."""
+    """Return the pieces of an array of documents, between its length and its end."""
     count = len(documents)
     pieces = [b""] * (2 * count)
     pieces[0::2] = _HEADERS[:count] + tuple(b"%c%d\0" % (OBJECT, number) for number in range(len(_HEADERS), count))
@@ -119,5 +118,5 @@ def array_elements(documents: Sequence[bytes]) -> list[bytes]:
 
 
 def array_of_documents(documents: Sequence[bytes]) -> bytes:
-    """The raw value of a BSON array that holds the given documents (the reverse of `array_documents`)."""
+    """Build the raw value of an array of documents; inverse of `array_documents`."""
     return from_elements(b"".join(array_elements(documents)))

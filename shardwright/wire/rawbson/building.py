@@ -14,17 +14,17 @@ _pack_int32 = INT32_STRUCT.pack
 
 
 def wrap_value(kind: int, value: bytes, name: bytes = b"") -> bytes:
-    """A document of one element with the given name, type byte and raw value."""
+    """Build a document of one element with the given name, type byte and raw value."""
     return _pack_int32(len(value) + len(name) + 7) + bytes((kind,)) + name + b"\0" + value + b"\0"
 
 
 def element(name: bytes, kind: int, value: bytes) -> bytes:
-    """The bytes of one element, ready for `append`."""
+    """Build the bytes of one element, ready for `append`."""
     return bytes((kind,)) + name + b"\0" + value
 
 
 def string_value(text: str | bytes) -> bytes:
-    """The raw value of a string, given as text or in UTF-8."""
+    """Build the raw value of a string, given as text or in UTF-8."""
     encoded = text.encode() if isinstance(text, str) else text
     return _pack_int32(len(encoded) + 1) + encoded + b"\0"
 
@@ -38,27 +38,27 @@ def encode_document(document: Mapping[str, Any]) -> bytes:
 
 
 def encode_elements(fields: Mapping[str, Any]) -> bytes:
-    """The elements of ``fields`` without the document around them, ready for `append`."""
+    """Encode ``fields`` as elements without a document around them, ready for `append`."""
     return bson.encode(fields)[4:-1]
 
 
 def from_elements(elements: bytes) -> bytes:
-    """A document made of concatenated elements."""
+    """Build a document of concatenated elements."""
     return _pack_int32(len(elements) + 5) + elements + b"\0"
 
 
 def append(document: bytes, elements: bytes) -> bytes:
-    """``document`` with ``elements`` added at its end; its own bytes are copied, not re-encoded."""
+    """Add ``elements`` at the end of ``document``, copying its bytes without re-encoding."""
     return _pack_int32(len(document) + len(elements)) + document[4:-1] + elements + b"\0"
 
 
 def with_value(document: bytes, span: Span, value: bytes) -> bytes:
-    """``document`` with the value of one of its top-level elements replaced by another one of the same type."""
+    """Replace the value of a top-level element by another value of the same type."""
     return from_elements(document[4 : span[2]] + value + document[span[3] : len(document) - 1])
 
 
 def without(document: bytes, names: Container[bytes]) -> bytes:
-    """``document`` without its top-level elements of the given names; the same object if it has none of them."""
+    """Remove top-level elements by name; return the same object if ``document`` has none of them."""
     kept: list[bytes] = []
     kept_from = 4
     for name, (_, element_start, _, value_end) in spans(document):
@@ -72,11 +72,9 @@ def without(document: bytes, names: Container[bytes]) -> bytes:
 
 
 def without_spans(document: bytes, removed: Iterable[Span], more: bytes = b"") -> bytes:
-    """``document`` without some of its top-level elements, whose spans are given in order.
+    """Remove top-level elements, whose spans are given in order.
 
     Args:
-        document: the document.
-        removed: the spans.
         more: elements to add at the end.
     """
     kept: list[bytes] = []
@@ -89,7 +87,7 @@ def without_spans(document: bytes, removed: Iterable[Span], more: bytes = b"") -
 
 
 def raw_document(document: bytes) -> RawBSONDocument:
-    """A mapping that pymongo's encoder copies verbatim when it is nested in another document."""
+    """Wrap a document into a mapping that pymongo's encoder copies verbatim when it is nested in another document."""
     try:
         return RawBSONDocument(document)
     except InvalidBSON as error:

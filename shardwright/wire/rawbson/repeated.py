@@ -1,7 +1,7 @@
-"""Decoding documents without losing fields whose names they have twice.
+"""Decoding documents without losing fields with repeated names.
 
-A dict keeps the last of such fields. A mongod may act on the first, or on all, so code that judges what a document
-asks for has to see them all.
+A dict keeps the last of such fields. A mongod may act on the first, or on all, so code that judges a document has to
+see them all.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from shardwright.wire.rawbson.values import VALUE_CODEC, decode_leniently, decod
 
 
 class WholeDocument(dict[str, Any]):
-    """A decoded document in which no field is lost.
+    """A decoded document that keeps repeated fields.
 
     Attributes:
-        repeated: the fields that the dict does not have, because a later one has the same name.
+        repeated: the fields hidden by a later one of the same name.
     """
 
     __slots__ = ("repeated",)
@@ -35,7 +35,7 @@ class WholeDocument(dict[str, Any]):
         super().__setitem__(name, value)
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
-        """All fields."""
+        """Yield all fields."""
         yield from self.repeated
         yield from self.items()
 
@@ -44,10 +44,10 @@ _CODEC: Final[CodecOptions[Any]] = VALUE_CODEC.with_options(document_class=Whole
 
 
 def decode_whole(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """The Python value of one element; as `decode_value`, but documents in it are `WholeDocument`.
+    """Decode one element like `decode_value`, but with `WholeDocument` for its documents.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the element is not well-formed.
     """
     kind, _, value_start, value_end = span
     if kind not in (OBJECT, ARRAY):

@@ -33,7 +33,7 @@ from shardwright.wire.rawbson.types import (
 
 _unpack_int32 = INT32_STRUCT.unpack_from
 
-# The length of each type's values: a fixed size, or how to read it from the value's first bytes.
+# The size of each type's values, or the way to read it from the value's first bytes.
 _LENGTH_PREFIXED = -1  # int32 length, then that many bytes (strings)
 _SELF_SIZED = -2  # int32 length that counts itself (documents, code with scope)
 _BINARY = -3  # int32 length, a subtype byte, then the bytes
@@ -69,7 +69,7 @@ for _type, _size in {
 
 
 def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
-    """The elements of the document that begins at ``start``, in order, as ``(name, span)``.
+    """Yield the elements of the document at ``start``, in order, as ``(name, span)``.
 
     Raises:
         InvalidBSONError: an element read so far has an impossible length or type.
@@ -97,12 +97,12 @@ def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
 
 
 def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
-    """All elements of one document by name, in their order; of elements with the same name, the last.
+    """Index the elements of a document by name, in their order; of elements with the same name, the last.
 
     This repeats the loop of `spans`, with the most common types first, because every message of a daemon is indexed.
 
     Raises:
-        InvalidBSONError: as `spans`.
+        InvalidBSONError: an element has an impossible length or type.
     """
     end = document_end(document, start)
     found: dict[bytes, Span] = {}
@@ -115,7 +115,7 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
             raise InvalidBSONError("an element name without an end")
         size = sizes[kind]
         if size < 0:
-            # Lengths that are too small are caught here, those that reach past the end below.
+            # Lengths that are too small are caught here, lengths that are too large below.
             if kind <= ARRAY and value_start + 4 < end:
                 size = _unpack_int32(document, value_start)[0]
                 if size < DOCUMENT_BYTES_MIN:
@@ -135,10 +135,10 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
 
 
 def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
-    """The first element of that name in the document at ``start``, or None. Later elements are not checked.
+    """Find the first element of that name in the document at ``start``. Later elements are not checked.
 
     Raises:
-        InvalidBSONError: as `spans`.
+        InvalidBSONError: an element up to this one has an impossible length or type.
     """
     end = document_end(document, start)
     terminated = name + b"\0"
@@ -163,7 +163,7 @@ def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
 
 
 def deciding_bytes(kind: int) -> int | None:
-    """How many leading bytes of a value determine its length; None if it must be read to its end."""
+    """Return the number of leading bytes that determine a value's length; None if it must be read to its end."""
     size = _SIZES[kind]
     if size >= 0:
         return 0
@@ -171,7 +171,7 @@ def deciding_bytes(kind: int) -> int | None:
 
 
 def document_length(document: bytes, start: int = 0) -> int:
-    """The length prefix of the document at ``start``, checked against the available bytes."""
+    """Return the length prefix of the document at ``start``, checked against the available bytes."""
     return document_end(document, start) - start
 
 
@@ -195,7 +195,7 @@ def document_end(document: bytes, start: int) -> int:
 
 
 def _variable_size(document: bytes, kind: int, way: int, value_start: int, end: int) -> int:
-    """The byte length of a value whose type does not fix it."""
+    """Return the byte length of a value of a type without a fixed one."""
     if way == _REGEX:
         options = document.find(b"\0", value_start, end) + 1
         value_end = document.find(b"\0", options, end) + 1
@@ -221,10 +221,10 @@ def _variable_size(document: bytes, kind: int, way: int, value_start: int, end: 
 
 
 def spans_at_any_depth(document: bytes) -> Iterator[tuple[bytes, Span]]:
-    """The names and spans of all elements, also of nested documents and arrays, and of those whose name comes again.
+    """Yield the names and spans of all elements at all levels, including repeated names.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
     """
     pending = [0]
     while pending:

@@ -1,4 +1,4 @@
-"""The BSON types, according to the specification (https://bsonspec.org/spec.html), and spans of elements."""
+"""BSON types of the specification (https://bsonspec.org/spec.html), and spans of elements."""
 
 from struct import Struct
 from typing import Final, TypeAlias

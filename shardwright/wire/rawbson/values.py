@@ -34,22 +34,22 @@ _unpack_double = Struct("<d").unpack_from
 VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     document_class=dict, tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
-"""How values that a daemon needs are decoded: UUIDs stay ``Binary``, dates outside Python's range are kept."""
+"""Codec of the daemons: UUIDs stay ``Binary``, dates outside Python's range are kept."""
 
 _ALWAYS_EXACT: Final = frozenset({INT32, INT64, OBJECT})
-"""Types of values that are encoded as they were decoded, nested documents maybe as `VerbatimDocument`."""
+"""Types whose values always re-encode exactly, with nested documents possibly as `VerbatimDocument`."""
 
 _LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="replace")
 
 
 class VerbatimDocument(dict[str, Any]):
-    """A nested document that a dict cannot represent exactly; it is encoded as the same bytes again.
+    """A nested document that a dict cannot represent exactly; it re-encodes to the same bytes.
 
     Args:
         fields: its fields, decoded as far as possible.
-        document: the bytes of a document that it is in.
-        start: where it begins there.
-        end: where it ends.
+        document: the bytes of an enclosing document.
+        start: its start in them.
+        end: its end in them.
     """
 
     _type_marker = RawBSONDocument._type_marker
@@ -62,9 +62,9 @@ class VerbatimDocument(dict[str, Any]):
 
     @property
     def raw(self) -> bytes:
-        """The bytes, which pymongo's encoder copies instead of encoding the values, as for a `RawBSONDocument`.
+        """The bytes, which pymongo's encoder copies verbatim, as for a `RawBSONDocument`.
 
-        They are not copied before, as such documents may be nested deep, each with all that is in it.
+        They are copied only here, because such documents may be nested deeply, each containing all inner ones.
         """
         return self._document[self._start : self._end]
 
@@ -78,14 +78,13 @@ class VerbatimDocument(dict[str, Any]):
 
 
 def decode_document(document: bytes) -> dict[str, Any]:
-    """Decode a document with pymongo and `VALUE_CODEC`, even if pymongo refuses it and a mongod would accept it.
+    """Decode a document with `VALUE_CODEC`, even if pymongo refuses it and a mongod would accept it.
 
     A mongod checks neither that text is UTF-8 nor the inner length of binary data of the old subtype 2. Such text gets
-    replacement characters, such data is returned whole, and nested documents that contain any of it become
-    `VerbatimDocument`.
+    replacement characters, and such data is returned whole. Nested documents with either become `VerbatimDocument`.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
     """
     try:
         return bson.decode(document, codec_options=VALUE_CODEC)
@@ -104,22 +103,22 @@ def decode_leniently(
 ) -> tuple[Any, bool]:
     """Decode a value that pymongo has refused.
 
-    Parts of it are decoded by pymongo where possible, which is quicker. What is longer than half of a part that was
-    refused is not tried: otherwise each document would be read once for every document around it.
+    Parts are decoded by pymongo where possible, which is faster. Parts longer than half of a refused one are not tried:
+    otherwise each document would be read once for every enclosing document.
 
     Args:
-        document: the bytes of a document that the value is in.
-        span: where it is.
-        codec: how documents in it are decoded.
-        inexact: makes the value of a nested document, given by its fields, the bytes around it, and its bounds there,
-            if pymongo refuses some of it.
+        document: the bytes of an enclosing document.
+        span: the value's position in them.
+        codec: for documents in the value.
+        inexact: creates the value of a nested document of which pymongo refuses a part. Its arguments are the fields,
+            the bytes around it, and its bounds there.
         whole_bytes_max: the longest part that is tried whole.
 
     Returns:
         The value, and whether pymongo would not have refused it after all.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the value is not well-formed.
     """
     kind, _, start, end = span
     if kind not in (OBJECT, ARRAY):
@@ -150,23 +149,23 @@ def decode_leniently(
 
 
 def decode_exactly(document: bytes) -> dict[str, Any]:
-    """As `decode_document`, but encoding any value of the result gives the same bytes again.
+    """Decode like `decode_document`, so that any value of the result re-encodes to the same bytes.
 
-    Nested documents that a dict cannot represent, such as those with two fields of one name, become
-    `VerbatimDocument`. This costs an encoding of the document, so it is for what is stored or passed on.
+    Nested documents that a dict cannot represent, such as those with two fields of one name, become `VerbatimDocument`.
+    This costs an encoding of the document, so it is for documents that are stored or forwarded.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
     """
     decoded = decode_document(document)
     return decoded if _represents(decoded, document) else _decode_fields_exactly(document, 0)
 
 
 def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """The Python value of one element; as `decode_document`, but quickly for the types of most arguments.
+    """Decode one element like `decode_document`, but faster for the types of most arguments.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the element is not well-formed.
     """
     kind, _, value_start, value_end = span
     if kind == INT32:
@@ -192,7 +191,8 @@ def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON v
 def is_string(value: object) -> TypeGuard[str]:
     """Whether a decoded value is a BSON string.
 
-    ``isinstance(value, str)`` is also true of JavaScript, which MongoDB takes for no string, and which has no hash.
+    ``isinstance(value, str)`` is also true of JavaScript, which MongoDB does not treat as a string and which has no
+    hash.
     """
     return type(value) is str
 
@@ -215,9 +215,9 @@ def _decode_value_exactly(document: bytes, span: Span) -> Any:  # noqa: ANN401 -
 
 
 def _is_representable(document: bytes, start: int) -> bool:
-    """Whether a dict can represent a nested document, if its own nested documents are represented.
+    """Whether a dict can represent a nested document, provided that its own nested documents are represented.
 
-    Each value is looked at for the document that it is in, not for those around it as well, whose number may be large.
+    Each value is checked only for its innermost document. Checking it for the enclosing ones too could be slow.
     """
     names: set[bytes] = set()
     for name, span in spans(document, start):

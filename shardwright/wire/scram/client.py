@@ -8,17 +8,16 @@ from shardwright.wire.scram.keys import ScramKeys
 from shardwright.wire.scram.messages import ClientFinal, ClientFirst, ScramError, ServerFirst, auth_message
 
 ITERATIONS_MIN: Final = 4096
-"""Fewer would make the proof too easy to attack (RFC 7677); a server that asks for fewer is not trusted."""
+"""Minimum for a server to be trusted (RFC 7677); fewer iterations would make the proof too easy to attack."""
 
 ITERATIONS_MAX: Final = 1_000_000
-"""More would keep this process busy; a server that asks for more is not trusted either."""
+"""Maximum for a server to be trusted; more iterations would keep this process busy."""
 
 
 class ClientConversation:
-    """Proves to a server that this side knows a password, and verifies that the server knows it too.
+    """Proof to a server that this side knows a password, and verification that the server knows it too.
 
     Args:
-        user: the name.
         nonce: random, printable and without commas.
     """
 
@@ -32,10 +31,10 @@ class ClientConversation:
         return self._first.message
 
     def read(self, message: bytes) -> ServerFirst:
-        """The salt and the number of iterations in the server's first message.
+        """Parse the server's first message.
 
         Raises:
-            ScramError: the message is malformed, of another conversation, or asks for what no server should ask for.
+            ScramError: the message is malformed, of another conversation, or has an unacceptable number of iterations.
         """
         reply = ServerFirst.parse(message)
         if not reply.nonce.startswith(self._first.nonce) or len(reply.nonce) == len(self._first.nonce):
@@ -45,11 +44,11 @@ class ClientConversation:
         return reply
 
     def prove(self, reply: ServerFirst, keys: ScramKeys) -> bytes:
-        """The last message, with the proof.
+        """Build the last message, with the proof.
 
         Args:
             reply: the server's first message.
-            keys: of the password, with the salt and the number of iterations in it.
+            keys: derived from the password with the salt and the number of iterations in ``reply``.
         """
         mechanism, final = keys.mechanism, ClientFinal(reply.nonce)
         proven = auth_message(self._first, reply, final)
@@ -59,7 +58,7 @@ class ClientConversation:
         return ClientFinal(reply.nonce, proof).message
 
     def verify(self, message: bytes) -> None:
-        """Check the server's own proof. Nothing may be sent before.
+        """Check the server's own proof. The connection must not be used before.
 
         Raises:
             ScramError: the server does not know the password.

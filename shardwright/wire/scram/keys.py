@@ -1,4 +1,4 @@
-"""The two mechanisms, the keys that they derive from a password, and what a server stores of them."""
+"""The two mechanisms, the keys that they derive from a password, and the credentials that a server stores."""
 
 import hmac
 from base64 import b64decode
@@ -10,24 +10,24 @@ from typing import Any, Final, Self
 
 
 class Mechanism(Enum):
-    """A mechanism by its name in SASL. The hash function has the name that `hashlib` gives it."""
+    """A mechanism by its name in SASL."""
 
     SHA_1 = "SCRAM-SHA-1"
     SHA_256 = "SCRAM-SHA-256"
 
     @property
     def hash_name(self) -> str:
-        """The name of its hash function."""
+        """Name of its hash function in `hashlib`."""
         return "sha1" if self is Mechanism.SHA_1 else "sha256"
 
     @property
     def salt_bytes(self) -> int:
-        """The length of MongoDB's salts: with the four bytes of PBKDF2's block number they fill one hash."""
+        """Length of MongoDB's salts: with the four bytes of PBKDF2's block number they fill one hash."""
         return self.key_bytes - 4
 
     @property
     def key_bytes(self) -> int:
-        """The length of its keys."""
+        """Length of its keys."""
         return new(self.hash_name).digest_size
 
     @property
@@ -36,11 +36,11 @@ class Mechanism(Enum):
         return 10_000 if self is Mechanism.SHA_1 else 15_000
 
     def hash(self, data: bytes) -> bytes:
-        """``H``."""
+        """Compute ``H``."""
         return new(self.hash_name, data).digest()
 
     def mac(self, key: bytes, data: bytes) -> bytes:
-        """``HMAC``."""
+        """Compute ``HMAC``."""
         return hmac.digest(key, data, self.hash_name)
 
 
@@ -53,9 +53,8 @@ class ScramKeys:
     """The keys derived from a password and a salt. Secret: the client's key suffices to authenticate.
 
     Attributes:
-        mechanism: of the keys.
-        client: with it a client proves that it knows the password.
-        server: with it a server proves that it knows the user.
+        client: proves that a client knows the password.
+        server: proves that a server knows the user.
     """
 
     mechanism: Mechanism
@@ -64,13 +63,10 @@ class ScramKeys:
 
     @classmethod
     def derive(cls, mechanism: Mechanism, password: bytes, salt: bytes, iterations: int) -> Self:
-        """The keys of a password, which takes time in proportion to the iterations.
+        """Derive the keys of a password, which takes time in proportion to the iterations.
 
         Args:
-            mechanism: decides about the hash function.
             password: prepared as the mechanism demands.
-            salt: of the user.
-            iterations: of the user.
         """
         salted = pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
         return cls(mechanism, mechanism.mac(salted, b"Client Key"), mechanism.mac(salted, b"Server Key"))
@@ -78,14 +74,12 @@ class ScramKeys:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """What a server knows of a user's password: enough to verify a proof, not to make one.
+    """A server's credentials for a user: enough to verify a proof, not to make one.
 
     Attributes:
-        mechanism: for which they are.
         salt: public.
         iterations: public.
         stored_key: the hash of the client's key.
-        server_key: the server's key.
     """
 
     mechanism: Mechanism
@@ -96,13 +90,13 @@ class Credentials:
 
     @classmethod
     def of_password(cls, mechanism: Mechanism, password: bytes, salt: bytes, iterations: int) -> Self:
-        """The credentials of a password; see `ScramKeys.derive`."""
+        """Derive the credentials of a password; see `ScramKeys.derive`."""
         keys = ScramKeys.derive(mechanism, password, salt, iterations)
         return cls(mechanism, salt, iterations, mechanism.hash(keys.client), keys.server)
 
     @classmethod
     def from_document(cls, mechanism: Mechanism, document: Mapping[str, Any]) -> Self:
-        """The credentials in a user's document (``credentials.<mechanism>``).
+        """Read the credentials in a user's document (``credentials.<mechanism>``).
 
         Raises:
             KeyError, TypeError, ValueError: the document is malformed.

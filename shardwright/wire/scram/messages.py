@@ -1,7 +1,7 @@
-"""The messages of a conversation as bytes, and what they contain.
+"""The messages of a conversation: parsing and building.
 
 Names are sent as they are, with ``=`` and ``,`` escaped: MongoDB prepares passwords, not names. Channel binding and
-authorisation identities do not occur, as in MongoDB.
+authorisation identities are not supported, as in MongoDB.
 """
 
 from base64 import b64decode, b64encode
@@ -10,32 +10,27 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 GS2_HEADER: Final = b"n,,"
-"""Without channel binding, and no other identity than the user's."""
+"""Header without channel binding and without a separate authorisation identity."""
 
 _CHANNEL: Final = b"c=" + b64encode(GS2_HEADER)
 MESSAGE_BYTES_MAX: Final = 64 * 1024
-"""Longer messages are refused. Names and nonces are far shorter."""
+"""Longest accepted message. Names and nonces are far shorter."""
 
 
 class ScramError(Exception):
-    """The peer does not know the password, or has sent what is not a message of SCRAM."""
+    """A wrong proof, or a message that is not SCRAM."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """``n,,n=user,r=nonce``.
-
-    Attributes:
-        user: the name.
-        nonce: of the client.
-    """
+    """``n,,n=user,r=nonce``."""
 
     user: str
     nonce: bytes
 
     @property
     def bare(self) -> bytes:
-        """Without the header, as both proofs contain it."""
+        """The message without its header, as both proofs contain it."""
         name = self.user.replace("=", "=3D").replace(",", "=2C")
         return b"n=" + name.encode() + b",r=" + self.nonce
 
@@ -46,10 +41,10 @@ class ClientFirst:
 
     @classmethod
     def parse(cls, message: bytes) -> Self:
-        """The parts of a message.
+        """Parse a message.
 
         Raises:
-            ScramError: it is malformed.
+            ScramError: the message is malformed.
         """
         if len(message) > MESSAGE_BYTES_MAX or not message.startswith(GS2_HEADER):
             raise ScramError("the first message does not begin as MongoDB's do")
@@ -71,9 +66,7 @@ class ServerFirst:
     """``r=nonce,s=salt,i=iterations``.
 
     Attributes:
-        nonce: the client's with the server's behind it.
-        salt: of the user.
-        iterations: of the user.
+        nonce: the client's nonce followed by the server's.
     """
 
     nonce: bytes
@@ -87,10 +80,10 @@ class ServerFirst:
 
     @classmethod
     def parse(cls, message: bytes) -> Self:
-        """The parts of a message.
+        """Parse a message.
 
         Raises:
-            ScramError: it is malformed.
+            ScramError: the message is malformed.
         """
         nonce, salt, iterations = _attributes(message, b"r", b"s", b"i")
         if not iterations.isdigit():
@@ -104,7 +97,7 @@ class ClientFinal:
 
     Attributes:
         nonce: the nonce in the server's message.
-        proof: empty until it is made.
+        proof: empty before it is computed.
     """
 
     nonce: bytes
@@ -112,7 +105,7 @@ class ClientFinal:
 
     @property
     def without_proof(self) -> bytes:
-        """What precedes the proof, which covers it."""
+        """The part before the proof, which the proof covers."""
         return _CHANNEL + b",r=" + self.nonce
 
     @property
@@ -122,10 +115,10 @@ class ClientFinal:
 
     @classmethod
     def parse(cls, message: bytes) -> Self:
-        """The parts of a message.
+        """Parse a message.
 
         Raises:
-            ScramError: it is malformed.
+            ScramError: the message is malformed.
         """
         if len(message) > MESSAGE_BYTES_MAX:
             raise ScramError("the message is too long")
@@ -136,15 +129,15 @@ class ClientFinal:
 
 
 def auth_message(first: ClientFirst, reply: ServerFirst, final: ClientFinal) -> bytes:
-    """What both sides prove to have seen."""
+    """Return the text that both proofs sign."""
     return b",".join((first.bare, reply.message, final.without_proof))
 
 
 def decoded(text: bytes) -> bytes:
-    """The bytes behind base64.
+    """Decode base64.
 
     Raises:
-        ScramError: it is not base64.
+        ScramError: the text is not base64.
     """
     try:
         return b64decode(text, validate=True)
@@ -153,7 +146,7 @@ def decoded(text: bytes) -> bytes:
 
 
 def _attributes(message: bytes, *names: bytes) -> list[bytes]:
-    """The values of exactly these attributes, in this order."""
+    """Return the values of exactly these attributes, in this order."""
     parts = message.split(b",")
     if len(parts) != len(names) or any(
         not part.startswith(name + b"=") for part, name in zip(parts, names, strict=True)

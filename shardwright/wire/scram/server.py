@@ -9,13 +9,13 @@ from shardwright.wire.scram.messages import ClientFinal, ClientFirst, ScramError
 
 
 class ServerConversation:
-    """Verifies that a client knows a password.
+    """Verification that a client knows a password.
 
     Args:
         first: the client's first message.
-        credentials: what is known of the password; several if it may be one of several. They have the same mechanism,
-            salt and number of iterations. With none, no proof is right.
-        reply: the answer to the first message, which has the salt; see `first_reply`.
+        credentials: alternatives with the same mechanism, salt and number of iterations. If empty, every proof is
+            wrong.
+        reply: the answer to the first message, with the salt; see `first_reply`.
     """
 
     def __init__(self, first: ClientFirst, credentials: Sequence[Credentials], reply: ServerFirst) -> None:
@@ -24,7 +24,7 @@ class ServerConversation:
         self.reply = reply
 
     def finish(self, message: bytes) -> bytes:
-        """The answer to the client's last message, with the server's own proof.
+        """Answer the client's last message, with the server's own proof.
 
         Raises:
             ScramError: the client does not know the password, or the message is malformed.
@@ -40,13 +40,10 @@ class ServerConversation:
 
 
 def first_reply(first: ClientFirst, nonce: bytes, salt: bytes, iterations: int) -> ServerFirst:
-    """The answer to the client's first message.
+    """Build the answer to the client's first message.
 
     Args:
-        first: that message.
         nonce: random, printable and without commas.
-        salt: of the user.
-        iterations: of the user.
     """
     return ServerFirst(first.nonce + nonce, salt, iterations)
 

@@ -1,4 +1,4 @@
-"""The library's contexts for the two sides of a connection, made of `TlsSettings`."""
+"""The ``ssl`` contexts for the two sides of a connection, built from `TlsSettings`."""
 
 import ssl
 from functools import partial
@@ -9,11 +9,11 @@ from typing import Final
 from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
 
 PROTOCOLS: Final = ("TLS1_0", "TLS1_1", "TLS1_2", "TLS1_3")
-"""The protocols in MongoDB's ``tlsDisabledProtocols``. The first two are always off, by the library's default."""
+"""Protocols in MongoDB's ``tlsDisabledProtocols``. The first two are always off, by the library's default."""
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For clients that connect to this process.
+    """Build the context for clients that connect to this process.
 
     Raises:
         TlsConfigurationError: a file cannot be used.
@@ -25,18 +25,17 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.num_tickets = 0
     _load_certificate(context, settings.certificate_key_file, settings.certificate_key_password_file)
     if settings.client_ca_file is not None and not settings.allows_invalid_certificates:
-        # Not CERT_REQUIRED: a client without a certificate is refused after the handshake, when the log can say who.
+        # Not CERT_REQUIRED: refusing a client without a certificate only after the handshake allows the log to name it.
         context.verify_mode = ssl.CERT_OPTIONAL
         _load_authorities(context, settings.client_ca_file, settings.crl_file)
     return context
 
 
 def client_context(settings: TlsSettings, *, checks_host_name: bool) -> ssl.SSLContext:
-    """For servers that this process connects to.
+    """Build the context for servers that this process connects to.
 
     Args:
-        settings: of this process.
-        checks_host_name: whether the certificate has to be for the host; not over a UNIX socket, which has none.
+        checks_host_name: whether the certificate has to match the host; not over a UNIX socket, which has none.
 
     Raises:
         TlsConfigurationError: a file cannot be used.
@@ -89,15 +88,15 @@ def _load_authorities(context: ssl.SSLContext, path: Path, crl_file: Path | None
 
 
 def _refuse_encrypted_key() -> str:
-    """The library would ask for a password at the terminal."""
+    """Fail, where the library would prompt for a password at the terminal."""
     raise ValueError("the private key is encrypted, and no file with its password is given")
 
 
 def _password_in(path: Path) -> bytes:
-    """The first line of a file that only its owner may read.
+    """Read the first line of a file that only its owner may read.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         ValueError: others may read it.
     """
     if path.stat().st_mode & (S_IRWXG | S_IRWXO):

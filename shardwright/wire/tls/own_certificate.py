@@ -1,4 +1,4 @@
-"""What the certificate of this process says: who it belongs to, and until when it is valid."""
+"""The certificate of this process: its owner and its expiry."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def own_certificate(path: Path) -> tuple[Organization, datetime]:
-    """The attributes O, OU and DC of the certificate in a file, which may also have its key, and when it expires.
+    """Read the attributes O, OU and DC and the expiry of the certificate in a file, which may also contain its key.
 
     Raises:
-        TlsConfigurationError: there is none, or it is not valid now.
+        TlsConfigurationError: there is no certificate, or it is not valid now.
     """
     from cryptography import x509  # only with TLS: this takes as long as a tenth of the start
 
@@ -29,10 +29,10 @@ def own_certificate(path: Path) -> tuple[Organization, datetime]:
 
 
 def organization_in_name(text: str) -> Organization:
-    """The same attributes of a name that is written as in RFC 4514, such as ``O=shop,OU=servers``.
+    """Read the attributes O, OU and DC of a name in the format of RFC 4514, such as ``O=shop,OU=servers``.
 
     Raises:
-        ValueError: it is not such a name, or has none of them; the message is for the user.
+        ValueError: the text is not such a name, or has none of them; the message is for the user.
     """
     from cryptography import x509
 

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
 
 class ProcessTls:
-    """There is no TLS until `use` is called, once, at startup.
+    """TLS settings and contexts, disabled until `use` is called, once, at startup.
 
     Attributes:
-        settings: the settings.
         accepting: for clients; None without TLS.
         dialing: for servers on the network; None if connections to them do not use TLS.
-        dialing_locally: for servers behind UNIX sockets.
-        organization: what is common to the certificates of the members of the cluster (`own_certificate`).
-        expires_at: when the certificate of this server expires; None without TLS.
+        dialing_locally: for servers on UNIX sockets.
+        organization: the attributes common to the certificates of the cluster's members (`own_certificate`).
+        expires_at: the expiry of this server's certificate; None without TLS.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class ProcessTls:
         self.expires_at: datetime | None = None
 
     def use(self, settings: TlsSettings) -> None:
-        """Use TLS as the settings say.
+        """Enable TLS according to the settings.
 
         Raises:
             TlsConfigurationError: they contradict each other, or a file cannot be used.
@@ -43,7 +42,7 @@ class ProcessTls:
         self.settings = settings
 
     def rotate(self) -> None:
-        """Read all files again, for connections from now on; those that are open stay. All change, or none.
+        """Read all files again, for future connections; open ones are unaffected. Either all of them change or none.
 
         Raises:
             TlsConfigurationError: a file cannot be used.
@@ -54,7 +53,7 @@ class ProcessTls:
         """Whether a certificate belongs to a member of the cluster: it has this server's own organization.
 
         Args:
-            subject: the name in a certificate that was checked; None if there is none.
+            subject: the name in a verified certificate; None without one.
         """
         organization = organization_of(subject or ())
         return bool(organization) and organization in (self.organization, self.settings.members_too)

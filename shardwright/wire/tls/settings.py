@@ -1,4 +1,4 @@
-"""What a process asks of TLS, in the terms of MongoDB's options."""
+"""TLS settings of a process, in the terms of MongoDB's options."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ from shardwright.wire.tls.subject_names import Organization
 
 
 class TlsMode(Enum):
-    """Which connections use TLS (MongoDB's ``--tlsMode``, whose values end in ``TLS``)."""
+    """Connections that use TLS (MongoDB's ``--tlsMode``, whose values end in ``TLS``)."""
 
     DISABLED = "disabled"
     ALLOW = "allow"
@@ -17,17 +17,17 @@ class TlsMode(Enum):
 
     @property
     def accepts_tls(self) -> bool:
-        """Whether clients may use it."""
+        """Whether clients may use TLS."""
         return self is not TlsMode.DISABLED
 
     @property
     def accepts_plain(self) -> bool:
-        """Whether clients may do without."""
+        """Whether clients may connect without TLS."""
         return self is not TlsMode.REQUIRE
 
     @property
     def dials_tls(self) -> bool:
-        """Whether connections to other servers use it."""
+        """Whether connections to other servers use TLS."""
         return self in (TlsMode.PREFER, TlsMode.REQUIRE)
 
     def __str__(self) -> str:
@@ -35,18 +35,17 @@ class TlsMode(Enum):
 
 
 class TlsConfigurationError(ValueError):
-    """Settings contradict each other, or a file is not what it should be; the message is for the user."""
+    """Contradicting settings, or an unusable file; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The settings; each has the meaning of MongoDB's option of that name.
+    """TLS settings with the meaning of MongoDB's options of those names.
 
     Attributes:
-        mode: see `TlsMode`.
         certificate_key_file: the certificate of this server and its private key, PEM.
         certificate_key_password_file: the password of that private key, if it is encrypted.
-        ca_file: who has to have signed the certificates of peers, PEM; without it clients are not asked for any.
+        ca_file: the authorities for the certificates of peers, PEM; without it clients are not asked for any.
         crl_file: the certificates that were revoked, PEM.
         cluster_file: certificate and key for connections to other servers, in place of ``certificate_key_file``.
         cluster_password_file: the password of its private key, if that is encrypted.
@@ -56,8 +55,8 @@ class TlsSettings:
         allows_invalid_certificates: certificates of peers are not checked at all.
         allows_invalid_hostnames: a server's certificate may be for another host.
         members_too: another organization of member certificates, while the cluster changes its own.
-        expiration_warning_days: how long before they expire the log warns of certificates; 0: it does not.
-        secured_sockets: paths of UNIX sockets at which a server asks for TLS; on others it is not used.
+        expiration_warning_days: the log warns of certificates so long before they expire; 0 disables the warning.
+        secured_sockets: paths of UNIX sockets at which a server requires TLS; on others it is not used.
     """
 
     mode: TlsMode = TlsMode.DISABLED
@@ -78,14 +77,14 @@ class TlsSettings:
 
     @property
     def client_ca_file(self) -> Path | None:
-        """Who has to have signed the certificates of clients."""
+        """Authorities for the certificates of clients."""
         return self.cluster_ca_file or self.ca_file
 
     def check(self) -> None:
-        """Refuse combinations that a mongod refuses, with its errors, and settings that would recognise no peer.
+        """Refuse combinations that a mongod refuses, with its errors, and settings that would verify no peer.
 
         Raises:
-            TlsConfigurationError: there is one.
+            TlsConfigurationError: the settings are such a combination.
         """
         if self.mode is TlsMode.DISABLED:
             if self != TlsSettings():
@@ -98,5 +97,5 @@ class TlsSettings:
         if self.crl_file is not None and self.ca_file is None:
             raise TlsConfigurationError("need tlsCAFile with tlsCRLFile")
         if self.ca_file is None and not self.allows_invalid_certificates:
-            # A mongod would connect to any server that has a certificate of any authority.
+            # A mongod would connect to any server with a certificate of any authority.
             raise TlsConfigurationError("need tlsCAFile to recognise other servers, or tlsAllowInvalidCertificates")

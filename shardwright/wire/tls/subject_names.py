@@ -1,4 +1,4 @@
-"""The names in certificates as MongoDB writes them: RFC 2253, the most specific part first.
+"""Names in certificates as MongoDB writes them: RFC 2253, the most specific part first.
 
 Names of attributes, order and escapes are as ``openssl x509 -nameopt RFC2253`` prints them.
 """
@@ -6,10 +6,10 @@ Names of attributes, order and escapes are as ``openssl x509 -nameopt RFC2253`` 
 from typing import Final, TypeAlias
 
 Subject: TypeAlias = tuple[tuple[tuple[str, str], ...], ...]
-"""A distinguished name as ``SSLObject.getpeercert`` returns it: parts of pairs of an attribute and a value."""
+"""Distinguished name as ``SSLObject.getpeercert`` returns it: parts of pairs of an attribute and a value."""
 
 Organization: TypeAlias = tuple[tuple[str, str], ...]
-"""Attributes with their values, sorted; an attribute may be there several times."""
+"""Attributes with their values, sorted; an attribute may occur several times."""
 
 _SHORT_NAMES: Final = {
     "commonName": "CN",
@@ -28,12 +28,12 @@ _ESCAPED: Final = frozenset(',+"\\<>;')
 
 
 def subject_text(subject: Subject) -> str:
-    """The name of a user who logs in with the certificate of this subject."""
+    """Return the name of the user who logs in with the certificate of this subject."""
     return ",".join("+".join(_attribute(*pair) for pair in reversed(part)) for part in reversed(subject))
 
 
 def organization_of(subject: Subject) -> Organization:
-    """The attributes in which the members of a cluster agree, whatever their order: O, OU and DC."""
+    """Return the attributes that all members of a cluster share, whatever their order: O, OU and DC."""
     pairs = ((_SHORT_NAMES.get(name, name), value) for part in subject for name, value in part)
     return tuple(sorted(pair for pair in pairs if pair[0] in {"O", "OU", "DC"}))
 
