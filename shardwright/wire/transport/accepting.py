@@ -1,13 +1,13 @@
 """An accepted connection before its first request: the decision for TLS, the handshake, refusals.
 
-Only so many connections may be at this stage. There they are no clients yet, so that strangers who begin handshakes
-take no place of those who have finished theirs.
+The number of connections at this stage is limited. They do not count as clients yet, so that strangers who begin
+handshakes cannot displace clients that have finished theirs.
 
-One port takes both kinds, as in MongoDB: the first bytes of a plain client are the header of a request, in which the
-id of an answered request is 0 or -1. Anything else begins a handshake.
+One port accepts both kinds, as in MongoDB. The first bytes of a plain client are the header of a request, whose
+``responseTo`` is 0 or -1. Anything else begins a handshake.
 
-Refused connections are logged with their number, at most one line per second: a burst of thousands would fill the
-log just when it is needed.
+Refused connections are logged with their number, at most one line per second. A burst of thousands would fill the log
+just when it is needed.
 """
 
 import socket
@@ -25,14 +25,16 @@ from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.tls_socket import TlsHandshakeError, accept_handshake
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
-"""How long a client may take from the connection to the end of the handshake."""
+"""Time limit from the connection to the end of the handshake."""
 
 HANDSHAKES_MAX: Final = 1000
-"""Most connections at this stage where there is room for many clients. It admits the start of a large application, and
-costs no more memory than some thousand clients."""
+"""Most connections at this stage on a server for many clients.
+
+Suffices for the start of a large application, and costs no more memory than some thousand clients.
+"""
 
 HANDSHAKES_MIN: Final = 100
-"""The same where there is room for few clients, which may nevertheless all come at once."""
+"""Most connections at this stage on a server for few clients, which may still all connect at once."""
 
 _SHARE: Final = 4
 
@@ -42,17 +44,17 @@ _ANSWERS_NOTHING: Final = frozenset({0, -1})
 def needs_greeting(accepted: socket.socket) -> bool:
     """Whether `greet` has to be called: with TLS.
 
-    UNIX sockets belong to this user alone, so that TLS is there for nothing but the certificates of members.
+    UNIX sockets belong to this user alone, so TLS serves only to show the certificates of members there.
     """
     return TLS.accepting is not None and (accepted.family != socket.AF_UNIX or CLUSTER_AUTH.accepts_certificate)
 
 
 class Arrivals:
-    """The connections of one server at this stage; when there are too many, the oldest makes room.
+    """The connections of one server at this stage; when there are too many, the oldest is closed.
 
     Args:
-        count_max: how many there may be; None for what suits the number of clients.
-        connections_max: how many clients the server takes.
+        count_max: the limit; by default it follows from the number of clients.
+        connections_max: the server's limit on clients.
     """
 
     def __init__(self, count_max: int | None, connections_max: int) -> None:
@@ -60,18 +62,18 @@ class Arrivals:
         self._scopes: dict[socket.socket, trio.CancelScope] = {}  # the oldest is first
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of these connections."""
         return len(self._scopes)
 
     def add(self, accepted: socket.socket) -> trio.CancelScope:
-        """A connection was accepted; returns the scope in which to `greet` it."""
+        """Register an accepted connection; return the scope in which to `greet` it."""
         if len(self._scopes) >= self._count_max:
             self._scopes.pop(next(iter(self._scopes))).cancel()
         scope = self._scopes[accepted] = trio.CancelScope()
         return scope
 
     async def greet(self, accepted: socket.socket, peer: str, scope: trio.CancelScope) -> ClientConnection | None:
-        """As `greet`, in the scope that `add` has returned.
+        """Call `greet` in the scope that `add` has returned.
 
         Raises:
             TlsHandshakeError: as `greet`; or newer connections needed the room.
@@ -85,14 +87,14 @@ class Arrivals:
 
 
 async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
-    """Find out whether a client uses TLS, and shake hands; None if it left before it sent anything.
+    """Detect whether a client uses TLS, and shake hands; return None if it left before it sent anything.
 
     Args:
-        accepted: its socket, which is closed if this fails.
+        accepted: its socket, which is closed on failure.
         peer: its address.
 
     Raises:
-        TlsHandshakeError: the handshake failed or took too long, or the client must use TLS and does not.
+        TlsHandshakeError: the handshake failed or took too long, or the client does not use the required TLS.
     """
     accepted.setblocking(False)
     try:
@@ -124,7 +126,7 @@ async def _greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
 
 
 async def _receive_header(accepted: socket.socket) -> bytes:
-    """The first bytes, as many as a header has; fewer if the client closes."""
+    """Receive the first bytes, as many as a header has; fewer if the client closes."""
     beginning = b""
     while len(beginning) < HEADER_BYTES:
         await wait_readable(accepted)
@@ -144,7 +146,7 @@ _INTERVAL_SECONDS: Final = 1.0
 
 
 class RefusalLog:
-    """Counts refused connections and logs them while `run` is running.
+    """Counter of refused connections, which `run` logs.
 
     Attributes:
         refused: their total number.

@@ -1,10 +1,10 @@
-"""The reply to each frame of a client: plain, compressed, with a checksum, or an old hello.
+"""The reply to each frame of a client: plain, compressed, with a checksum, or a legacy hello.
 
-What no handler sees is answered here: messages that are no commands, and commands that end with an error.
+Messages that are not commands, and commands that end with an error, are answered here without the handler.
 
-Long messages are compressed in threads, since every other client would have to wait if the event loop did it. The
-compressors release the interpreter's lock. A short message is finished before a thread would have started. A
-connection serves one request at a time, so its frames keep their order.
+Long messages are compressed in threads, because the event loop would block all other clients. The compressors release
+the interpreter's lock. A short message is finished before a thread would have started. A connection serves one request
+at a time, so its frames keep their order.
 """
 
 from typing import TYPE_CHECKING, Final, Protocol
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class Handler(Protocol):
-    """What a daemon does for its clients."""
+    """The commands of a daemon."""
 
     @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
-        """Answer one request with the frame of the reply, or None if there is nothing (more) to send.
+        """Answer one request with the frame of the reply; None if there is nothing (more) to send.
 
         Called in the reactor, if it is running: code that waits for anything but sockets must call `in_own_task` first.
 
@@ -50,10 +50,10 @@ class Handler(Protocol):
         """
 
     def connection_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
+        """Handle the connection of a client."""
 
     def connection_closed(self, client: ClientConnection) -> None:
-        """A client has disconnected; release its resources."""
+        """Release the resources of a disconnected client."""
 
 
 logger = get_logger("wire.server")
@@ -66,14 +66,13 @@ _OPCODE_AT: Final = 12
 
 
 class Answers:
-    """Makes the replies of a server.
+    """Builder of a server's replies.
 
     Attributes:
-        frame_error: makes the reply with an error that the handler did not answer, given the id of the request; a
-            daemon that adds fields to its replies replaces it.
+        frame_error: builds the reply for an error, given the id of the request. A daemon that adds fields to its
+            replies replaces it.
 
     Args:
-        handler: answers the requests.
         newcomers: the clients that have not logged in; None if they need not.
     """
 
@@ -84,7 +83,7 @@ class Answers:
 
     @may_run_in_reactor
     async def to_frame(self, client: ClientConnection, frame: bytes) -> bytes | None:
-        """The frame of the reply; None if there is nothing (more) to send.
+        """Answer a frame with the frame of the reply; None if there is nothing (more) to send.
 
         Raises:
             RemoteProtocolError: the client has broken the protocol.
@@ -95,7 +94,7 @@ class Answers:
         return await self._to_other(client, frame)
 
     def at_shutdown(self, request: Request) -> bytes:
-        """The reply to a request whose operation was interrupted because the daemon stops."""
+        """Build the reply to a request that shutdown has interrupted."""
         error = CommandError(
             ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=_labels_at_shutdown(request)
         )
@@ -103,7 +102,7 @@ class Answers:
 
     @may_run_in_reactor
     async def _to_other(self, client: ClientConnection, frame: bytes) -> bytes | None:
-        """Answer a frame that is compressed, or was until now, or begins with an old hello."""
+        """Answer a frame that is compressed, or was before this call, or begins with a legacy hello."""
         opcode = frame[12] | frame[13] << 8
         if opcode == OP_MSG:
             return await self._to_op_msg(client, frame)
@@ -159,7 +158,7 @@ class Answers:
 
     @may_run_in_reactor
     async def _to_op_query(self, client: ClientConnection, frame: bytes) -> bytes | None:
-        """Answer what drivers send before they know that OP_MSG is supported, as if it were an OP_MSG."""
+        """Answer a driver that does not know yet that OP_MSG is supported, as if it had sent one."""
         query = legacy.parse_query(frame)
         if not legacy.is_permitted(query):
             return legacy.unsupported_reply(query)
@@ -172,7 +171,7 @@ class Answers:
         return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
 
     def _refused(self, frame: bytes, malformed: MalformedRequestError) -> bytes | None:
-        """The answer to an OP_MSG that is not a command; None if its sender expects none."""
+        """Answer an OP_MSG that is not a command; None if its sender expects no reply."""
         flags = flags_of(frame)
         if flags & MORE_TO_COME:
             return None
@@ -181,7 +180,7 @@ class Answers:
 
 
 def _labels_at_shutdown(request: Request) -> tuple[str, ...]:
-    """What the driver may send again: a retryable write or the end of a transaction, or the whole of a transaction."""
+    """Return the labels that allow a driver to retry: a retryable write, the end of a transaction, or a transaction."""
     if b"txnNumber" not in request.fields:
         return ()
     if b"autocommit" in request.fields and request.name not in _ENDINGS_OF_TRANSACTIONS:
@@ -190,17 +189,17 @@ def _labels_at_shutdown(request: Request) -> tuple[str, ...]:
 
 
 LONG_MESSAGE_BYTES: Final = 1 << 18
-"""Uncompressed size from which a thread is used; zlib takes some milliseconds for that."""
+"""Uncompressed size from which a thread is used; zlib takes some milliseconds for it."""
 
 _THREADS_MAX: Final = 2
-"""At the same time; requests that wait hold a reply, but neither a connection to a shard nor the event loop."""
+"""Most concurrent threads. Requests that wait hold a reply, but neither a connection to a shard nor the event loop."""
 
 _threads = trio.CapacityLimiter(_THREADS_MAX)
 
 
 @may_run_in_reactor
 async def compress(frame: bytes, compressor: Compressor) -> bytes:
-    """See `wire.compression.compress`."""
+    """Compress a frame, see `wire.compression.compress`."""
     if len(frame) < LONG_MESSAGE_BYTES:
         return compression.compress(frame, compressor)
     await in_own_task()
@@ -209,10 +208,9 @@ async def compress(frame: bytes, compressor: Compressor) -> bytes:
 
 @may_run_in_reactor
 async def decompress(frame: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[bytes, Compressor]:
-    """See `wire.compression.decompress`.
+    """Decompress a frame, see `wire.compression.decompress`.
 
     Args:
-        frame: the frame.
         bytes_max: the longest frame that may be inside.
     """
     announced = compression.announced_bytes(frame)

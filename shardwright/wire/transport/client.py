@@ -41,7 +41,7 @@ _SILENCE_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.E
 
 
 def handshake_document(application: str) -> dict[str, Any]:
-    """The hello of the handshake on our own connections.
+    """Build the hello for the handshake on our own connections.
 
     Args:
         application: the daemon's name, which a mongod shows in its log and ``currentOp``.
@@ -65,8 +65,8 @@ class Connection:
         address: ``host:port``, or the path of a UNIX socket.
         hello: the reply to the handshake.
         stream: its frames.
-        broken_off: why `break_off` was called; empty if it was not.
-        silent_host: the host to blame for that: the peer, or one from which the peer was reading for the request.
+        broken_off: the reason given to `break_off`, or "".
+        silent_host: the host to blame for it: the peer, or one from which the peer was reading for the request.
         take_abandoned: takes over the stream when a sent request is cancelled; without it, the stream is closed.
     """
 
@@ -98,7 +98,7 @@ class Connection:
     async def open(cls, address: str, *, handshake: Mapping[str, Any] | None = None) -> "Connection":
         """Connect to ``address`` and, if one is given, send the handshake and log in as a part of the cluster.
 
-        A connection without a handshake is for a client, who logs in for themselves.
+        A connection without a handshake is for a client that sends its own.
 
         Raises:
             ConnectFailedError: refused, unreachable, not within `CONNECT_SECONDS_MAX`, or the handshake or the log-in
@@ -150,8 +150,8 @@ class Connection:
     async def exchange(self, frame: bytes) -> bytes:
         """Send a request frame and wait for its reply.
 
-        If this fails, the connection is closed, because a later reader could get this reply; if it is cancelled, see
-        `abandon`.
+        On failure the connection is closed, because a later reader could get this reply. On cancellation it is
+        abandoned (`abandon`).
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -165,13 +165,13 @@ class Connection:
 
     @may_run_in_reactor
     async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
-        """As `exchange`, but a long reply is forwarded while it is still arriving; then None is returned.
+        """Send a request; return its reply, or None if the relay forwarded a long one while it was still arriving.
 
         After an error the receiver may have got part of the reply; its connection is then closed too.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
-            RemoteProtocolError: as `exchange`.
+            RemoteProtocolError: the received frame is not the reply to this request.
             OSError: the receiver broke its connection.
         """
         await self.ask(frame)
@@ -179,7 +179,7 @@ class Connection:
 
     @may_run_in_reactor
     async def ask(self, frame: bytes) -> None:
-        """Send a request whose reply must be read with `receive_answer` before the connection is used otherwise.
+        """Send a request. Before any other use of the connection, `receive_answer` must read the reply.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -198,13 +198,13 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a request may be posted on its stream: nothing has arrived, and nothing is left to be sent."""
+        """Whether a request may be posted on the stream: no unread bytes, and no unsent ones."""
         return self.stream.is_quiet and not self._was_abandoned
 
     async def wait_answer_begun(self) -> None:
         """Wait until the reply to the request that was sent begins to arrive, or the peer has closed.
 
-        If this is cancelled, the reply can still be read.
+        After a cancellation, the reply can still be read.
         """
         with suppress(OSError):  # `receive_answer` raises it
             await self.stream.wait_begun()
@@ -258,7 +258,7 @@ class Connection:
 
     @may_run_in_reactor
     async def receive(self) -> bytes:
-        """The next frame of an exhaust reply, which the peer sends without a request.
+        """Receive the next frame of an exhaust reply, which the peer sends without a request.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -284,16 +284,16 @@ class Connection:
 
     @may_run_in_reactor
     async def command_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """As `command`, for a document that already names its ``$db``."""
+        """Run a command like `command`, for a document that already names its ``$db``."""
         reply = decode_reply(await self.exchange(op_msg(bson.encode(document), request_id=next_request_id())))
         if not reply.get("ok"):
             raise CommandError.from_reply(reply)
         return reply
 
     def abandon(self) -> None:
-        """Give up the request that was sent, and the connection. A mongod then ends the operation.
+        """Abandon the request that was sent, and the connection. A mongod then ends the operation.
 
-        If it opens a cursor nevertheless, that is killed if there is `take_abandoned`.
+        If the operation opens a cursor nevertheless, `take_abandoned` kills it.
         """
         if self.take_abandoned is None or self.stream.is_closed:
             self.stream.close()
@@ -302,7 +302,7 @@ class Connection:
             self.take_abandoned(self.stream)
 
     def break_off(self, reason: str, silent_host: str | None = None) -> None:
-        """Make a request in progress fail with a ConnectionClosedError, because the peer will not answer.
+        """Fail a request in progress with a ConnectionClosedError, because the peer will not answer.
 
         Args:
             reason: for the error.
@@ -320,7 +320,7 @@ class Connection:
 
 
 class Begun:
-    """An operation whose request was posted on a connection that `is_quiet`, and whose reply has not been taken.
+    """An operation whose request was posted on a connection that `is_quiet`, and whose reply is pending.
 
     Attributes:
         connection: the connection to the next server.
@@ -341,10 +341,10 @@ class Begun:
 
 
 def response_body(frame: bytes) -> bytes:
-    """The body of an OP_MSG frame.
+    """Return the body of an OP_MSG frame.
 
     Raises:
-        RemoteProtocolError: it is not an OP_MSG frame.
+        RemoteProtocolError: the frame is not an OP_MSG.
     """
     if Header(frame).opcode != OP_MSG:
         raise RemoteProtocolError(f"a reply with opcode {Header(frame).opcode}")
@@ -352,16 +352,16 @@ def response_body(frame: bytes) -> bytes:
 
 
 def decode_reply(frame: bytes) -> dict[str, Any]:
-    """The body of an OP_MSG frame as a dict, in which whatever is stored or passed on keeps its bytes.
+    """Decode the body of an OP_MSG frame; values that are stored or forwarded re-encode to the same bytes.
 
     Raises:
-        RemoteProtocolError: it is not an OP_MSG frame.
+        RemoteProtocolError: the frame is not an OP_MSG.
     """
     return decode_exactly(response_body(frame))
 
 
 async def _connect(address: str) -> socket.socket | TlsSocket:
-    """A connected non-blocking socket: a local one if there is one, else one to the first address that accepts."""
+    """Connect a non-blocking socket: a local one if there is one, else to the first address that accepts."""
     if address.startswith("/"):
         is_secured = CLUSTER_AUTH.sends_certificate or address in TLS.settings.secured_sockets
         return await _connect_locally(address, is_secured=is_secured)
@@ -382,7 +382,7 @@ async def _connect(address: str) -> socket.socket | TlsSocket:
 
 
 async def _connect_locally(path: str, *, is_secured: bool) -> socket.socket | TlsSocket:
-    """A connection through a UNIX socket; with TLS if a certificate has to be shown there."""
+    """Connect through a UNIX socket; with TLS if a certificate has to be shown there."""
     local = _connect_unix_socket(path)
     if not is_secured or TLS.dialing_locally is None:
         return local
@@ -397,7 +397,7 @@ async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, A
 
 
 def _connect_unix_socket(path: str) -> socket.socket:
-    """Connect without waiting; a peer whose queue is full counts as absent."""
+    """Connect without waiting; a peer with a full queue counts as absent."""
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connecting.setblocking(False)

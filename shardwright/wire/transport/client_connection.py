@@ -1,4 +1,4 @@
-"""One client of a server: its connection, the request that it is waiting for, and that request's deadline."""
+"""One client of a server: its connection, its pending request, and that request's deadline."""
 
 import math
 from itertools import count
@@ -23,24 +23,24 @@ _connection_ids = count(1)
 
 
 class LogIns(Protocol):
-    """Follows the log-ins of clients (`wire.transport.unauthenticated_clients.Newcomers`)."""
+    """Observer of clients' log-ins (`wire.transport.unauthenticated_clients.Newcomers`)."""
 
     def add(self, client: "ClientConnection", *, has_asked: bool) -> None:
-        """A client is not logged in any longer."""
+        """Register a client that is not logged in any longer."""
 
     def remove(self, client: "ClientConnection") -> None:
-        """A client has logged in."""
+        """Remove a client that has logged in."""
 
     def has_failed(self, client: "ClientConnection") -> None:
-        """A log-in has failed."""
+        """Count a failed log-in."""
 
 
 class Lane(Protocol):
-    """Serves requests that it recognises (`wire.transport.express_lane.ExpressLane`)."""
+    """Fast path for recognised requests (`wire.transport.express_lane.ExpressLane`)."""
 
     @may_run_in_reactor
     async def receive(self) -> bytes | None:
-        """The next frame for the ordinary way; None if the client has closed the connection."""
+        """Return the next frame for the ordinary path; None if the client has closed the connection."""
 
 
 class ClientConnection:
@@ -50,28 +50,28 @@ class ClientConnection:
         begun: the running operation, if its request has been sent already (`wire.transport.express_lane`).
         id: the connection's number, unique in this process; ``connectionId`` in hello.
         peer: ``ip:port`` of the client (or the path of the UNIX socket).
-        certificate_subject: the name in the certificate with which it has connected; None if there is none.
-        tls_version: the version of TLS, as ``TLSv1.3``; None without TLS.
+        certificate_subject: the name in its certificate; None without one.
+        tls_version: such as ``TLSv1.3``; None without TLS.
         metadata: the ``client`` document of its handshake.
         compressors: the compressors negotiated by hello.
-        failed_log_ins: how often a log-in has failed.
+        failed_log_ins: the number of failed log-ins.
         is_newcomer: whether it has to log in and has not.
         is_interruptible: whether the running operation may be cancelled when the client disconnects.
         is_disconnected: whether the client has closed its side.
         is_answered_verbatim: whether the reply to the running request is sent exactly as the handler returns it,
             without compression or checksum, so that the handler may also write it to the stream itself.
-        is_finished: whether no request is to be read after the running one.
+        is_finished: whether the running request is the last one to be read.
         unanswered: the request in progress, if its client waits for a reply.
         unsent: the rest of a reply that the next step of the loop sends.
         lane: serves recognised requests; None if the daemon has no passages.
         interruption: the error with which the running operation was interrupted.
-        deadline: when the running operation has to end, on trio's clock (`wire.transport.client_connection`).
-        log_ins: follows its log-ins; None without access control.
-        loop: what runs the connection's requests, once it is served.
-        permit: what passages serve it (`wire.passages.PassageTable`); None for none.
+        deadline: end of the running operation's time limit, on trio's clock.
+        log_ins: observes its log-ins; None without access control.
+        loop: the loop for the connection's requests, once it is served.
+        permit: selects its passages (`wire.passages.PassageTable`); None for none.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
-        login: the handler's own record of who has logged in.
+        login: the handler's own record of the logged-in users.
     """
 
     __slots__ = (
@@ -135,19 +135,19 @@ class ClientConnection:
 
     @property
     def peer_address(self) -> tuple[str, int] | None:
-        """The host and the port of the client; None on a UNIX socket."""
+        """Host and port of the client; None on a UNIX socket."""
         host, colon, port = self.peer.rpartition(":")
         return (host, int(port)) if colon and port.isdecimal() else None
 
     @property
     def app_name(self) -> str:
-        """The name of the client's application in its handshake; empty without one."""
+        """Application name in the client's handshake, or ""."""
         application = (self.metadata or {}).get("application")
         name = application.get("name") if isinstance(application, dict) else None
         return name if is_string(name) else ""
 
     def allow_interruption(self) -> None:
-        """Let the running operation end when its client disconnects; for reads and waits, not writes, as in MongoDB."""
+        """Allow a disconnect to cancel the running operation; for reads and waits, not writes, as in MongoDB."""
         self.is_interruptible = True
         if self.is_disconnected:
             self.scope.cancel()
@@ -159,7 +159,7 @@ class ClientConnection:
             self.scope.cancel()
 
     def log_in_changed(self, *, is_logged_in: bool) -> None:
-        """Note that the client has logged in or out."""
+        """Report that the client has logged in or out."""
         if self.log_ins is None:
             return
         if is_logged_in:
@@ -168,7 +168,7 @@ class ClientConnection:
             self.log_ins.add(self, has_asked=True)
 
     def log_in_failed(self) -> None:
-        """Note that a log-in has failed; after too many, the connection is closed."""
+        """Report a failed log-in; after too many, the connection is closed."""
         if self.log_ins is not None:
             self.log_ins.has_failed(self)
 
@@ -178,7 +178,7 @@ class ClientConnection:
             self.interrupt_operation(CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit"))
 
     def interrupt_operation(self, error: CommandError) -> None:
-        """Cancel the running operation, which must have been found by a task, and answer it with an error."""
+        """Cancel the running operation, and answer it with an error. Must be called by a task."""
         if self.loop is not None:
             self.interruption = error
             self.loop.interrupt()
@@ -199,7 +199,7 @@ class ClientConnection:
 
 
 class Deadlines:
-    """The deadlines of operations that are running, at most one for each client."""
+    """The deadlines of running operations, at most one for each client."""
 
     def __init__(self) -> None:
         self._clients: set[ClientConnection] = set()
@@ -220,7 +220,7 @@ class Deadlines:
         client.deadline = math.inf
 
     def forget(self, client: ClientConnection) -> None:
-        """Forget a disconnected client at once, even if its last deadline is far away."""
+        """Remove a disconnected client at once, even if its last deadline is far away."""
         self._clients.discard(client)
 
     async def run(self) -> None:

@@ -1,8 +1,8 @@
-"""How this process and others prove to each other that they belong to the cluster: with a key, or with certificates.
+"""Mutual authentication of the processes of a cluster: with a key, or with certificates.
 
-With a certificate a process logs in by MONGODB-X509. Both sides look at the subject of the other's certificate,
-which must belong to a member (`ProcessTls.is_member`): an ordinary certificate of the same authority does not
-identify a server either.
+With a certificate a process logs in by MONGODB-X509. Both sides check the subject of the other's certificate, which
+must belong to a member (`ProcessTls.is_member`). An ordinary certificate of the same authority does not identify a
+server either.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _ILLEGAL_TRANSITION: Final = 5579202
 
 
 class ClusterAuthMode(Enum):
-    """Which proofs a process sends and accepts; the modes are in the order in which a cluster goes through them."""
+    """Proofs that a process sends and accepts, in the order in which a cluster changes them."""
 
     KEY_FILE = "keyFile"
     SEND_KEY_FILE = "sendKeyFile"
@@ -42,12 +42,12 @@ class ClusterAuthMode(Enum):
 
     @property
     def accepts_certificate(self) -> bool:
-        """Whether a certificate of a member lets a client in."""
+        """Whether a member's certificate authenticates a client."""
         return self is not ClusterAuthMode.KEY_FILE
 
     @property
     def accepts_key(self) -> bool:
-        """Whether a key lets a client in."""
+        """Whether a key authenticates a client."""
         return self is not ClusterAuthMode.X509
 
     def __str__(self) -> str:
@@ -56,14 +56,14 @@ class ClusterAuthMode(Enum):
 
 _MODES: Final = tuple(ClusterAuthMode)
 UNDEFINED: Final = "undefined"
-"""What MongoDB calls the mode of a process without access control."""
+"""MongoDB's name for the mode of a process without access control."""
 
 
 def mode_named(name: object) -> ClusterAuthMode:
-    """The mode that a client names.
+    """Parse the name of a mode.
 
     Raises:
-        CommandError: BadValue, there is none.
+        CommandError: BadValue, there is no such mode.
     """
     for mode in _MODES:
         if mode.value == name:
@@ -72,14 +72,14 @@ def mode_named(name: object) -> ClusterAuthMode:
 
 
 def check_transition(old: ClusterAuthMode | None, new: ClusterAuthMode) -> None:
-    """Allow only the step to the next mode, so that at no time one process sends what another does not accept.
+    """Allow only the step to the next mode. At no time does one process then send a proof that another does not accept.
 
     Args:
         old: the present mode; None without access control.
         new: the wanted mode.
 
     Raises:
-        CommandError: 5579202, it is not the next one.
+        CommandError: 5579202, ``new`` is not the next mode.
     """
     if old is None or _MODES.index(new) != _MODES.index(old) + 1:
         raise CommandError(
@@ -89,16 +89,16 @@ def check_transition(old: ClusterAuthMode | None, new: ClusterAuthMode) -> None:
 
 _NONCE_BYTES: Final = 24
 _DERIVED_MAX: Final = 1_000
-"""As servers keep their salts as long as they run, this many servers need no second derivation."""
+"""Number of cached derivations. Servers keep their salts while they run, so each needs only one."""
 
 RunCommand: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class ClusterKeys:
-    """The keys of this process; there are none until `use` is called, once, at startup.
+    """The keys of this process, empty until `use` is called, once, at startup.
 
     Attributes:
-        keys: the first is used first. Empty without a key file.
+        keys: in the order of use. Empty without a key file.
     """
 
     def __init__(self) -> None:
@@ -106,11 +106,11 @@ class ClusterKeys:
         self._derived: dict[tuple[bytes, bytes, int], ScramKeys] = {}
 
     def use(self, keys: Sequence[str]) -> None:
-        """Log in with these keys from now on."""
+        """Set the keys for future log-ins."""
         self.keys = tuple(key.encode() for key in keys)
 
     async def log_in(self, run: RunCommand) -> None:
-        """Log in on a connection, if there are keys. Nothing is trusted that the server sends before it is verified.
+        """Log in on a connection, if there are keys. The server's messages are not trusted before it is verified.
 
         Args:
             run: sends a command on the connection, given its database, and returns the reply.
@@ -170,11 +170,11 @@ WITH_CERTIFICATE: Final = "MONGODB-X509"
 
 
 class ClusterAuth:
-    """There is no access control until `use` is called, once, at startup.
+    """Cluster authentication of a process; off until `use` is called, once, at startup.
 
     Attributes:
         keys: the keys of this process.
-        mode: what is sent and accepted; None without access control.
+        mode: the proofs sent and accepted; None without access control.
         secret: a secret of the cluster: the key, or without one a digest of the private key of this process.
     """
 
@@ -200,24 +200,23 @@ class ClusterAuth:
 
     @property
     def accepts_certificate(self) -> bool:
-        """Whether a certificate of a member lets a client in."""
+        """Whether a member's certificate authenticates a client."""
         return self.mode is not None and self.mode.accepts_certificate
 
     @property
     def accepts_key(self) -> bool:
-        """Whether a key lets a client in."""
+        """Whether a key authenticates a client."""
         return self.mode is not None and self.mode.accepts_key
 
     def use(self, mode: ClusterAuthMode | None, keys: tuple[str, ...]) -> None:
-        """Have access control, if a mode or keys are given. `TLS` has to be in use already.
+        """Enable access control, if a mode or keys are given. `TLS` has to be in use already.
 
         Args:
-            mode: None for the one that the keys imply.
-            keys: none if there is no key file.
+            mode: None for the mode that the keys imply.
+            keys: empty without a key file.
 
         Raises:
-            TlsConfigurationError: the mode needs what the other options do not give; the words are a mongod's, where it
-                refuses that too.
+            TlsConfigurationError: the mode needs other options; the text is a mongod's, where a mongod refuses it too.
         """
         self.keys.use(keys)
         if mode is not None:
@@ -230,7 +229,7 @@ class ClusterAuth:
             self.secret = hashlib.sha256(TLS.settings.certificate_key_file.read_bytes()).digest()
 
     def change_mode(self, name: object) -> None:
-        """Go to the next mode, for log-ins from now on.
+        """Change to the next mode, for future log-ins.
 
         Raises:
             CommandError: BadValue or 5579202, it is not the next one; or this process has no certificate of a member.
@@ -257,7 +256,7 @@ class ClusterAuth:
             raise CommandError(ErrorCode.BadValue, reason)
 
     def adopt_mode(self, name: object) -> None:
-        """Take the mode that the mongod of this process has taken; without access control there is none."""
+        """Follow a mode change of this process's mongod; without access control, do nothing."""
         if self.is_on:
             self.mode = mode_named(name)
 
@@ -266,7 +265,7 @@ class ClusterAuth:
 
         Args:
             run: sends a command on the connection, given its database, and returns the reply.
-            server: the name in the certificate of the server, which was checked; None without TLS.
+            server: the name in the server's verified certificate; None without TLS.
 
         Raises:
             CommandError: AuthenticationFailed, one of the two does not recognise the other.
@@ -297,7 +296,7 @@ def _check_at_start(mode: ClusterAuthMode, *, has_keys: bool) -> None:
 
 
 def _why_no_member() -> str | None:
-    """Why members cannot recognise each other by their certificates; None if they can."""
+    """Explain why members cannot recognise each other by their certificates; None if they can."""
     if TLS.settings.allows_invalid_certificates or TLS.settings.ca_file is None:
         return "x.509 cluster authentication needs certificates that are checked"
     if not TLS.organization:

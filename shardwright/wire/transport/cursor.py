@@ -1,10 +1,10 @@
 """Reading a cursor of another server, batch by batch or to its end.
 
-All daemons read cursors with this, including tailable ones. Only the cursors that a router keeps for its clients are
-different (`router.cursors`): they pass batches on, and send ``getMore`` when the client does.
+All daemons read cursors with this module, including tailable ones. Only the cursors that a router keeps for its clients
+differ (`router.cursors`): they forward batches, and send ``getMore`` when the client does.
 
-Reading the first batch opens the cursor. Closing it before the last batch kills it. The caller decides how commands
-are sent: through a pool, on a separate connection, or to one member of a replica set.
+Reading the first batch opens the cursor. Closing it before the last batch kills it. The caller decides how to send
+commands: through a pool, on a separate connection, or to one member of a replica set.
 """
 
 from abc import ABC, abstractmethod
@@ -26,15 +26,15 @@ from shardwright.wire.message import op_msg
 logger = get_logger("wire.cursor")
 
 REPLY_SECONDS_MAX: Final = 600.0
-"""How long a server may take for one batch by default: as long as a mongod keeps an idle cursor."""
+"""Default time limit for one batch: as long as a mongod keeps an idle cursor."""
 
 KILL_SECONDS_MAX: Final = 5.0
 
 Exchange = Callable[[bytes], Awaitable[bytes]]
-"""Sends the frame of a request and returns the frame of the reply, as `Connection.exchange` does."""
+"""Sends a request frame and returns the reply's frame, like `Connection.exchange`."""
 
 RunCommand = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""Runs a command on a database and returns the decoded reply, as `Connection.command` does."""
+"""Runs a command on a database and returns the decoded reply, like `Connection.command`."""
 
 Batch = TypeVar("Batch", bound=CursorBatch[Any])
 Document = TypeVar("Document")
@@ -44,13 +44,12 @@ class Cursor(ABC, Generic[Batch, Document]):
     """A cursor. Leaving its context closes it; iterating over it yields its batches, including empty ones.
 
     Args:
-        db: the database.
         command: a command that opens a cursor, such as ``find``, ``aggregate`` or ``listCollections``, without ``$db``.
         options: fields for every command of the cursor, such as ``lsid``.
-        reply_seconds_max: how long the server may take for one batch.
+        reply_seconds_max: time limit for one batch.
 
     Attributes:
-        id: its id; 0 before it is opened and after it has ended.
+        id: 0 before the cursor is opened and after it has ended.
         is_exhausted: whether the last batch was read.
     """
 
@@ -71,14 +70,14 @@ class Cursor(ABC, Generic[Batch, Document]):
         self._collection = ""
 
     def resume(self, cursor_id: int, collection: str) -> Self:
-        """Continue a cursor that is already open, instead of opening one; returns this."""
+        """Continue a cursor that is already open, instead of opening one; return ``self``."""
         self.id = cursor_id
         self._collection = collection
         self._next = {"getMore": Int64(cursor_id), "collection": collection}
         return self
 
     async def next_batch(self, **arguments: object) -> Batch:
-        """The next batch, which may be empty. Must not be called after the last one.
+        """Read the next batch, which may be empty. Must not be called after the last one.
 
         Args:
             arguments: more arguments of this one command, such as ``batchSize`` of a ``getMore``.
@@ -94,12 +93,7 @@ class Cursor(ABC, Generic[Batch, Document]):
         return batch
 
     async def next_documents(self) -> list[Document]:
-        """The documents of the next batch that is not empty; none only at the end.
-
-        Raises:
-            CommandError: as `next_batch`.
-            BackendError: as `next_batch`.
-        """
+        """Read batches until one has documents; return them, or none at the end. Raises as `next_batch`."""
         async for batch in self:
             found = list(batch.documents())
             if found:
@@ -107,12 +101,7 @@ class Cursor(ABC, Generic[Batch, Document]):
         return []
 
     async def all_documents(self) -> list[Document]:
-        """All remaining documents. Closes the cursor, even on failure.
-
-        Raises:
-            CommandError: as `next_batch`.
-            BackendError: as `next_batch`.
-        """
+        """Read all remaining documents. Closes the cursor, even on failure. Raises as `next_batch`."""
         async with self:
             return [document async for batch in self for document in batch.documents()]
 
@@ -171,7 +160,7 @@ class Cursor(ABC, Generic[Batch, Document]):
 
     @abstractmethod
     async def _ask(self, command: Mapping[str, Any]) -> Batch:
-        """The batch in the reply to a command."""
+        """Run a command and return the batch in its reply."""
 
     @abstractmethod
     async def _run(self, command: Mapping[str, Any]) -> object:
@@ -199,15 +188,11 @@ class RawCursor(Cursor[RawBatch, bytes]):
         self._exchange = exchange
 
     def next_request(self, **arguments: object) -> bytes:
-        """The frame that asks for the next batch, for a caller who sends it and passes the reply to `take`."""
+        """Build the request for the next batch, for a caller that sends it and passes the reply to `take`."""
         return self._frame({**self._next, **self._options, **arguments})
 
     def take(self, reply: bytes) -> RawBatch:
-        """The batch in the reply to `next_request`.
-
-        Raises:
-            CommandError: as `next_batch`.
-        """
+        """Take the batch from the reply to `next_request`. Raises as `next_batch`."""
         batch = RawBatch(reply)
         self._note(batch)
         return batch

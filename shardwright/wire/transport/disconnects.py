@@ -1,7 +1,7 @@
 """Detecting that a peer has disconnected while its socket is not being read.
 
 A task that works on a request does not read its client's socket, so it would not notice a disconnect. One epoll set
-watches all these sockets for the hang-up event only; the set itself is a file descriptor that one task waits for. So
+watches all these sockets for the hang-up event only. The set itself is a file descriptor that one task waits for. So
 watching costs nothing per operation, only when a connection is opened or closed.
 """
 
@@ -20,7 +20,7 @@ _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select
 
 
 class DisconnectWatcher:
-    """Calls back once when the peer of a watched socket has closed or half-closed its side."""
+    """Watcher that calls back once when the peer of a socket has closed or half-closed its side."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()

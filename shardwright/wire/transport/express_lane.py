@@ -1,11 +1,12 @@
 """Serving recognised requests straight from the reactor's callbacks, while the connection's request loop sleeps.
 
-Most of the cost of a short operation is the coroutine that receives it, and those that it awaits. So while a
-connection waits for its next request, its socket wakes the lane rather than the request loop. If the daemon's
-passages recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the
-reply. It does nothing else. Whatever happens besides (an unknown frame, part of a frame, an unusual reply, an error,
-a deadline, a client that leaves, a shutdown) wakes the request loop, which continues the ordinary way: from a frame
-that was given back to its stream, or from an operation that has begun.
+Most of the cost of a short operation is the coroutine that receives it, and the ones that it awaits. So while a
+connection waits for its next request, its socket wakes the lane rather than the request loop. If the daemon's passages
+recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the reply.
+
+Everything else wakes the request loop: an unknown frame, part of a frame, an unusual reply, an error, a deadline, a
+disconnect, a shutdown. The loop then continues on the ordinary path, from a frame that was given back to its stream or
+from an operation that has begun.
 
 ```
             request                                reply
@@ -27,34 +28,29 @@ from shardwright.wire.transport.stream import READ_BYTES, FrameStream
 
 
 class Passages(Protocol):
-    """What a daemon has learned of requests that it merely passes on."""
+    """A daemon's passages for requests that it merely forwards."""
 
     def begin(self, client: ClientConnection, frame: bytes) -> Begun | None:
         """Begin an operation whose frame is recognised.
 
         Returns:
             The operation, with a connection that `is_quiet`, on which the caller sends its request; None if the
-            ordinary way has to serve it, and then nothing has been changed.
+            ordinary path has to serve it, in which case nothing was changed.
         """
 
     def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
-        """End an operation with the reply of the next server; returns the reply to the client.
+        """End an operation with the reply of the next server.
 
         Returns:
-            The frame; None if the ordinary way has to handle the reply, and then nothing has been changed.
+            The reply to the client; None if the ordinary path has to handle it, in which case nothing was changed.
         """
 
     def leave(self) -> None:
-        """Note that the ordinary way takes an operation over, whatever the reason."""
+        """Record that the ordinary path takes over an operation, for any reason."""
 
 
 class ExpressLane:
-    """The lane of one client.
-
-    Args:
-        client: the client.
-        passages: of the daemon.
-    """
+    """The lane of one client."""
 
     __slots__ = ("_begun", "_client", "_failure", "_frame", "_passages", "_stream")
 
@@ -68,7 +64,7 @@ class ExpressLane:
 
     @may_run_in_reactor
     async def receive(self) -> bytes | None:
-        """The next frame that has to be served the ordinary way; None if the client has closed the connection.
+        """Return the next frame for the ordinary path; None if the client has closed the connection.
 
         If its operation has begun, `ClientConnection.begun` is set.
 
@@ -97,7 +93,7 @@ class ExpressLane:
         return self._frame
 
     def resume(self) -> None:
-        """Called when the socket that the lane waits for has news: the client's, or the next server's."""
+        """Handle news on the socket that the lane waits for: the client's, or the next server's."""
         begun, loop = self._begun, self._client.loop
         stream = self._stream if begun is None else begun.connection.stream
         io = stream.io
@@ -124,7 +120,7 @@ class ExpressLane:
             loop.resume()
 
     def _serve_request(self, frame: bytes) -> bool:
-        """Begin the operation of the client's next frame; returns whether the request loop can sleep on."""
+        """Begin the operation of the client's next frame; return whether the request loop can stay asleep."""
         client, stream = self._client, self._stream
         length = len(frame)
         if (
@@ -142,7 +138,7 @@ class ExpressLane:
         return False
 
     def _serve_reply(self, begun: Begun, reply: bytes) -> bool:
-        """End the operation with its reply; returns whether the request loop can sleep on."""
+        """End the operation with its reply; return whether the request loop can stay asleep."""
         client, stream, length = self._client, begun.connection.stream, len(reply)
         client_io = self._stream.io
         if (
@@ -161,7 +157,7 @@ class ExpressLane:
         return False
 
     def close(self) -> None:
-        """Give up what has begun, because the connection is closed."""
+        """Abandon an operation that has begun, because the connection is closed."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.connection.stream.io.forget_waiting()
@@ -169,7 +165,7 @@ class ExpressLane:
 
 
 def _give_back(stream: FrameStream, received: bytes) -> None:
-    """Leave what was received, empty at the end of the connection, to the request loop."""
+    """Hand received bytes, empty at the end of the connection, to the request loop."""
     if received:
         stream.io.has_news |= len(received) == READ_BYTES
         stream.give_back(received)

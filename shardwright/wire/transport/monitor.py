@@ -1,13 +1,13 @@
 """Monitoring the members of a replica set with hello: the sockets and timers around `wire.discovery`.
 
-Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed
-at once, and an idle set costs next to nothing.
+Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed at
+once, and an idle set costs next to nothing.
 
-A host that is frozen or unplugged does not end its connections, so requests would wait for it as long as it is away.
-A member that does not answer in time is not selected any more, and has to answer another hello on a new connection
-within `Timeouts.recheck_seconds`. So does a primary as soon as another member has become primary, since its requests
-may then succeed elsewhere. If it remains silent it is lost, and all requests to it fail. The second hello keeps a
-process that was itself paused from counting its peers as lost.
+A host that is frozen or unplugged does not close its connections, so requests would wait for it indefinitely. A member
+that does not answer in time is not selected any more. It has to answer another hello on a new connection within
+`Timeouts.recheck_seconds`. The same applies to a primary as soon as another member has become primary, because its
+requests may then succeed elsewhere. If the member remains silent it is lost, and all requests to it fail. The second
+hello keeps a process that was itself paused from counting its peers as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from shardwright.wire.transport.timeouts import TIMEOUTS, hello_within
 logger = get_logger("wire.monitor")
 
 _RETRY_SECONDS: Final = 0.5
-"""The specification's ``minHeartbeatFrequencyMS``."""
+"""Retry interval (the specification's ``minHeartbeatFrequencyMS``)."""
 
 _ANY: Final = ReadPreference("nearest")
 
@@ -44,7 +44,7 @@ class _Contact(Enum):
 
 
 class ReplicaSetMonitor:
-    """Keeps the state of one replica set current while `run` is running.
+    """Monitor that keeps the state of one replica set current while `run` is running.
 
     Args:
         set_name: the name that members must report.
@@ -90,8 +90,8 @@ class ReplicaSetMonitor:
     def may_be_at(self, addresses: Iterable[str]) -> bool:
         """Whether another process's addresses can belong to this set.
 
-        They do if one of them is a member's or one of the seeds. Others belong to a newer set of the same name, for
-        example after a shard was removed and added again.
+        They can if one of them is a member, or if they equal the seeds. Others belong to a newer set of the same name,
+        for example after a shard was removed and added again.
         """
         others = tuple(addresses)
         return others == self._seeds or not self.members.keys().isdisjoint(others)
@@ -124,13 +124,13 @@ class ReplicaSetMonitor:
                 self._advance(Topology.of(self.set_name, self._seeds))
 
     async def wait_for_primary(self) -> str:
-        """The address of the primary; waits until there is one. The caller limits the wait."""
+        """Wait for a primary and return its address. The caller limits the wait."""
         while self.primary is None:
             await self._changed.wait()
         return self.primary
 
     async def wait_for_member(self, preference: ReadPreference) -> str:
-        """The address of a member that may serve a read; waits until there is one. The caller limits the wait."""
+        """Wait for a member that may serve a read and return its address. The caller limits the wait."""
         while True:
             address = self.select(preference)
             if address is not None:
@@ -138,18 +138,18 @@ class ReplicaSetMonitor:
             await self._changed.wait()
 
     def select(self, preference: ReadPreference = PRIMARY) -> str | None:
-        """The address of a member that may serve a read now: the less busy of two random nearby ones, or None."""
+        """Return a member that may serve a read now: the less busy of two random nearby ones, or None."""
         if preference.mode == "primary":
             return self.primary
         near = in_latency_window(suitable_servers(self.topology, preference))
         return least_busy_of_two(near, self._pools.in_use).address if near else None
 
     def readable(self) -> Sequence[str]:
-        """The addresses of all members that may serve reads now, the primary first."""
+        """Return the addresses of all members that may serve reads now, the primary first."""
         return [server.address for server in suitable_servers(self.topology, _ANY)]
 
     async def wait_replaced(self, address: str) -> None:
-        """Return when another member is primary, or none has been for `Timeouts.selection_seconds`."""
+        """Wait until another member is primary, or there has been none for `Timeouts.selection_seconds`."""
         while True:
             with trio.move_on_after(TIMEOUTS.selection_seconds):
                 await self.wait_for_primary()
@@ -159,7 +159,7 @@ class ReplicaSetMonitor:
 
     @property
     def next_change(self) -> trio.Event:
-        """Set when the state of any member changes again."""
+        """Event for the next state change of any member."""
         return self._changed
 
     async def wait_for_change(self) -> None:
@@ -169,7 +169,7 @@ class ReplicaSetMonitor:
     def on_error(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
         """Handle the failure of an operation; if it implies that a member's state has changed, check the member now.
 
-        A connection that could not be opened counts as an unanswered hello, because no caller would try another
+        A connection that could not be opened counts as an unanswered hello, because callers would not try another
         member.
         """
         server = self.members.get(address)
@@ -209,7 +209,7 @@ class ReplicaSetMonitor:
                     await self._after_failed_check(address, failures.exceptions[0])
 
     async def _after_failed_check(self, address: str, error: BaseException) -> None:
-        """Record an unanswered hello, and return when the next one is due."""
+        """Record an unanswered hello, and wait until the next one is due."""
         if not self._on_failed_check(address, error):
             with trio.move_on_after(_RETRY_SECONDS):
                 await self._check_now[address].wait()
@@ -247,9 +247,9 @@ class ReplicaSetMonitor:
             connection.close()
 
     def _on_failed_check(self, address: str, error: BaseException) -> bool:
-        """Record an unanswered hello; returns whether the member had answered before, so another hello follows at once.
+        """Record an unanswered hello; return whether another one is due at once: the member had answered before.
 
-        If it does not answer the second hello either, it is lost, even if another member has already replaced it.
+        If the second hello remains unanswered too, the member is lost, even if another one has already replaced it.
         """
         if address not in self.members:
             return False
@@ -262,7 +262,7 @@ class ReplicaSetMonitor:
             self._contacts[address] = _Contact.LOST
             logger.warning("Lost a replica set member", replica_set=self.set_name, remote=address, error=str(error))
         if contact is not None and isinstance(error, BackendError) and error.is_silent:
-            # Otherwise its process has ended or is about to, and so do its connections.
+            # Otherwise its process has ended or is about to, which also closes its connections.
             self._pools.break_off(address, "the host does not answer")
         return False
 

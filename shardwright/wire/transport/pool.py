@@ -1,11 +1,11 @@
 """A pool of connections to one remote host.
 
-Plain functions decide what happens to a connection; only opening one and waiting for one are asynchronous. The
-connection that was returned last is lent first, so that superfluous ones become idle and are closed.
+Plain functions decide about a connection; only opening one and waiting for one are asynchronous. The connection
+returned last is lent first, so that superfluous ones become idle and are closed.
 
-The connection of an abandoned request, which was cancelled before its reply came, is only half-closed. A mongod then
-ends the operation as if its client had disconnected, but it still sends the reply. So a cursor that was opened in
-that instant is known, and killed, rather than left to time out after ten minutes.
+A cancelled request leaves an abandoned connection, which is only half-closed. A mongod then ends the operation as if
+its client had disconnected, but it still sends the reply. So a cursor that was opened in that instant is identified and
+killed, rather than left to time out after ten minutes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ from shardwright.wire.transport.stream import FrameStream
 logger = get_logger("wire.abandoned")
 
 _REPLY_SECONDS_MAX: Final = 60.0
-"""How long the reply is awaited: operations that a mongod does not end for lack of a client may take any time."""
+"""Time limit for the reply: operations that a mongod does not end when the client disconnects may take any time."""
 
 _KILL_SECONDS_MAX: Final = 60.0
 
@@ -40,7 +40,7 @@ RunCommand = Callable[[str, Mapping[str, Any]], Awaitable[object]]
 
 
 class AbandonedRequests:
-    """Receives the replies to abandoned requests. While `run` is not running, their connections are closed at once."""
+    """Receiver of the replies to abandoned requests. Without `run`, their connections are closed at once."""
 
     def __init__(self) -> None:
         self._to_end, self._ending = trio.open_memory_channel[tuple[FrameStream, RunCommand]](float("inf"))
@@ -62,7 +62,7 @@ class AbandonedRequests:
         """End a request.
 
         Args:
-            stream: the connection on which it was sent, and no part of its reply was taken; it is closed in the end.
+            stream: the connection on which it was sent, before any part of its reply was read. It will be closed.
             run_command: runs a command on another connection to the same host.
         """
         if self._is_running and stream.half_close():
@@ -72,7 +72,7 @@ class AbandonedRequests:
 
 
 async def _end(stream: FrameStream, run_command: RunCommand) -> None:
-    """Receive the reply, and kill the cursor that it names; one that cannot be killed now times out there."""
+    """Receive the reply, and kill the cursor that it names; if that fails, the cursor times out there."""
     try:
         reply = None
         with trio.move_on_after(_REPLY_SECONDS_MAX):
@@ -102,7 +102,7 @@ async def _kill_cursor_of(reply: bytes, run_command: RunCommand) -> None:
 
 
 IDLE_SECONDS_MAX: Final = 300.0
-"""How long a connection may be idle, as mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``."""
+"""Default idle time of a connection, as mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ class PoolOptions:
     """Limits of a pool.
 
     Attributes:
-        connections_min: how many connections are kept even if idle.
-        connections_max: how many may be open at once; further borrowers wait.
+        connections_min: the number of connections kept even if idle.
+        connections_max: the most connections open at once; further borrowers wait.
         asked_ahead_max: from this many connections in use on, none should be borrowed for a reply not needed yet.
-        idle_seconds_max: connections above the minimum are closed when they have been idle for this long.
+        idle_seconds_max: the idle time after which connections above the minimum are closed.
     """
 
     connections_min: int = 1
@@ -124,7 +124,7 @@ class PoolOptions:
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """A pool's current numbers of connections, and how many it has created in total."""
+    """A pool's current numbers of connections, and the total that it has created."""
 
     available: int
     in_use: int
@@ -182,7 +182,7 @@ class Pool:
             self.give_back(connection)
 
     def lend_quiet(self) -> Connection | None:
-        """An idle connection on which a request can be posted at once; None if there is none."""
+        """Lend an idle connection on which a request can be posted at once; None if there is none."""
         idle = self._idle
         return idle.pop() if idle and idle[-1].stream.is_quiet else None
 
@@ -251,7 +251,7 @@ class Pool:
         return await self._open()
 
     def give_back(self, connection: Connection) -> None:
-        """Return a borrowed connection; one that was closed is removed from the pool."""
+        """Return a borrowed connection; a closed one is removed from the pool."""
         if connection.is_closed:
             self._forget(connection)
         elif self._is_closed or connection.broken_off:
@@ -274,7 +274,7 @@ class Pool:
             self._close(connection)
 
     async def fill(self) -> None:
-        """Open connections up to the minimum, for example after the host has restarted; this is not a use of the pool.
+        """Open connections up to the minimum, for example after a restart of the host; not a use of the pool.
 
         Raises:
             ConnectFailedError: a connection could not be opened.
@@ -295,7 +295,7 @@ class Pool:
             self._close(self._idle.pop())
 
     def close_idle(self) -> None:
-        """Close the idle connections, because the peer is known to be gone."""
+        """Close the idle connections, because the peer is gone."""
         while self._idle:
             self._close(self._idle.pop())
 
@@ -322,7 +322,7 @@ class Pool:
         self._silence = ""
 
     def add_reader(self, connection: Connection) -> None:
-        """Note a request to another host, which reads from this one and would wait for it as long as it is silent.
+        """Register a request to another host that reads from this one, so that it fails while this one is silent.
 
         Args:
             connection: the connection of the request; `remove_reader` has to follow.
@@ -332,7 +332,7 @@ class Pool:
             connection.break_off(self._silence, self.address)
 
     def remove_reader(self, connection: Connection) -> None:
-        """Forget a request that `add_reader` has noted, because it has ended."""
+        """Remove a request that `add_reader` has registered, because it has ended."""
         self._readers.discard(connection)
 
     @property
@@ -342,11 +342,11 @@ class Pool:
 
     @property
     def in_use(self) -> int:
-        """How many connections are borrowed."""
+        """Number of borrowed connections."""
         return self._open_count - len(self._idle)
 
     def statistics(self) -> PoolStatistics:
-        """The current numbers."""
+        """Return the current numbers."""
         return PoolStatistics(
             available=len(self._idle),
             in_use=self.in_use,
@@ -382,7 +382,7 @@ class Pool:
         raise ConnectFailedError(self.address, self._silence, sent=False, is_silent=True)
 
     def _on_disconnect(self, connection: Connection) -> None:
-        """Close a connection if it is idle; a borrower may still read what the peer sent before it closed."""
+        """Close a connection if it is idle; a borrower may still read data that the peer sent before it closed."""
         if connection in self._idle:
             self._idle.remove(connection)
             self._close(connection)
@@ -402,7 +402,7 @@ class Asked:
     """A request that was sent, and the connection for its reply. One of its methods must be called.
 
     Attributes:
-        is_over: whether it was.
+        is_over: whether the reply was received or abandoned.
     """
 
     __slots__ = ("_connection", "_frame", "_pool", "_sources", "is_over")
@@ -415,14 +415,14 @@ class Asked:
         self.is_over = False
 
     def reads_from(self, sources: Iterable[Pool]) -> None:
-        """Make the request fail if one of these hosts becomes silent, because the peer reads from them for it."""
+        """Fail the request if one of these hosts becomes silent, because the peer reads from them for it."""
         self._sources = tuple(sources)
         for source in self._sources:
             source.add_reader(self._connection)
 
     @may_run_in_reactor
     async def receive_whole(self) -> bytes:
-        """The reply, received as a whole.
+        """Receive the reply as a whole.
 
         Raises:
             BackendError: as `Connection.exchange`.
@@ -433,7 +433,7 @@ class Asked:
 
     @may_run_in_reactor
     async def receive_answer(self, relay: Relay | None) -> bytes | None:
-        """The reply; None if it was long and ``relay`` has forwarded it.
+        """Receive the reply; None if it was long and ``relay`` has forwarded it.
 
         Raises:
             BackendError: as `Connection.exchange_for`.
@@ -445,7 +445,7 @@ class Asked:
             self._give_back()
 
     async def wait_begun(self) -> None:
-        """As `Connection.wait_answer_begun`."""
+        """Wait for the reply, as `Connection.wait_answer_begun`."""
         await self._connection.wait_answer_begun()
 
     def give_up(self) -> None:

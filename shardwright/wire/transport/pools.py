@@ -1,4 +1,4 @@
-"""One connection pool for each remote host that a daemon talks to, and the task that maintains them."""
+"""One connection pool for each remote host of a daemon, and the task that maintains them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -38,23 +38,23 @@ class ConnectionPools:
         self._followers = followers
 
     def __getitem__(self, address: str) -> Pool:
-        """The pool of a host, created on first use."""
+        """Return the pool of a host, created on first use."""
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = Pool(address, self._handshake, self._watcher, self._abandoned, self._options)
         return pool
 
     def statistics(self) -> dict[str, PoolStatistics]:
-        """The current numbers by address."""
+        """Return the current numbers by address."""
         return {address: pool.statistics() for address, pool in self._pools.items()}
 
     def in_use(self, address: str) -> int:
-        """How many connections to a host are borrowed, which is the number of operations in progress there."""
+        """Return the number of borrowed connections to a host, which equals its operations in progress."""
         pool = self._pools.get(address)
         return 0 if pool is None else pool.in_use
 
     def close_idle(self, address: str) -> None:
-        """Close the idle connections to a host that is known to have restarted or to be gone."""
+        """Close the idle connections to a host that has restarted or is gone."""
         for pool in self._open_pools(address):
             pool.close_idle()
 
@@ -69,7 +69,7 @@ class ConnectionPools:
             pool.resume()
 
     async def run(self) -> None:
-        """Handle disconnects and abandoned requests, and reap idle connections, until cancelled; then close those."""
+        """Handle disconnects and abandoned requests, reap idle connections; on cancellation, close the pools."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)

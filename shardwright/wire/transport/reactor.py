@@ -1,12 +1,12 @@
 """Waiting for sockets without trio's scheduler, for the few waits that make up every operation.
 
-An iteration of trio's loop costs several times the work on a message that is only passed on. So the reactor waits in
+An iteration of trio's loop costs several times the work on a message that is only forwarded. So the reactor waits in
 trio's place: when trio has nothing to run and is about to wait, the reactor waits for its own sockets and for
-everything that trio would wait for, in one epoll set that contains trio's. Events of its own sockets go to callbacks
-at once; when there is work for trio, or trio's next deadline has passed, it lets trio continue.
+everything that trio would wait for. One epoll set contains the sockets and trio's own set. Events of its own sockets go
+to callbacks at once. When there is work for trio, or trio's next deadline has passed, trio continues.
 
 It is a trio instrument, the public way to be called before every wait. Only trio's epoll descriptor is not public
-(`_epoll_descriptor`); without it, or without a call of `Reactor.start`, trio does all the waiting.
+(`_epoll_descriptor`). Without it, or without a call of `Reactor.start`, trio does all the waiting.
 """
 
 import select
@@ -24,26 +24,26 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("wire.reactor")
 
 HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-"""The events after which nothing more will arrive."""
+"""Events after which no more data arrives."""
 
 _EVENTS_MAX: Final = 64
-"""The maximum in one batch, so that a busy reactor does not starve trio's tasks."""
+"""Most events in one batch, so that a busy reactor does not starve trio's tasks."""
 
 
 class Resumable(Protocol):
-    """What has given way to the reactor, as a `wire.transport.request_loop.RequestLoop` does."""
+    """Code that yields to the reactor, such as a `wire.transport.request_loop.RequestLoop`."""
 
     def resume(self) -> None:
-        """Run on."""
+        """Continue running."""
 
 
 class Reactor(threading.local, trio.abc.Instrument):
-    """Calls back when a socket has become readable; each thread has its own, as each has its own trio run.
+    """Dispatcher of readable sockets to callbacks; each thread has its own, as each has its own trio run.
 
     Attributes:
         is_running: whether it has been started; otherwise nothing may be watched.
         loop: the request loop that it is currently running; None in all code that trio runs.
-        afterwards: what request loops want to be done once all received messages have been processed.
+        afterwards: work that request loops defer until all received messages have been processed.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Reactor(threading.local, trio.abc.Instrument):
         self._has_trio_work = False
 
     def start(self) -> bool:
-        """Start waiting in trio's place, until the current `trio.run` ends; returns whether that is possible."""
+        """Start waiting in trio's place, until the current `trio.run` ends; return whether that is possible."""
         descriptor = _epoll_descriptor()
         if descriptor is None:
             logger.warning("This version of trio does not expose its epoll descriptor; the reactor is off")
@@ -70,8 +70,8 @@ class Reactor(threading.local, trio.abc.Instrument):
     def watch(self, watched: socket.socket, on_readable: Callable[[int], None]) -> None:
         """Call back with epoll's events whenever more data has arrived for a socket, and when its peer has closed.
 
-        There is one call for all that has arrived: the callback's owner reads until nothing is left, or remembers
-        that there may be more. So a wait costs no system call of its own.
+        One call covers all data that has arrived. The callback's owner reads until nothing is left, or remembers that
+        there may be more. So a wait costs no system call of its own.
         """
         descriptor = watched.fileno()
         self._callbacks[descriptor] = on_readable
@@ -84,14 +84,14 @@ class Reactor(threading.local, trio.abc.Instrument):
         self._epoll.unregister(descriptor)
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        """Called by trio when one of its tasks becomes runnable."""
+        """Record that a task of trio has become runnable. Called by trio."""
         self._has_trio_work = True
 
     def before_io_wait(self, timeout: float) -> None:
-        """Called by trio when it is about to wait for up to ``timeout`` seconds: wait in its place.
+        """Wait in place of trio, which calls this before it would wait for up to ``timeout`` seconds.
 
-        When this returns trio still waits, except for events that have already occurred. So it has to be woken if
-        tasks were scheduled meanwhile or the time is up.
+        Afterwards trio still waits, except for events that have already occurred. So it has to be woken if tasks have
+        been scheduled or the time is up.
         """
         self._has_trio_work = False
         poll, callbacks = self._epoll.poll, self._callbacks
@@ -131,7 +131,7 @@ class Reactor(threading.local, trio.abc.Instrument):
                     _log_failure()
 
     def after_run(self) -> None:
-        """Called by trio when it has ended."""
+        """Release everything. Called by trio at the end of its run."""
         self.is_running = False
         self.afterwards.clear()
         self._callbacks.clear()
@@ -139,7 +139,7 @@ class Reactor(threading.local, trio.abc.Instrument):
 
 
 def _epoll_descriptor() -> int | None:
-    """The descriptor of trio's epoll set; None if it is not where known versions have it."""
+    """Return the descriptor of trio's epoll set; None if this version of trio keeps it elsewhere."""
     try:
         from trio._core._run import GLOBAL_RUN_CONTEXT
 
@@ -149,7 +149,10 @@ def _epoll_descriptor() -> int | None:
 
 
 def _log_failure() -> None:
-    """Log an unexpected exception of one connection. Trio would remove the instrument, and with it all the others."""
+    """Log an unexpected exception of one connection.
+
+    If it propagated, trio would remove the instrument, and with it all other connections.
+    """
     logger.exception("Internal error in the reactor")
 
 

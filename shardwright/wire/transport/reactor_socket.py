@@ -1,8 +1,9 @@
 """A socket that the reactor watches, and whose frames are written together at the end of the reactor's round.
 
-The reactor notifies once for all that has arrived, so it is remembered here whether there may be more to read.
-Frames are written only after everything received by this process has been processed: each peer is then woken once
-for all of its frames, and a woken peer does not take the processor from us while there are more frames for it.
+The reactor notifies once for all data that has arrived, so the socket remembers whether there may be more to read.
+
+Frames are written only after everything received by this process has been processed. Each peer is then woken once for
+all of its frames, and a woken peer does not take the processor from us while there are more frames for it.
 """
 
 import socket
@@ -18,7 +19,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 from shardwright.wire.transport.tls_socket import TlsSocket
 
 _POSTED_BYTES_MAX: Final = 1 << 16
-"""Longer frames are sent at once, because their peer can start working on them."""
+"""Longest frame that is posted. Longer ones are sent at once, because their peer can start working on them."""
 
 
 class ReactorSocket:
@@ -26,8 +27,8 @@ class ReactorSocket:
 
     Attributes:
         connected: the socket to read from and to write to.
-        has_news: whether there may be unread data; stays true once the peer has closed. A reader that stops before
-            the socket is empty sets it.
+        has_news: whether there may be unread data; stays true once the peer has closed. A reader that stops before the
+            socket is empty sets it.
         plain: the socket itself, for waiting.
         unsent: the posted bytes that are not sent yet; they are sent before the next wait for a reply ends.
         when_sent: called whenever everything has been sent.
@@ -59,7 +60,7 @@ class ReactorSocket:
     # Reading
 
     def take_news(self) -> bool:
-        """Whether there may be something to read, which the caller then reads."""
+        """Whether there may be something to read; resets `has_news`, so the caller must read."""
         if not self.has_news:
             return False
         self.has_news = self._is_hung_up
@@ -73,7 +74,7 @@ class ReactorSocket:
         self._resume = resume
 
     def forget_waiting(self) -> None:
-        """Do not call back any more: what has waited has stopped, or waits by itself."""
+        """Cancel the callback, because its owner has stopped waiting or waits by itself."""
         self._resume = None
 
     async def wait_in_task(self) -> None:
@@ -132,7 +133,6 @@ class ReactorSocket:
         """Post a frame to be written at the end of the reactor's round; nothing may be unsent.
 
         Args:
-            frame: the frame.
             resume: as `resume_on_news`, if given.
         """
         self.unsent = frame
@@ -144,7 +144,7 @@ class ReactorSocket:
                 self.resume_on_news(resume)
 
     def give_up_to(self, frame: bytes | memoryview) -> bytes:
-        """The posted bytes followed by a frame, for the caller to write now; nothing remains posted."""
+        """Return the posted bytes followed by a frame, for the caller to write now; nothing remains posted."""
         both, self.unsent = b"".join((self.unsent, frame)), b""
         return both
 
@@ -162,7 +162,7 @@ class ReactorSocket:
                 self.when_sent()
             return
         self.unsent = frame[sent:]
-        # What waits for the reply writes the rest; or the next wait does, if there is none yet.
+        # The code that waits for the reply writes the rest; or the next wait does, if there is none yet.
         resume, self._resume = self._resume, None
         if resume is None:
             self.has_news = True

@@ -12,7 +12,7 @@ from shardwright.wire.transport.reservations import Receiver
 
 
 class Relay:
-    """Forwards a reply unchanged; subclasses change its beginning and end.
+    """Forwarder of a reply; subclasses change its beginning and end.
 
     Args:
         receiver: the stream to forward to.
@@ -30,7 +30,7 @@ class Relay:
 
     @may_run_in_reactor
     async def send(self, piece: bytes | memoryview) -> memoryview | None:
-        """Forward a piece; returns the part that the receiver has not accepted within `patience_seconds`, or None.
+        """Forward a piece; return the part that the receiver has not accepted within `patience_seconds`, or None.
 
         Raises:
             OSError: the receiver's connection broke.
@@ -55,12 +55,12 @@ class Relay:
 
     @property
     def patience_seconds(self) -> float:
-        """How long the receiver may take for one piece while it holds up the connection of the reply."""
+        """Time limit for one piece while the receiver holds up the connection of the reply."""
         return math.inf
 
     @property
     def relay_seconds(self) -> float:
-        """How long the receiver may take in total, counted from the first wait for it."""
+        """Time limit for the whole reply, counted from the first wait for the receiver."""
         return math.inf
 
     @contextmanager
@@ -68,7 +68,7 @@ class Relay:
         """Count the rest of a reply, which is received in the block so that its connection becomes free for others.
 
         Raises:
-            SlowClientError: it would use too much memory.
+            SlowClientError: the rest would use too much memory.
         """
         if not UNREAD_REPLIES.has_room_for(size):
             self.is_receiver_gone = True
@@ -84,11 +84,11 @@ class Relay:
         """Examine the first bytes of a long frame, at least its header.
 
         Returns:
-            Their replacement, of the same length, and how many of the frame's last bytes are passed to `end`; None if
-            the frame should be received whole and not forwarded.
+            Their replacement, of the same length, and the number of the frame's last bytes that are passed to `end`;
+            None if the frame should be received whole and not forwarded.
         """
         return beginning, 0
 
     def end(self, rest: bytes) -> bytes:
-        """The replacement of the last bytes, of the same length."""
+        """Return the replacement of the last bytes, of the same length."""
         return rest

@@ -26,17 +26,19 @@ Result = TypeVar("Result")
 Sink = TypeVar("Sink", bound=DocumentSink)
 
 _BATCH_DOCUMENTS_MAX: Final = 5_000
-"""How many documents of a cursor are dealt with at once: others wait for that."""
+"""Most documents of a cursor that are processed at once, because other tasks wait meanwhile."""
 
 _ATTEMPTS_MAX: Final = 4
 
 _PATIENCE_SECONDS: Final = 0.5
-"""Time after which a read with `PRIMARY_PREFERRED` also goes to the other members. A frozen primary counts as a member
-for `Timeouts.hello_seconds`."""
+"""Delay after which a read with `PRIMARY_PREFERRED` also goes to the other members.
+
+A frozen primary counts as a member for `Timeouts.hello_seconds`.
+"""
 
 
 class ReplicaSetClient:
-    """Runs commands on the members of one replica set, with the pools and the monitor of a daemon."""
+    """Runner of commands on the members of one replica set, with the pools and the monitor of a daemon."""
 
     def __init__(self, monitor: ReplicaSetMonitor, pools: ConnectionPools) -> None:
         self.monitor = monitor
@@ -49,7 +51,7 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def select(self, preference: ReadPreference = PRIMARY) -> str:
-        """The address of a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
+        """Select a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
 
         Raises:
             CommandError: FailedToSatisfyReadPreference, there was none within that time.
@@ -67,7 +69,7 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes, preference: ReadPreference = PRIMARY) -> tuple[str, bytes]:
-        """Send a request to one suitable member, without retrying; returns its address and the reply's frame.
+        """Send a request to one suitable member, without retrying; return its address and the reply's frame.
 
         A failed connection makes the monitor check the member; the caller decides whether to retry.
 
@@ -80,7 +82,7 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def exchange_with(self, address: str, frame: bytes) -> bytes:
-        """As `exchange`, with a given member."""
+        """Send a request to a given member, as `exchange`."""
         try:
             return await self._pools[address].exchange(frame)
         except BackendError as error:
@@ -105,7 +107,7 @@ class ReplicaSetClient:
             raise
 
     async def borrow(self, address: str) -> Connection:
-        """A connection to a given member for exclusive use; it must be returned with `give_back`.
+        """Borrow a connection to a given member for exclusive use; it must be returned with `give_back`.
 
         Raises:
             BackendError: no connection could be opened.
@@ -137,17 +139,18 @@ class ReplicaSetClient:
         preference: ReadPreference = PRIMARY,
         is_idempotent: bool = True,
     ) -> dict[str, Any]:
-        """Run a command given as a dict; returns the decoded reply.
+        """Run a command given as a dict; return the decoded reply.
 
         After a not-primary error, or if no connection could be opened, the command is retried on the new primary, with
-        at most `_ATTEMPTS_MAX` attempts in total; after a broken connection only if the command is idempotent. So it is
-        if another member becomes primary before the present one answers, which may be frozen. With `PRIMARY_PREFERRED`
-        the other members are asked as well if the primary fails or takes long; the first answer counts.
+        at most `_ATTEMPTS_MAX` attempts in total. An idempotent command is also retried after a broken connection, and
+        when another member becomes primary before the present one answers, which may be frozen. With
+        `PRIMARY_PREFERRED` the command also goes to the other members if the primary fails or takes long; the first
+        answer counts.
 
         Raises:
             CommandError: the reply says ``ok: 0``, or no member was suitable in time.
-            BackendError: the last attempt failed with a broken connection, or the primary did not answer as long as it
-                was primary, or none that was asked as long as it was a member.
+            BackendError: the last attempt failed with a broken connection, or no member that received the command
+                answered while it was primary (with `PRIMARY_PREFERRED`: while it was a member).
         """
         body = bson.encode({**command, **_told(preference), "$db": db})
 
@@ -167,13 +170,11 @@ class ReplicaSetClient:
         preference: ReadPreference = PRIMARY,
         on_reply: Callable[[bytes, Mapping[bytes, Span]], None] | None = None,
     ) -> list[bytes]:
-        """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
+        """Read all documents of the cursor that ``command`` (find or aggregate) opens, as raw bytes.
 
-        In the cases in which `command` retries, reading starts again.
+        Reading starts again in the cases in which `command` retries.
 
         Args:
-            db: the database.
-            command: the command to run.
             preference: which member may answer.
             on_reply: called with the frame of each successful reply, and the spans of its body's fields in the frame.
 
@@ -192,10 +193,10 @@ class ReplicaSetClient:
         preference: ReadPreference = PRIMARY,
         on_reply: Callable[[bytes, Mapping[bytes, Span]], None] | None = None,
     ) -> Sink:
-        """As `find_raw`, for documents that are dealt with as they arrive; returns what took them.
+        """Read a cursor like `find_raw` into a sink that takes the documents as they arrive; return the sink.
 
         Args:
-            new_sink: makes what takes the documents; called again when reading starts again.
+            new_sink: creates the sink; called again when reading starts again.
             db: see `find_raw` for this and the others.
 
         Raises:
@@ -214,7 +215,7 @@ class ReplicaSetClient:
                     if cursor.is_exhausted:
                         sink.extend(batch.documents())
                         return sink
-                    # The member is at work on the next batch while these are dealt with.
+                    # The member prepares the next batch while this one is processed.
                     following = await self.ask(address, cursor.next_request(batchSize=_BATCH_DOCUMENTS_MAX))
                     try:
                         sink.extend(batch.documents())
@@ -238,7 +239,7 @@ class ReplicaSetClient:
     async def _repeated(
         self, ask: Callable[[str], Awaitable[Result]], preference: ReadPreference, *, is_idempotent: bool
     ) -> Result:
-        """The result of ``ask`` for a suitable member, with retries as described in `command`."""
+        """Run ``ask`` for a suitable member, with retries as described in `command`."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             address = await self.select(preference)
             try:
@@ -261,17 +262,17 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def _while_primary(self, address: str, ask: Callable[[str], Awaitable[Result]]) -> Result:
-        """The result of ``ask``, which ends with a BackendError when another member becomes primary."""
+        """Run ``ask``; raise a BackendError when another member becomes primary first."""
         await in_own_task()
         return await answered_before(address, partial(ask, address), partial(self.monitor.wait_replaced, address))
 
     @may_run_in_reactor
     async def _first_answer(self, preferred: str, ask: Callable[[str], Awaitable[Result]]) -> Result:
-        """The first result of ``ask`` for a member; members that are not preferred are asked after some time.
+        """Run ``ask`` for the preferred member, after some time also for the others; return the first result.
 
         Raises:
-            CommandError: a member refuses, and others would do the same; or see below.
-            BackendError: all that were asked have failed, or are not members any more.
+            CommandError: a member refuses for a reason that applies to all; or all have failed.
+            BackendError: all members tried have failed, or are not members any more.
         """
         await in_own_task()
         results: list[Result] = []
@@ -313,14 +314,14 @@ class ReplicaSetClient:
         raise BackendError(preferred, "did not answer as long as it was a member", sent=True)
 
     def _is_of_member(self, address: str, refusal: CommandError) -> bool:
-        """Whether another member may answer what this one refuses: it lags, or is not readable any more."""
+        """Whether another member may answer: this one refuses because it lags or is not readable any more."""
         if has_category(refusal.code, Category.NOT_PRIMARY):
             self.on_failure(address, refusal)
         return refusal.code == ErrorCode.MaxTimeMSExpired or has_category(refusal.code, Category.RETRYABLE)
 
 
 def _told(preference: ReadPreference) -> dict[str, Any]:
-    """The field without which a secondary refuses a read."""
+    """Return the field without which a secondary refuses a read."""
     return {} if preference is PRIMARY else {"$readPreference": {"mode": preference.mode}}
 
 
@@ -339,11 +340,11 @@ async def _first_of(*events: trio.Event) -> None:
 async def answered_before(
     address: str, ask: Callable[[], Awaitable[Result]], wait_replaced: Callable[[], Awaitable[None]]
 ) -> Result:
-    """The result of ``ask``, unless ``wait_replaced`` returns before.
+    """Run ``ask``, unless ``wait_replaced`` returns first.
 
     Args:
-        address: the primary that is asked.
-        ask: sends it a request, and returns what it answers.
+        address: the primary.
+        ask: sends it a request, and returns its answer.
         wait_replaced: returns when it is not primary any more.
 
     Raises:

@@ -1,12 +1,12 @@
-"""Replies that clients do not read, and the limits on their memory, in total and for one client.
+"""Replies that clients have not read, and the limits on their memory, in total and for one client.
 
 A reply that does not fit into the client's socket waits here. A reply that is only forwarded waits at its source
-instead: nothing more of it is read (`wire.transport.relay`), unless it has held a connection that others need for
-too long. Replies that are received whole first wait for room (`wire.transport.reservations`).
+instead: nothing more of it is read (`wire.transport.relay`), unless it has held a connection that others need for too
+long. Replies that are received whole first wait for room (`wire.transport.reservations`).
 
-A `Holding` is memory held for a client between two requests: batches that a cursor has received and not yet
-returned. It counts towards the total. While a request of the client uses it, it is part of that request's
-reservation and cannot be discarded.
+A `Holding` is memory held for a client between two requests: batches that a cursor has received and not yet returned.
+It counts towards the total. While a request of the client uses it, it is part of that request's reservation and cannot
+be discarded.
 """
 
 import math
@@ -22,7 +22,7 @@ from shardwright.wire.transport.reservations import Receiver, ReceivingClient, R
 
 
 class Holding(ABC):
-    """Memory held for one client; subclasses define what for.
+    """Memory held for one client; subclasses define its purpose.
 
     Attributes:
         size: bytes; 0 while a request uses it.
@@ -37,7 +37,7 @@ class Holding(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Discard it to make room for others."""
+        """Discard the memory to make room for others."""
 
 
 class Holdings:
@@ -50,7 +50,7 @@ class Holdings:
 
     Attributes:
         total_bytes: their total size; part of the total of `UnreadReplies`.
-        ended: how many were discarded to make room for others.
+        ended: the number discarded to make room for others.
     """
 
     def __init__(
@@ -67,8 +67,7 @@ class Holdings:
         """Hold some bytes from the end of a request until the next one. If the limit is exceeded, discard the oldest.
 
         Args:
-            holding: what is held.
-            size: its size in bytes.
+            size: in bytes.
             client: the client of the request, whose reservation shrinks accordingly.
         """
         if not size:
@@ -82,7 +81,7 @@ class Holdings:
         self._reservations.admit_waiting()
 
     def resume(self, holding: Holding, client: ReceivingClient | None) -> None:
-        """Let a request of this client use it: from now on it counts as reserved for the request."""
+        """Convert a holding into a reservation of the client's new request."""
         size = self._forget(holding)
         if size and client is not None and not client.stream.is_closed:
             self._reservations.add(client, size)
@@ -115,11 +114,11 @@ class Holdings:
 
 
 PROGRESS_BYTES: Final = 1 << 18
-"""A client that reads less than this in the time allowed counts as one that reads nothing."""
+"""Progress limit: a client that reads less in the time allowed counts as one that reads nothing."""
 
 
 class SlowClientError(OSError):
-    """A client does not read its replies and would exceed its memory limit; its connection has to be closed."""
+    """A client that does not read its replies and would exceed its memory limit; its connection has to be closed."""
 
 
 class _Waiting:
@@ -154,7 +153,7 @@ class UnreadReplies(UnreadTotal):
         peak_bytes: the largest total so far.
         reservations: memory reserved for replies that are being received.
         holdings: memory that cursors hold between two requests.
-        clients_closed: how many clients were disconnected because of the limits.
+        clients_closed: the number of clients disconnected because of the limits.
     """
 
     def __init__(self, bounds: UnreadBounds) -> None:
@@ -209,7 +208,7 @@ class UnreadReplies(UnreadTotal):
             self.change_total(-size)
 
     def change_total(self, by: int) -> None:
-        """Change the total; if it shrinks, operations that wait for room are admitted."""
+        """Change the total; if it shrinks, admit operations that wait for room."""
         self.total_bytes += by
         if by > 0:
             self.peak_bytes = max(self.peak_bytes, self.total_bytes)
@@ -221,7 +220,7 @@ class UnreadReplies(UnreadTotal):
         return size <= self.bounds.client_bytes and self.total_bytes + size <= self.bounds.total_bytes
 
     def too_slow(self) -> SlowClientError:
-        """Count a client that will be disconnected; returns the error to raise for it."""
+        """Count a client that will be disconnected; return the error to raise for it."""
         self.clients_closed += 1
         return SlowClientError("the client does not read its replies")
 
@@ -230,7 +229,9 @@ class UnreadReplies(UnreadTotal):
         return waiting.since + bounds.patience_seconds if waiting.size > bounds.client_bytes else math.inf
 
     def close_stalled(self) -> bool:
-        """Discard what has been idle longest, if that is long enough: a reply, or (`patience_seconds`) a cursor.
+        """Discard the reply that has been idle longest, or else such a cursor, if it has been idle long enough.
+
+        The limit is `UnreadBounds.stalled_seconds` for a reply and ``patience_seconds`` for a cursor.
 
         Returns:
             Whether there was one.
@@ -246,7 +247,7 @@ class UnreadReplies(UnreadTotal):
         return True
 
     def make_room(self, *, spared: Holding | None = None) -> None:
-        """Discard what has been idle longest, until the total is within the limit.
+        """Discard the longest idle replies and holdings, until the total is within the limit.
 
         Args:
             spared: never discarded; once it is the oldest, nothing else is discarded either.

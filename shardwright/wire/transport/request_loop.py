@@ -1,13 +1,13 @@
 """Work that runs in the reactor while it only waits for sockets, and in a trio task when it needs more.
 
-A request loop is a sequence of steps, each of them an ordinary coroutine; on a client's connection, each step serves
-one request. The reactor starts a step and resumes it when the socket that it waits for is readable. Before a step
-uses anything that needs a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its
-end it runs in the request loop's task, where trio also waits for sockets. If the call was forgotten, trio itself
-raises an error, because there is no current task in the reactor.
+A request loop is a sequence of steps, each an ordinary coroutine. On a client's connection, each step serves one
+request. The reactor starts a step and resumes it when the socket that it waits for is readable. Before a step uses
+anything that needs a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`. From there to its end it
+runs in the request loop's task, where trio also waits for sockets. If the call was forgotten, trio itself raises an
+error, because there is no current task in the reactor.
 
-When the task is cancelled, it takes over the current step, which is cancelled where it waits. It does the same when
-a step is interrupted, and continues with the next one.
+When the task is cancelled, it takes over the current step, which is cancelled where it waits. It does the same when a
+step is interrupted, and continues with the next one.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _Wish(Enum):
-    """What a step waits for when it yields in the reactor."""
+    """Reason why a step yields in the reactor: a socket to wait for, or the need for a task."""
 
     SOCKET = auto()
     TASK = auto()
@@ -90,7 +90,7 @@ class RequestLoop:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Run all steps; the calling task is the request loop's own. Raises whatever a step raises."""
+        """Run all steps; the calling task is the request loop's own. Errors of a step propagate."""
         if not REACTOR.is_running:
             while await self._run_in_task(self._begin()):
                 pass
@@ -184,5 +184,5 @@ def _until_in_task() -> Generator[_Wish, None, None]:
 
 @coroutine
 def _rest_of(step: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """The equivalent of ``await step`` for a coroutine that has already been started."""
+    """Await a coroutine that has already been started."""
     return (yield from step.__await__())

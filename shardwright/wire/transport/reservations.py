@@ -1,17 +1,17 @@
 """Memory for long replies, reserved before they are received.
 
-A reply that cannot be forwarded while it is still arriving (a first batch, a merged or compressed reply) is received
-whole, and then waits in this process until its client reads it. So its length, known from its header, is reserved
-before the rest of it is read from its connection, until the reply to the client counts instead. Until there is room,
-nothing more is read. Room is freed by clients that read, and by disconnecting those that do not
-(`UnreadReplies.close_stalled`); if that is not enough, the waiting operation eventually fails.
+Some replies cannot be forwarded while they are arriving: a first batch, a merged or compressed reply. Such a reply is
+received whole, and then waits in this process until its client reads it. So its length, known from its header, is
+reserved before the rest is read from its connection, until the reply to the client counts instead. Until there is room,
+nothing more is read. Room is freed by clients that read, and by disconnecting stalled ones
+(`UnreadReplies.close_stalled`). If that is not enough, the waiting operation eventually fails.
 
-Operations cannot deadlock. Those that already have a long reply come first, and if there is no room for the next
-reply of one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its
-client, and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier
-request counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation
-that wait at the same time are admitted together, and count together. Work shared by many operations, such as a load
-of the catalog (`daemon.single_flight`), belongs to none of them and does not wait.
+Operations cannot deadlock. Those that already have a long reply come first, and if there is no room for the next reply
+of one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its client,
+and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier request
+counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation that wait
+at the same time are admitted together, and count together. Work shared by many operations, such as a load of the
+catalog (`daemon.single_flight`), belongs to none of them and does not wait.
 """
 
 from abc import ABC, abstractmethod
@@ -41,10 +41,10 @@ class Receiver(Protocol):
         """Whether the stream is closed, so that nothing can be written."""
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
-        """Write as much as possible without waiting; returns the rest, or None."""
+        """Write as much as possible without waiting; return the rest, or None."""
 
     async def send_some(self, rest: memoryview) -> memoryview:
-        """Write part of the rest as soon as the peer has read something; returns the remainder."""
+        """Write part of the rest as soon as the peer has read something; return the remainder."""
 
     def break_off(self) -> None:
         """Make every later read and write fail."""
@@ -73,11 +73,11 @@ class UnreadBounds:
     """Limits on the memory used by unread replies.
 
     Attributes:
-        total_bytes: limit for all clients; if it is exceeded, the client that has read nothing for longest is
-            disconnected, or its cursor closed.
-        client_bytes: limit for one client; it is disconnected if it exceeds this and reads nothing for
+        total_bytes: limit for all clients. Beyond it, the client that has read nothing for longest is disconnected, or
+            its cursor closed.
+        client_bytes: limit for one client. A client beyond it is disconnected if it reads nothing for
             `patience_seconds`.
-        patience_seconds: also how long a client that reads nothing may hold a connection to a shard.
+        patience_seconds: also the time for which a client that reads nothing may hold a connection to a shard.
     """
 
     total_bytes: int = 256 << 20
@@ -86,12 +86,12 @@ class UnreadBounds:
 
     @property
     def stalled_seconds(self) -> float:
-        """How long a client may read nothing before it is disconnected if others are waiting for room."""
+        """Time without reading after which a client is disconnected if others are waiting for room."""
         return self.patience_seconds / 5
 
     @property
     def relay_seconds(self) -> float:
-        """How long a client may hold a connection to a shard in total, for one reply that it reads slowly."""
+        """Time for which a client may hold a connection to a shard in total, for one reply that it reads slowly."""
         return 3 * self.patience_seconds
 
 
@@ -99,7 +99,6 @@ class UnreadTotal(ABC):
     """The total size of all kinds of unread replies.
 
     Attributes:
-        bounds: the limits.
         total_bytes: the current size, including reservations and holdings.
     """
 
@@ -109,15 +108,15 @@ class UnreadTotal(ABC):
 
     @abstractmethod
     def change_total(self, by: int) -> None:
-        """Change the total; if it shrinks, operations that wait for room are admitted."""
+        """Change the total; if it shrinks, admit operations that wait for room."""
 
     @abstractmethod
     def close_stalled(self) -> bool:
-        """Discard what has been idle longest, if that is long enough; returns whether there was anything."""
+        """Discard the longest idle reply or holding, if it is old enough; return whether there was one."""
 
 
 LONG_REPLY_BYTES: Final = 1 << 20
-"""Replies with fewer bytes still to be received do not wait for room."""
+"""Size from which a reply waits for room, counting the bytes still to be received."""
 
 SERVED_CLIENT: Final[ContextVar[ReceivingClient | None]] = ContextVar("served_client", default=None)
 """The client for which a task works; child tasks inherit it."""
@@ -135,11 +134,11 @@ class _Receiver:
 
 
 class Reservations:
-    """The reservations for long replies, by client, and the queue of those that wait for room.
+    """The reservations for long replies, by client, and the queue of replies that wait for room.
 
     Attributes:
         total_bytes: currently reserved bytes; part of the total of `UnreadReplies`.
-        refused: how many replies were not received because there was no room.
+        refused: the number of replies not received for lack of room.
     """
 
     def __init__(self, unread: UnreadTotal) -> None:
@@ -213,7 +212,7 @@ class Reservations:
         self.settle(client, 0)
 
     def _next_client(self) -> ReceivingClient:
-        """The next client to admit a reply for: running operations first, since they must finish to free their room."""
+        """Choose the client to admit next: running operations first, since they must finish to free their room."""
         clients = [each.client for each in self._waiting]
         if self._beyond_bound is not None and self._beyond_bound in clients:
             return self._beyond_bound
@@ -255,7 +254,7 @@ class Reservations:
                 self._unread.change_total(size)
 
     def _counted(self, client: ReceivingClient, size: int) -> int:
-        """How many of ``size`` further bytes count: a read keeps everything it receives until it is answered."""
+        """Return how many of ``size`` further bytes count: a read keeps everything it receives until it is answered."""
         if client.is_interruptible:
             return size
         return min(size, max(0, self._unread.bounds.client_bytes - client.reserved_bytes))

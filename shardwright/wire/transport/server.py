@@ -1,10 +1,10 @@
 """The server side: accepts connections, reads one request at a time on each, and lets a handler answer it.
 
-This has what all daemons share: the limit of connections, noticing that clients have gone, and orderly shutdown.
-`Answers` knows the kinds of messages, and the handler implements the commands.
+Common to all daemons: the limit of connections, detection of disconnects, and orderly shutdown. `Answers` handles the
+kinds of messages, and the handler implements the commands.
 
-The bytes that clients and a server have exchanged are counted by the kernel. Each socket is asked when the numbers
-are requested, and before it is closed (tcp(7), ``TCP_INFO``).
+The kernel counts the bytes exchanged with clients. The server reads the counters of each socket on demand, and before
+it closes the socket (tcp(7), ``TCP_INFO``).
 """
 
 import errno
@@ -45,7 +45,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(connected: socket.socket) -> Traffic:
-    """The bytes of one connection; none on a UNIX socket, whose kernel side does not count."""
+    """Return the traffic of one connection; none on a UNIX socket, for which the kernel does not count."""
     if connected.family == socket.AF_UNIX:
         return Traffic()
     counters = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS.size)
@@ -53,7 +53,7 @@ def traffic_of(connected: socket.socket) -> Traffic:
 
 
 def sum_of(parts: Iterable[Traffic]) -> Traffic:
-    """The bytes of several connections."""
+    """Add up the traffic of several connections."""
     received, sent = map(sum, zip(Traffic(), *parts, strict=True))
     return Traffic(received, sent)
 
@@ -61,7 +61,7 @@ def sum_of(parts: Iterable[Traffic]) -> Traffic:
 logger = get_logger("wire.server")
 
 LOCAL_PEER: Final = "anonymous unix socket"
-"""The name of a client of this machine that has connected through a UNIX socket."""
+"""Name of a local client that has connected through a UNIX socket."""
 
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _BROKEN_ERRNOS: Final = frozenset(
@@ -74,23 +74,23 @@ _BROKEN_ERRNOS: Final = frozenset(
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 
 _INTERRUPTION_SECONDS_MAX: Final = 1.0
-"""How long operations interrupted at shutdown have to clean up."""
+"""Time for operations interrupted at shutdown to clean up."""
 
 
 class Server:
-    """Serves clients on listening sockets until cancelled.
+    """Server of clients on listening sockets, until cancelled.
 
     Attributes:
         protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
         handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
         tls_versions: connections by their version of TLS, without those that do not use it.
-        answers: makes the replies.
-        passages: what the daemon has learned of requests that it merely passes on; None if it learns nothing.
+        answers: builds the replies.
+        passages: the daemon's passages for forwarded requests; None if it has none.
         newcomers: the clients that have not logged in; None if they need not.
 
     Args:
         handler: answers the requests.
-        connections_max: how many clients there may be.
+        connections_max: the limit on clients.
         newcomers: the limits for unauthenticated clients.
         handshakes_max: the most connections in their handshake (`Arrivals`).
     """
@@ -125,11 +125,11 @@ class Server:
 
     @property
     def connections_refused(self) -> int:
-        """How many connections were refused because there were too many."""
+        """Number of connections refused because there were too many."""
         return self._refusals.refused
 
     def traffic(self) -> Traffic:
-        """The bytes that all clients since the start have sent and received, in handshakes too."""
+        """Return the traffic of all clients since the start, including handshakes."""
         return sum_of([self._past_traffic, *(traffic_of(client.stream.socket) for client in self.clients)])
 
     async def serve(
@@ -138,7 +138,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve clients on all listeners, and close these at the end. Returns once `drain` has finished."""
+        """Accept and serve clients on all listeners, then close the listeners. Returns once `drain` has finished."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)
@@ -213,7 +213,7 @@ class Server:
             nursery.start_soon(self._serve_alone, accepted, peer, serve)
 
     async def _serve_alone(self, accepted: socket.socket, peer: str, serve: Callable[[], Awaitable[None]]) -> None:
-        """Serve one connection; an unexpected exception ends this connection, and no other."""
+        """Serve one connection; an unexpected exception ends only this connection."""
         try:
             await serve()
         except Exception:
@@ -306,7 +306,7 @@ class Server:
 
     @may_run_in_reactor
     async def _serve_request(self, client: ClientConnection) -> bool:
-        """Wait for a request and serve it; returns whether another one may follow."""
+        """Wait for a request and serve it; return whether another one may follow."""
         stream = client.stream
         if client.unsent is not None:
             unsent, client.unsent = client.unsent, None
@@ -325,7 +325,8 @@ class Server:
             rest, stream.backlog = stream.backlog, None
         if rest is not None:
             if client.interruption is not None:
-                # It came too late, but this step would be cancelled here, and the client get part of the reply.
+                # The interruption came too late, but would cancel this step here, and the client would get part of the
+                # reply.
                 client.interruption, client.unsent = None, rest
                 return True
             await UNREAD_REPLIES.send(stream, rest, client)
@@ -335,12 +336,12 @@ class Server:
         return self._may_continue(client)
 
     def _may_continue(self, client: ClientConnection) -> bool:
-        """Note that a request has been served; returns whether another one may follow."""
+        """Record that a request has been served; return whether another one may follow."""
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 
     async def _answer_interrupted_operation(self, client: ClientConnection) -> bool:
-        """Answer a client whose operation was interrupted; returns whether another request may follow."""
+        """Answer a client whose operation was interrupted; return whether another request may follow."""
         request, error = client.unanswered, client.interruption
         client.unanswered = client.interruption = None
         if error is None:

@@ -1,10 +1,9 @@
 """Whole frames over a non-blocking socket.
 
-A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event
-loop, which is most of the cost of a hop. Frames sent by request loops are written together
-(`wire.transport.reactor_socket`). A read is attempted before waiting only within a frame; between frames, where a
-daemon waits for a client's next request or a backend's reply, the attempt would nearly always fail and cost more
-than it saves.
+A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event loop,
+which is most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.reactor_socket`).
+A read is attempted before waiting only within a frame. Between frames, where a daemon waits for a client's next request
+or a backend's reply, the attempt would nearly always fail and cost more than it saves.
 """
 
 import select
@@ -26,25 +25,25 @@ from shardwright.wire.transport.timeouts import CLIENT_LIMITS, TcpLimits
 from shardwright.wire.transport.tls_socket import TlsSocket
 
 READ_BYTES: Final = 65_536
-"""How much is read at once between two frames."""
+"""Read size between two frames."""
 
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
-"""The send buffer of UNIX sockets, as far as ``net.core.wmem_max`` allows. Unlike a TCP buffer, it does not grow."""
+"""Send buffer of UNIX sockets, as far as ``net.core.wmem_max`` allows. Unlike a TCP buffer, it does not grow."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
-"""A peer that always has more data must not keep the other tasks from running."""
+"""Limit that keeps a peer with an endless supply of data from starving the other tasks."""
 
 
 class FrameStream:
-    """Sends and receives frames on a connected socket, which it owns.
+    """Sender and receiver of frames on a connected socket, which it owns.
 
     One task may receive and one may send at a time.
 
     Args:
         connected: the socket, plain or after the handshake of TLS.
-        received: what was already read from it.
-        limits: after how long the kernel gives up a silent peer; by default the limits for clients.
+        received: bytes already read from it.
+        limits: timeouts of the kernel for a silent peer; by default the limits for clients.
 
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.
@@ -97,12 +96,12 @@ class FrameStream:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether nothing of another frame has been received."""
+        """Whether no part of another frame has been received."""
         return self._given_back is None and not self._reader.available
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has arrived that was not received, and nothing is left to be sent."""
+        """Whether there are no unread bytes, and no unsent ones."""
         return not (
             self.is_closed
             or self.io.has_news
@@ -114,7 +113,7 @@ class FrameStream:
     def give_back(self, received: bytes | OSError) -> None:
         """Return bytes that were read from the socket between two frames, or its error, to the next call that receives.
 
-        So code that recognises some frames can leave all others to the usual calls.
+        Code that recognises some frames can thus leave all others to the usual calls.
         """
         self._given_back = received
 
@@ -129,7 +128,7 @@ class FrameStream:
 
     @may_run_in_reactor
     async def receive(self) -> bytes | None:
-        """The next frame; None if the peer has closed the connection between two frames.
+        """Receive the next frame; None if the peer has closed the connection between two frames.
 
         Raises:
             RemoteProtocolError: invalid framing, or the peer closed in the middle of a frame.
@@ -157,7 +156,7 @@ class FrameStream:
     async def wait_begun(self) -> None:
         """Wait until the next frame begins to arrive, or the peer has closed; for code that runs in a trio task.
 
-        If this is cancelled, nothing has been received, and it can be called again.
+        After a cancellation, nothing has been received, and it can be called again.
 
         Raises:
             OSError: the connection broke.
@@ -167,13 +166,13 @@ class FrameStream:
 
     @may_run_in_reactor
     async def receive_beginning(self) -> bytes | None:
-        """As `receive`, but of a long frame only the bytes received first; the rest is left to `relay`.
+        """Receive the next frame; of a long one, only the bytes received first. The rest is left to `relay`.
 
         A result that is not a whole frame (`is_whole_frame`) is such a beginning, and contains at least the header.
 
         Raises:
             RemoteProtocolError: as `receive`.
-            OSError: the connection broke.
+            OSError: as `receive`.
         """
         if not self._reader.available:
             while self._given_back is None:
@@ -205,7 +204,7 @@ class FrameStream:
 
         Args:
             beginning: the result of `receive_beginning`.
-            relay: where the frame goes, and how it is changed.
+            relay: the destination of the frame, and the changes to it.
 
         Returns:
             The whole frame if ``relay`` declined it.
@@ -298,11 +297,11 @@ class FrameStream:
             await self.make_room(bytes_missing)
 
     def post(self, frame: bytes) -> memoryview | None:
-        """As `send_now`; but in the reactor, the frame is written after all received messages have been processed.
+        """Send a frame like `send_now`; in the reactor, write it after all received messages have been processed.
 
-        See `ReactorSocket`. The caller must receive next: that call raises an error, if there is one, and writes what
-        did not fit into the socket. So a frame is posted only if that receive will wait, not if the peer has already
-        sent more or has closed.
+        See `ReactorSocket`. The caller must receive next: that call raises an error, if there is one, and writes the
+        bytes that did not fit into the socket. So a frame is posted only if that receive will wait, not if the peer has
+        already sent more or has closed.
 
         Raises:
             OSError: the connection broke.
@@ -313,7 +312,7 @@ class FrameStream:
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
-        """Write one frame, or a piece, as far as possible without waiting; returns the rest for `send_rest`, or None.
+        """Write one frame, or a piece, as far as possible without waiting; return the rest for `send_rest`, or None.
 
         Raises:
             OSError: the connection broke.
@@ -337,9 +336,9 @@ class FrameStream:
 
     @may_run_in_reactor
     async def send_rest(self, rest: memoryview) -> None:
-        """Write what `send_now` has left, waiting while the peer does not read.
+        """Write the rest left by `send_now`, waiting while the peer does not read.
 
-        If this is cancelled, the connection is unusable and the caller must close it.
+        After a cancellation the connection is unusable and the caller must close it.
 
         Raises:
             OSError: the connection broke.
@@ -349,7 +348,7 @@ class FrameStream:
             rest = await self.send_some(rest)
 
     async def send_some(self, rest: memoryview) -> memoryview:
-        """Write part of what `send_now` has left, as soon as the peer has read something; returns the remainder.
+        """Write part of the rest left by `send_now`, as soon as the peer has read something; return the remainder.
 
         Must be called in a task. If it is cancelled, nothing has been written.
 
@@ -363,7 +362,7 @@ class FrameStream:
 
     @may_run_in_reactor
     async def send(self, frame: bytes | memoryview) -> None:
-        """`send_now`, followed by `send_rest` if necessary; for code where an extra coroutine does not matter.
+        """Call `send_now`, then `send_rest` if necessary; for code where an extra coroutine does not matter.
 
         Raises:
             OSError: the connection broke.
@@ -373,9 +372,9 @@ class FrameStream:
             await self.send_rest(rest)
 
     def half_close(self) -> bool:
-        """Show the peer that no request follows, and receive without regard to memory; returns whether that succeeded.
+        """Signal the peer that no request follows, and receive without regard to memory; return whether that succeeded.
 
-        Posted bytes are sent first. What the peer still sends can be received.
+        Posted bytes are sent first. Data that the peer still sends can be received.
         """
         self.make_room = None
         try:

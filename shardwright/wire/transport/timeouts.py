@@ -1,4 +1,4 @@
-"""Limits on the wait for other hosts: those that an operator may configure, and the kernel's."""
+"""Timeouts for other hosts: those that an operator may configure, and the kernel's."""
 
 import socket
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ import trio
 from shardwright.wire.errors import BackendError
 
 _OVERSLEPT_SECONDS: Final = 1.0
-"""A limit that is noticed this late proves nothing: this process was paused, and the answer may be waiting."""
+"""Delay beyond which a timeout proves nothing: this process was paused, and the answer may be waiting."""
 
 
 class Timeouts:
-    """The limits in seconds, which the options of a process set at its start, and again at SIGHUP.
+    """Timeouts in seconds, which the options of a process set at its start, and again at SIGHUP.
 
     Attributes:
         hello_seconds: a member of a replica set, or a daemon's own mongod, that has not answered a hello for this long
             is not selected any more. A frozen process is noticed after this time at the latest.
-        recheck_seconds: how long a member may take to connect and answer another hello when there is reason to doubt
-            it: it was silent for `hello_seconds`, or another member has become primary in its place. If it takes
-            longer, it counts as lost, and the requests that wait for it fail.
-        selection_seconds: how long an operation waits for a suitable member, for example during an election.
+        recheck_seconds: time limit for connecting to a doubtful member and for its answer to another hello. A member is
+            doubtful if it was silent for `hello_seconds`, or another member has become primary in its place. Beyond the
+            limit it counts as lost, and the requests that wait for it fail.
+        selection_seconds: time limit of an operation for a suitable member, for example during an election.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class Timeouts:
 
     @property
     def await_ms(self) -> int:
-        """How long an awaitable hello may wait for a change: half of `hello_seconds`, the rest is for the reply."""
+        """Wait of an awaitable hello for a change: half of `hello_seconds`, the rest is for the reply."""
         return int(self.hello_seconds * 500)
 
 
 TIMEOUTS: Final = Timeouts()
-"""The limits of this process.
+"""The timeouts of this process.
 
 With mongod's ``electionTimeoutMillis`` of 10 s, a frozen member is lost by the time that another one is elected. mongos
 waits 15 s for a member (``defaultFindReplicaSetHostTimeoutMS``).
@@ -46,7 +46,7 @@ waits 15 s for a member (``defaultFindReplicaSetHostTimeoutMS``).
 
 
 class HelloTimeoutError(BackendError):
-    """A host did not answer a hello in time; it counts as silent only if this process was not paused."""
+    """A host that did not answer a hello in time; it counts as silent only if this process was not paused."""
 
 
 @contextmanager
@@ -65,13 +65,13 @@ def hello_within(address: str, seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TcpLimits:
-    """Seconds after which the kernel gives up a silent peer, see tcp(7).
+    """The kernel's timeouts for a silent peer, in seconds, see tcp(7).
 
     Attributes:
         idle: a connection without traffic for this long is probed.
         interval: the time between two probes.
-        unanswered: the connection breaks if the peer has acknowledged nothing for this long: no probe, no data. So it
-            does if the peer has had no room for more data for this long.
+        unanswered: the connection breaks if the peer has acknowledged neither a probe nor data for this long, or has
+            had no room for more data.
     """
 
     idle: int
@@ -79,7 +79,7 @@ class TcpLimits:
     unanswered: int
 
     def apply(self, connected: socket.socket) -> None:
-        """Set them on a TCP socket."""
+        """Set the timeouts on a TCP socket."""
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self.idle)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, self.interval)
@@ -88,7 +88,7 @@ class TcpLimits:
 
 
 SERVER_LIMITS: Final = TcpLimits(idle=10, interval=5, unanswered=20)
-"""For connections to servers, which always read."""
+"""Timeouts for connections to servers, which always read."""
 
 CLIENT_LIMITS: Final = TcpLimits(idle=30, interval=10, unanswered=120)
-"""For connections from clients, whose application may be busy and not read its replies for some time."""
+"""Timeouts for connections from clients, whose application may be busy and not read its replies for some time."""

@@ -1,10 +1,11 @@
 """A socket whose bytes are encrypted, with the calls of a plain non-blocking socket.
 
-It reads from the kernel what has arrived, not record by record, so that a message costs as many system calls as
-without TLS. As with a plain socket, less than was asked for means that nothing more has arrived.
+It reads all available bytes from the kernel, not record by record, so that a message costs as many system calls as
+without TLS. As with a plain socket, a short read means that nothing more has arrived.
 
-Handshakes cost a peer that is slow, silent or broken its own connection alone. Their arithmetic, a millisecond and
-more, is done in threads, a few at a time, so that other clients need not wait for it even when many connect at once.
+A peer that is slow, silent or broken during the handshake affects only its own connection. The arithmetic of a
+handshake, a millisecond and more, runs in threads, a few at a time. So other clients need not wait for it even when
+many connect at once.
 """
 
 import socket
@@ -20,7 +21,7 @@ from shardwright.wire.tls.subject_names import Subject
 
 _READ_BYTES: Final = 65_536
 _WRITE_BYTES: Final = 1 << 18
-"""Plain bytes that are encrypted at once, so that a long reply is not in memory twice."""
+"""Plain bytes encrypted at once, so that a long reply is not in memory twice."""
 
 
 class TlsSocket:
@@ -34,8 +35,8 @@ class TlsSocket:
 
     Attributes:
         plain: the socket itself, for code that watches it.
-        may_have_unread: whether bytes that were received may hold data that was not read yet. The kernel does not
-            report these any more.
+        may_have_unread: whether received bytes may hold data that was not read yet. The kernel does not report these
+            any more.
     """
 
     __slots__ = ("_engine", "_incoming", "_is_in_part_sent", "_outgoing", "_unsent", "may_have_unread", "plain")
@@ -53,21 +54,21 @@ class TlsSocket:
 
     @property
     def peer_subject(self) -> Subject | None:
-        """The name in the peer's certificate, which was checked; None if it has sent none, or none was asked for."""
+        """The name in the peer's verified certificate; None if it has sent none, or none was requested."""
         certificate: Any = self._engine.getpeercert()
         return certificate["subject"] if certificate else None
 
     @property
     def version(self) -> str:
-        """The version of TLS, as ``TLSv1.3``."""
+        """The version of TLS, such as ``TLSv1.3``."""
         return str(self._engine.version())
 
     def recv(self, size: int) -> bytes:
-        """Up to ``size`` bytes; none if the peer has closed.
+        """Receive up to ``size`` bytes; none if the peer has closed.
 
         Raises:
             BlockingIOError: nothing has arrived.
-            OSError: the connection broke, or the peer does not keep to the protocol.
+            OSError: the connection broke, or the peer violates the protocol.
         """
         pieces: list[bytes] = []
         has_more = True
@@ -98,7 +99,7 @@ class TlsSocket:
         raise BlockingIOError
 
     def recv_into(self, buffer: memoryview) -> int:
-        """As `recv`, into a buffer; returns the number of bytes.
+        """Receive like `recv`, into a buffer; return the number of bytes.
 
         Raises:
             OSError: as `recv`.
@@ -108,10 +109,10 @@ class TlsSocket:
         return len(data)
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write as much as the kernel takes; returns the number of bytes. The rest must be sent next.
+        """Write as much as the kernel takes; return the number of bytes. The rest must be sent next.
 
         Raises:
-            BlockingIOError: it takes nothing.
+            BlockingIOError: the kernel takes nothing.
             OSError: the connection broke.
         """
         if self._unsent and not self._write_unsent():
@@ -139,7 +140,7 @@ class TlsSocket:
         self.plain.shutdown(how)
 
     def close(self) -> None:
-        """Tell the peer that nothing follows, if it takes that now, and close."""
+        """Send a close notification, if the peer accepts it now, and close."""
         if not self._unsent:
             with suppress(OSError):
                 try:
@@ -149,7 +150,7 @@ class TlsSocket:
         self.plain.close()
 
     def _decrypt(self, size: int) -> bytes | None:
-        """Data of one record; empty if there is no whole record; None if the peer has said that nothing follows."""
+        """Decrypt data of one record; empty if there is no whole record; None after the peer's close notification."""
         try:
             piece = self._engine.read(size)
         except ssl.SSLWantReadError:
@@ -163,7 +164,7 @@ class TlsSocket:
         return piece
 
     def _write_unsent(self) -> bool:
-        """Write encrypted bytes; returns whether the kernel has taken all.
+        """Write encrypted bytes; return whether the kernel has taken all.
 
         Raises:
             OSError: the connection broke.
@@ -178,19 +179,19 @@ _THREADS: Final = trio.CapacityLimiter(2)
 
 
 class TlsHandshakeError(OSError):
-    """A handshake failed; the message says why, without the peer's name."""
+    """A failed handshake; the message has the reason, without the peer's name."""
 
 
 async def accept_handshake(connected: socket.socket, context: ssl.SSLContext, *, received: bytes = b"") -> TlsSocket:
-    """The handshake with a client.
+    """Shake hands with a client.
 
     Args:
-        connected: the socket, which is closed if this fails.
-        context: of servers.
-        received: what was already read from it.
+        connected: the socket, which is closed on failure.
+        context: for the server side.
+        received: bytes already read from it.
 
     Raises:
-        TlsHandshakeError: it failed, or the client has no certificate and needs one.
+        TlsHandshakeError: the handshake failed, or the client lacks a required certificate.
     """
     shaken = await _shake_hands(connected, context, is_server=True, received=received)
     is_asked = context.verify_mode != ssl.CERT_NONE
@@ -201,15 +202,15 @@ async def accept_handshake(connected: socket.socket, context: ssl.SSLContext, *,
 
 
 async def dial_handshake(connected: socket.socket, context: ssl.SSLContext, host: str | None) -> TlsSocket:
-    """The handshake with a server.
+    """Shake hands with a server.
 
     Args:
-        connected: the socket, which is closed if this fails.
-        context: of clients.
-        host: the name or address that the server's certificate must be for; None behind a UNIX socket.
+        connected: the socket, which is closed on failure.
+        context: for the client side.
+        host: the name or address that the server's certificate must match; None on a UNIX socket.
 
     Raises:
-        TlsHandshakeError: it failed.
+        TlsHandshakeError: the handshake failed.
     """
     return await _shake_hands(connected, context, host=host)
 
@@ -244,10 +245,10 @@ async def _shake_hands(
 
 
 async def _advance(engine: ssl.SSLObject, connected: socket.socket, outgoing: ssl.MemoryBIO) -> bool:
-    """Process what has arrived, and answer it; returns whether that was the end.
+    """Process received bytes, and answer them; return whether the handshake is complete.
 
     Raises:
-        ssl.SSLError: it was wrong; the peer receives an alert if it can take one now.
+        ssl.SSLError: the bytes were wrong; the peer receives an alert if it can take one now.
         OSError: the connection broke.
     """
     is_done = True

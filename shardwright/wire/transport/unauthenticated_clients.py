@@ -1,8 +1,8 @@
-"""Clients that have not logged in where they have to: what they may send, how long they may take, how many they may be.
+"""Clients that have not logged in although they must: limits on their messages, their time and their number.
 
-Monitors of drivers never log in, and are no attack: they say hello, and later ask again or wait for news. So a
-client that has said hello may stay for long, if it does not begin to log in; and when there are too many clients,
-the one that has been silent for longest makes room. A client that is waiting for an answer is never closed.
+Monitors of drivers never log in, and are not an attack: they say hello, and later poll or wait for changes. So a client
+that has said hello may stay for long, unless it begins to log in. When there are too many clients, the one that has
+been silent for longest is closed. A client that is waiting for an answer is never closed.
 
 MongoDB 6.0 has no such limits. The limit of message sizes is as in its later versions.
 """
@@ -34,14 +34,14 @@ _MECHANISMS: Final = b"saslSupportedMechs"
 
 @dataclass(frozen=True, slots=True)
 class NewcomerLimits:
-    """What clients may do before they have logged in.
+    """Limits on clients that have not logged in.
 
     Attributes:
-        log_in_seconds: how long a client may take to send its first request, and to finish a log-in that it has begun.
-        idle_seconds: how long a client that has said hello may be silent.
-        message_bytes: of the longest message.
-        failures: with which failed log-in a connection is closed.
-        share: which part of all connections such clients may have.
+        log_in_seconds: time limit for the first request, and for a log-in that has begun.
+        idle_seconds: time limit for the silence of a client that has said hello.
+        message_bytes: size limit of a message.
+        failures: the number of failed log-ins that closes a connection.
+        share: the fraction of all connections that such clients may have.
     """
 
     log_in_seconds: float = 30.0
@@ -53,7 +53,7 @@ class NewcomerLimits:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a client has come.
+    """Progress of a client towards a log-in.
 
     Attributes:
         heard_at: when its last request came, or when it connected.
@@ -70,12 +70,11 @@ class Newcomers:
     """The clients of one server that have not logged in.
 
     Args:
-        limits: what they may do.
-        connections_max: how many clients the server takes.
+        connections_max: the server's limit on clients.
         clock: the time in seconds.
 
     Attributes:
-        closed: how many connections were closed because they took too long or had to make room.
+        closed: the number of connections closed because they took too long or had to make room.
     """
 
     def __init__(self, limits: NewcomerLimits, connections_max: int, clock: Callable[[], float] = monotonic) -> None:
@@ -87,14 +86,13 @@ class Newcomers:
         self._logged = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of such clients."""
         return len(self._clients)
 
     def add(self, client: ClientConnection, *, has_asked: bool = False) -> None:
-        """A client has connected, or its user is no longer logged in.
+        """Register a client that has connected, or whose user is no longer logged in.
 
         Args:
-            client: the client.
             has_asked: whether it has sent a request before.
         """
         client.log_ins, client.is_newcomer = self, True
@@ -104,13 +102,13 @@ class Newcomers:
             self._make_room()
 
     def remove(self, client: ClientConnection) -> None:
-        """A client has logged in or has gone."""
+        """Remove a client that has logged in or disconnected."""
         if self._clients.pop(client, None) is not None:
             client.is_newcomer = False
             client.stream.limit_messages(MESSAGE_BYTES_MAX)
 
     def heard(self, client: ClientConnection, request: "Request") -> None:
-        """A client has sent a request."""
+        """Record a request of a client."""
         progress = self._clients[client]
         progress.heard_at, progress.has_asked = self._clock(), True
         self._clients.move_to_end(client)
@@ -118,7 +116,7 @@ class Newcomers:
             progress.began_at = progress.heard_at
 
     def has_failed(self, client: ClientConnection) -> None:
-        """A log-in has failed; after too many, the reply that says so is the last."""
+        """Count a failed log-in; after too many, the error reply is the last one."""
         client.failed_log_ins += 1
         if client.failed_log_ins >= self._limits.failures:
             client.is_finished = True
@@ -142,7 +140,7 @@ class Newcomers:
             self._logged = self.closed
 
     def _due(self, client: ClientConnection, progress: _Progress) -> float:
-        """Until when a client has to log in or to ask again."""
+        """Return the time by which a client has to log in or to send another request."""
         if progress.began_at is not None:
             return progress.began_at + self._limits.log_in_seconds
         is_complete = progress.has_asked and client.stream.is_between_frames
@@ -160,7 +158,10 @@ class Newcomers:
 
 
 def _begins_log_in(request: "Request") -> bool:
-    """Also a hello that asks for the mechanisms of a user, which costs a question to the config servers."""
+    """Whether a request begins a log-in.
+
+    A hello for a user's mechanisms does too, because it costs a query to the config servers.
+    """
     if request.name in HELLO_NAMES:
         return _SPECULATIVE in request.fields or _MECHANISMS in request.fields
     return request.name in _LOG_INS
