@@ -1,4 +1,4 @@
-"""Arguments of commands that mean something to sharding: collections and versions."""
+"""Command arguments with a meaning for sharding: collections and versions."""
 
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import ChunkVersion
@@ -11,7 +11,7 @@ from shardwright.wire.request import Request
 
 
 def full_namespace(request: Request) -> Namespace:
-    """The collection that a command names in full by its own field, as ``{split: "db.collection"}`` does.
+    """Parse the full namespace that a command's own field names, as in ``{split: "db.collection"}``.
 
     Raises:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
@@ -20,7 +20,7 @@ def full_namespace(request: Request) -> Namespace:
 
 
 def named_in_full(request: Request) -> Namespace:
-    """As `full_namespace`, for commands whose parser checks the name with other errors.
+    """Parse a full namespace like `full_namespace`, for commands whose parser reports other errors.
 
     Raises:
         CommandError: BadValue, it is not a string; InvalidNamespace.
@@ -33,7 +33,7 @@ def named_in_full(request: Request) -> Namespace:
 
 
 def own_collection(request: Request) -> Namespace:
-    """The collection in the request's database that a command names by its own field, as ``{drop: "c"}`` does.
+    """Parse the collection of the request's database that a command's own field names, as in ``{drop: "c"}``.
 
     Raises:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
@@ -42,7 +42,7 @@ def own_collection(request: Request) -> Namespace:
 
 
 def chunk_version(arguments: Arguments, name: bytes) -> ChunkVersion:
-    """A chunk version that has to be there.
+    """Read a required chunk version.
 
     Raises:
         CommandError: 40414, TypeMismatch.

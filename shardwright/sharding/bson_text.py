@@ -1,4 +1,4 @@
-"""BSON written out the way MongoDB writes it in error messages: ``{ a: 1, b: "x", c: MinKey }``."""
+"""BSON as text, the way MongoDB writes it in error messages: ``{ a: 1, b: "x", c: MinKey }``."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -22,13 +22,13 @@ _unpack_timestamp = Struct("<II").unpack_from
 
 
 def document_text(document: bytes, start: int = 0) -> str:
-    """A document as text, for people only: it cannot be read back."""
+    """Format a document for human readers; the text cannot be parsed."""
     fields = [f"{_string(name)}: {value_text(document, span)}" for name, span in rawbson.spans(document, start)]
     return f"{{ {', '.join(fields)} }}" if fields else "{}"
 
 
 def value_text(document: bytes, span: Span) -> str:
-    """One value as text."""
+    """Format one value."""
     return _WRITERS[span[0]](document, span[2], span[3])
 
 
@@ -109,7 +109,7 @@ _SHOWN_CHARACTERS: Final = 150
 
 
 def command_text(request: Request) -> str:
-    """The fields of a command; its document sequences are not part of it."""
+    """Format the fields of a command, without its document sequences."""
     fields = [
         f"{name.decode(errors='replace')}: {_shown(request, name, span)}" for name, span in request.fields.items()
     ]

@@ -1,8 +1,8 @@
 """A run of neighbouring chunks of a routing table, packed into a few byte strings and arrays.
 
-A routing table of a million chunks is some four thousand blocks; a refresh makes new blocks for the few that changed
-and shares all others with the table before it. A chunk is not an object: as one, its keys alone would take more memory
-than everything that a block stores of it.
+A routing table of a million chunks is some four thousand blocks. A refresh builds new blocks for the few that changed
+and shares all others with the previous table. A chunk is not an object: its keys alone would take more memory than all
+of its data in a block.
 """
 
 from array import array
@@ -12,17 +12,17 @@ from itertools import accumulate, pairwise, repeat
 from typing import Final, NamedTuple, TypeAlias
 
 CHUNKS_PER_BLOCK = 256
-"""Balances the copy that one changed chunk costs against the number of blocks that every refresh passes over.
+"""Chunks in a full block: balances the copy for one changed chunk against the number of blocks in every refresh.
 
-At most 256, as the owner of a chunk is a byte.
+At most 256, because the owner of a chunk is stored in a byte.
 """
 
 _LANDMARKS_MIN: Final = 32
-"""How many keys of a block are at least objects of their own; all keys of a block that is smaller."""
+"""Minimum number of keys that a block keeps as objects; smaller blocks keep all."""
 
 
 Row: TypeAlias = tuple[bytes, bytes, str, int, int, tuple[tuple[int, str], ...]]
-"""The values of a `BlockRow`; a table is built from millions of them."""
+"""Values of a `BlockRow`; a table is built from millions of them."""
 
 
 class BlockRow(NamedTuple):
@@ -37,7 +37,7 @@ class BlockRow(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """What one shard owns of some chunks: how many, and the highest of their packed versions."""
+    """One shard's share of some chunks: their number, and the highest of their packed versions."""
 
     chunks: int
     version: int
@@ -47,12 +47,12 @@ class ChunkBlock:
     """The chunks of some rows, at least one, ordered by their keys; immutable.
 
     Attributes:
-        first_key: the first of the keys.
         owners: the shards that own chunks of the block.
         owner_numbers: the shard of each chunk, as a position in ``owners``.
         versions: the packed version of each chunk.
         valid_after: the packed time since which each chunk has been on its shard.
-        newest_valid_after: from this packed time on all chunks are where they are now, so none has to be looked at.
+        newest_valid_after: the packed time since which all chunks have been on their present shards. From then on their
+            history need not be examined.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class ChunkBlock:
     def __init__(self, rows: Sequence[Row]) -> None:
         keys, mins, shards, versions, valid_after, older = zip(*rows, strict=True)
         self._count = len(rows)
-        # Bisection over the landmarks runs in C; between two of them the keys are cut out of the packed ones.
+        # Bisection over the landmarks runs in C; between two landmarks the keys are cut out of the packed ones.
         self._spacing = max(len(rows) // _LANDMARKS_MIN, 1)
         self._landmarks: tuple[bytes, ...] = keys[:: self._spacing]
         self._keys = b"".join(keys)
@@ -94,7 +94,7 @@ class ChunkBlock:
         self.versions = array("Q", versions)
         self.valid_after = array("Q", valid_after)
         self.newest_valid_after: int = max(valid_after)
-        # History before valid_after, which few chunks have: a move made less than the snapshot window ago.
+        # History before valid_after; few chunks have one, after a move within the snapshot window.
         self._older: dict[int, tuple[tuple[int, str], ...]] | None = {
             position: each for position, each in enumerate(older) if each
         } or None
@@ -110,7 +110,7 @@ class ChunkBlock:
         return self._count
 
     def position_of(self, key: bytes) -> int:
-        """The position of the chunk in which a key lies that is not before the block; the last one if it is after."""
+        """Find the chunk of a key that is not before the block; the last chunk if the key is after the block."""
         position = bisect_right(self._landmarks, key)
         spacing = self._spacing
         if spacing == 1:
@@ -129,32 +129,32 @@ class ChunkBlock:
         return low - 1
 
     def first_from(self, key: bytes) -> int:
-        """The position of the first chunk that does not begin before a key; the length of the block if all do."""
+        """Find the first chunk that does not begin before a key; the length of the block if all do."""
         if key <= self.first_key:
             return 0
         position = self.position_of(key)
         return position if self.min_key(position) == key else position + 1
 
     def min_key(self, position: int) -> bytes:
-        """The key at which a chunk begins."""
+        """Return the key at which a chunk begins."""
         ends = self._key_ends
         return self._keys[ends[position] : ends[position + 1]]
 
     def min_document(self, position: int) -> bytes:
-        """The lower bound of a chunk, as a document."""
+        """Return the lower bound of a chunk, as a document."""
         ends = self._min_ends
         return self._mins_prefix + self._mins[ends[position] : ends[position + 1]]
 
     def shard(self, position: int) -> str:
-        """The shard that owns a chunk."""
+        """Return the shard that owns a chunk."""
         return self.owners[self.owner_numbers[position]]
 
     def older(self, position: int) -> tuple[tuple[int, str], ...]:
-        """The history of a chunk before it came to its shard: packed time and shard, newest first."""
+        """Return the history of a chunk before it came to its shard: packed time and shard, newest first."""
         return () if self._older is None else self._older.get(position, ())
 
     def rows(self) -> Iterator[BlockRow]:
-        """The chunks of this block, in order."""
+        """Yield the chunks of this block, in order."""
         keys = [self._keys[start:end] for start, end in pairwise(self._key_ends)]
         prefix = self._mins_prefix
         mins = [prefix + self._mins[start:end] for start, end in pairwise(self._min_ends)]
@@ -163,22 +163,22 @@ class ChunkBlock:
         return map(BlockRow._make, zip(keys, mins, shards, self.versions, self.valid_after, older, strict=False))
 
     def owned(self) -> Iterator[tuple[str, Owned]]:
-        """What each of the owners has of the block."""
+        """Yield each owner with its share of the block."""
         return zip(self.owners, map(Owned, self._counts, self._newest), strict=True)
 
     def owned_by(self, shard: str) -> Owned:
-        """What a shard has of the block; nothing, with version 0, if it is not an owner."""
+        """Return a shard's share of the block; no chunks and version 0 if it is not an owner."""
         if shard not in self.owners:
             return Owned(0, 0)
         number = self.owners.index(shard)
         return Owned(self._counts[number], self._newest[number])
 
     def owners_between(self, first: int, end: int) -> set[str]:
-        """The shards that own the chunks at the positions from ``first`` to before ``end``."""
+        """Return the shards that own the chunks at the positions from ``first`` to before ``end``."""
         return {self.owners[number] for number in set(self.owner_numbers[first:end])}
 
     def runs_of_shard(self, shard: str) -> Iterator[tuple[int, bool]]:
-        """Where runs of chunks begin that a shard owns, or does not own: the first position, and whether it does."""
+        """Yield the runs of chunks that a shard owns or does not own: the first position, and whether it owns them."""
         if shard not in self.owners or len(self.owners) == 1:
             yield 0, shard in self.owners
             return
@@ -190,7 +190,7 @@ class ChunkBlock:
                 yield position, is_owned
 
     def positions_of_shard(self, shard: str) -> Iterator[int]:
-        """The positions of the chunks that a shard owns, in order."""
+        """Yield the positions of the chunks that a shard owns, in order."""
         if shard in self.owners:
             number = self.owners.index(shard)
             position = self.owner_numbers.find(number)
@@ -200,13 +200,13 @@ class ChunkBlock:
 
 
 def cut_into_blocks(rows: Sequence[BlockRow]) -> list[ChunkBlock]:
-    """Blocks of about equal size, none larger than `CHUNKS_PER_BLOCK`."""
+    """Divide rows into blocks of about equal size, none larger than `CHUNKS_PER_BLOCK`."""
     count = -(-len(rows) // CHUNKS_PER_BLOCK)
     return [ChunkBlock(rows[len(rows) * n // count : len(rows) * (n + 1) // count]) for n in range(count)]
 
 
 def _common_prefix(least: bytes, greatest: bytes) -> bytes:
-    """What all byte strings between two begin with."""
+    """Return the common prefix of all byte strings between two."""
     if least == greatest:
         return least
     length = bisect_left(range(len(least)), True, key=lambda at: least[: at + 1] != greatest[: at + 1])

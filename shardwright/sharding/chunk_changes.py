@@ -1,9 +1,8 @@
-"""What a catalog change does to chunks: which documents of ``config.chunks`` are written or deleted.
+"""Effects of catalog changes on chunks: the documents of ``config.chunks`` to write and to delete.
 
-Pure functions from the current chunks to a `ChunkChanges`; configd reads the chunks, checks that nothing changed in
-between, and writes in a transaction. Versions rise as observed on a config server of MongoDB 6.0.5.
-
-Some changes show only in the version of one chunk; these versions, too, are as in MongoDB 6.0.5.
+Pure functions from the current chunks to a `ChunkChanges`. configd reads the chunks, checks that nothing has changed
+since, and writes in a transaction. Versions rise as observed on a config server of MongoDB 6.0.5. The same holds for
+changes that affect only the version of one chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +24,11 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 
 _OTHER_BYTES: Final = 64 * 1024
-"""Left for the other fields of an oplog entry, and for the fields by which a key may be refined."""
+"""Room for the other fields of an oplog entry, and for the fields by which a key may be refined."""
 
 
 def check_bounds_fit(low: bytes, high: bytes) -> None:
-    """Refuse bounds of a new chunk that shards could not persist, so that no change of the collection would end.
+    """Refuse bounds of a new chunk that shards could not persist: no DDL operation on the collection could then finish.
 
     A shard keeps its chunks by their lower bounds (``config.cache.chunks.<namespace>``), and mongod's oplog entry of an
     insert contains the document and once more its ``_id``.
@@ -54,13 +53,13 @@ CHUNK_ON_OTHER_SHARD = 4914702
 
 @dataclass(frozen=True, slots=True)
 class ChunkChanges:
-    """Chunks to write (replace or insert, by ``_id``) and to delete; empty when nothing has to change."""
+    """Chunks to write (replace or insert, by ``_id``) and to delete; empty if nothing has to change."""
 
     written: tuple[Chunk, ...] = ()
     deleted: tuple[Chunk, ...] = ()
 
     def collection_version(self, before: ChunkVersion) -> ChunkVersion:
-        """The collection version after these changes."""
+        """Return the collection version after these changes."""
         return max((chunk.version for chunk in self.written), default=before, key=lambda version: version.packed)
 
 
@@ -128,7 +127,7 @@ def merge(
     Args:
         chunks: the chunks that overlap the range, in order, of any shard.
         merged: the range.
-        shard: who owns it.
+        shard: the owner of the range.
         pattern: the shard key.
         collection_version: before the merge.
 
@@ -169,12 +168,12 @@ class Migration:
 
     Args:
         moved: the range, a chunk or a part of one.
-        version: of the chunk that holds the range, as the donor knew it.
+        version: the donor's version of the chunk that contains the range.
         from_shard: the donor.
         to_shard: the recipient.
         valid_after: the time of the commit.
-        history_from: the oldest time that snapshot reads may ask for; owners that had given the chunk away by then are
-            dropped from its history.
+        history_from: the oldest time of snapshot reads; owners that had given the chunk away by then are dropped from
+            its history.
     """
 
     moved: ChunkRange
@@ -200,16 +199,16 @@ def move(
     control chunk is raised too, so that the donor's version changes even when its highest chunk moved away.
 
     Args:
-        migration: what moved.
+        migration: the migration.
         current: the chunk in which the whole range lies.
         control: another chunk of the donor, if it has one.
         pattern: the shard key.
         collection_version: before the move.
-        new_id: makes the ``_id`` of a new document.
+        new_id: creates the ``_id`` of a new document.
 
     Raises:
-        CommandError: 40165 without ``current``; 4914702 if it is on neither shard; ConflictingOperationInProgress if
-            it is newer than the donor knew; IncompatibleShardingMetadata if its history reaches into the future;
+        CommandError: 40165 without ``current``; 4914702 if it is on neither shard; ConflictingOperationInProgress if it
+            is newer than the donor's version; IncompatibleShardingMetadata if its history reaches into the future;
             BSONObjectTooLarge if a part of it has too large bounds.
     """
     moved = migration.moved
@@ -259,7 +258,7 @@ def move(
 def _history_after(migration: Migration, current: Chunk) -> tuple[ChunkHistory, ...]:
     history = list(current.history)
     oldest = pack_timestamp(migration.history_from)
-    # An entry counts until the next newer one begins, so the one that was valid at ``oldest`` stays.
+    # An entry counts until the next newer one begins, so the entry that was valid at ``oldest`` stays.
     while len(history) > 1 and pack_timestamp(history[-2].valid_after) <= oldest:
         history.pop()
     if history and pack_timestamp(history[0].valid_after) >= pack_timestamp(migration.valid_after):
@@ -281,7 +280,7 @@ JUMBO_CHUNK_NOT_FOUND = 51262
 
 
 def bump_minor(highest: Chunk) -> ChunkChanges:
-    """Make shards and routers notice that an attribute of the collection changed.
+    """Make shards and routers refresh after an attribute of the collection changed.
 
     ``setAllowMigrations`` and ``configureCollectionBalancing`` do this.
 
@@ -292,7 +291,7 @@ def bump_minor(highest: Chunk) -> ChunkChanges:
 
 
 def bump_each_shard(firsts: Sequence[Chunk], collection_version: ChunkVersion) -> ChunkChanges:
-    """Make every shard refuse the versions that routers have, as they would target wrongly by them.
+    """Make every shard refuse the routers' current versions, because they would target wrongly by them.
 
     Args:
         firsts: one chunk of each shard that owns any, in the order of the shards' names.
@@ -306,10 +305,10 @@ def bump_each_shard(firsts: Sequence[Chunk], collection_version: ChunkVersion) -
 def ensure_version_is_greater_than(
     chunk: Chunk | None, version: ChunkVersion, *, collection_version: ChunkVersion
 ) -> ChunkChanges:
-    """Make sure that a migration which a donor tried to commit at ``version`` can no longer be committed.
+    """Prevent a migration that a donor tried to commit at ``version`` from committing any more.
 
     Args:
-        chunk: the chunk of exactly the range of the migration; None if there no longer is one.
+        chunk: the chunk of exactly the range of the migration, if there still is one.
         version: the chunk's version when its migration began.
         collection_version: before the change.
     """
@@ -321,7 +320,7 @@ def ensure_version_is_greater_than(
 def clear_jumbo(
     chunk: Chunk | None, wanted: ChunkRange, *, namespace: Namespace, collection_version: ChunkVersion
 ) -> ChunkChanges:
-    """Let a chunk that was too large to move be moved again.
+    """Clear the jumbo flag of a chunk, so that it may be moved again.
 
     Raises:
         CommandError: 51262, there is no such chunk.

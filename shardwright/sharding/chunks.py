@@ -1,4 +1,4 @@
-"""Chunks: contiguous ranges of shard key values, the shard that owns each, and how the catalog stores them.
+"""Chunks: contiguous ranges of shard key values, their owners, and their documents in the catalog.
 
 Bounds are the raw BSON documents of the catalog. A `ShardKeyPattern` encodes them into byte strings with the order of
 the bounds; only code that compares bounds needs the pattern.
@@ -28,7 +28,7 @@ from shardwright.wire.errors import CommandError
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
 
-# Servers write the fields of a chunk in one order. Everything up to the lower bound has a fixed size.
+# Servers write the fields of a chunk in one order. All fields up to the lower bound have a fixed size.
 _read_catalog_head: Final = Struct("<5s12x11s16x5si").unpack_from
 _read_cache_head: Final = Struct("<5si").unpack_from
 _CATALOG_HEAD: Final = [b"\x07_id\0", b"\x05uuid\0\x10\0\0\0\x04", b"\x03min\0"]
@@ -45,11 +45,11 @@ _JUMBO: Final = b"\x08jumbo\0"
 
 @dataclass(frozen=True, slots=True)
 class ChunkRange:
-    """A half-open range of shard key values: ``min`` belongs to it, ``max`` does not.
+    """A half-open range of shard key values: it includes ``min`` and excludes ``max``.
 
     Args:
-        min: lower bound, a BSON document with all fields of the shard key.
-        max: upper bound, likewise.
+        min: a BSON document with all fields of the shard key.
+        max: a BSON document with all fields of the shard key.
         min_key: `ShardKeyPattern.key_bytes` of ``min``.
         max_key: `ShardKeyPattern.key_bytes` of ``max``.
     """
@@ -61,10 +61,10 @@ class ChunkRange:
 
     @classmethod
     def of(cls, pattern: ShardKeyPattern, min_document: bytes, max_document: bytes) -> "ChunkRange":
-        """The range between two bounds.
+        """Build the range between two bounds.
 
         Raises:
-            CommandError: BadValue, there is nothing between the bounds.
+            CommandError: BadValue, the range is empty.
         """
         min_key, max_key = pattern.key_bytes(min_document), pattern.key_bytes(max_document)
         if min_key >= max_key:
@@ -79,7 +79,7 @@ class ChunkRange:
         return self.min_key <= key < self.max_key
 
     def contains(self, other: "ChunkRange") -> bool:
-        """Whether ``other`` lies wholly inside."""
+        """Whether ``other`` lies completely inside."""
         return self.min_key <= other.min_key and other.max_key <= self.max_key
 
     def overlaps(self, other: "ChunkRange") -> bool:
@@ -87,11 +87,11 @@ class ChunkRange:
         return self.min_key < other.max_key and other.min_key < self.max_key
 
     def is_same_as(self, other: "ChunkRange") -> bool:
-        """Whether both hold the same key values, however their bounds are written (``1`` or ``1.0``)."""
+        """Whether both contain the same key values, even if their bounds are written differently (``1`` or ``1.0``)."""
         return self.min_key == other.min_key and self.max_key == other.max_key
 
     def to_document(self) -> dict[str, Any]:
-        """``{min, max}``, as commands and the collections of migrations carry it."""
+        """Build ``{min, max}``, as used in commands and the collections of migrations."""
         return {"min": rawbson.raw_document(self.min), "max": rawbson.raw_document(self.max)}
 
     def __str__(self) -> str:
@@ -99,14 +99,14 @@ class ChunkRange:
 
 
 class ChunkHistory(NamedTuple):
-    """From ``valid_after`` on the chunk was on ``shard``, until the next newer entry."""
+    """Placement of a chunk on ``shard`` from ``valid_after`` until the next newer entry."""
 
     valid_after: Timestamp
     shard: str
 
 
 class ChunkPlacement(NamedTuple):
-    """What routing needs of one chunk document, taken out of the raw bytes.
+    """The routing fields of one chunk document, taken from the raw bytes.
 
     ``version`` is packed as in `ChunkVersion.packed`, and so are the times in ``history``, which is newest first.
     """
@@ -122,9 +122,8 @@ class ChunkPlacement(NamedTuple):
         """Read the chunk document that begins at ``start``.
 
         Args:
-            document: contains it.
-            start: where.
-            is_cached: it is not of ``config.chunks`` but of a shard's cache, where the lower bound is the ``_id``.
+            document: the bytes that contain it.
+            is_cached: it is from a shard's cache rather than ``config.chunks``: the lower bound is the ``_id``.
 
         Raises:
             CommandError: NoSuchKey or TypeMismatch, it is not a chunk document.
@@ -176,7 +175,7 @@ class Chunk:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it."""
+        """Build the document as MongoDB 6.0 writes it."""
         document: dict[str, Any] = {
             "_id": self.id,
             "uuid": Binary.from_uuid(self.uuid),
@@ -192,31 +191,31 @@ class Chunk:
 
     @property
     def placement(self) -> ChunkPlacement:
-        """What routing needs of it."""
+        """The routing fields."""
         history = tuple((pack_timestamp(entry.valid_after), entry.shard) for entry in self.history)
         return ChunkPlacement(self.min, self.max, self.shard, self.version.packed, history)
 
     def range(self, pattern: ShardKeyPattern) -> ChunkRange:
-        """Its bounds in comparable form."""
+        """Return the bounds in comparable form."""
         return ChunkRange.of(pattern, self.min, self.max)
 
     def with_version(self, version: ChunkVersion) -> "Chunk":
-        """The same chunk with another version."""
+        """Return the same chunk with another version."""
         return replace(self, version=version)
 
 
 def read_placements(
     documents: Iterable[bytes], start: int = 0, end: int = 0, *, is_cached: bool = False
 ) -> Iterator[ChunkPlacement]:
-    """`ChunkPlacement.from_raw` of each of many documents.
+    """Read many documents like `ChunkPlacement.from_raw`.
 
-    Those whose fields are in the order in which servers write them are read without an index of their fields, as tables
-    are built of millions of chunks.
+    Documents with the servers' usual order of fields are read without an index, because tables are built from millions
+    of chunks.
 
     Args:
-        documents: contain the chunk documents.
-        start: where these begin.
-        end: how many bytes come after them.
+        documents: the bytes that contain the chunk documents.
+        start: the offset of each chunk document.
+        end: the number of bytes after each.
         is_cached: as for `ChunkPlacement.from_raw`.
 
     Raises:

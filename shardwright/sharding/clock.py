@@ -1,7 +1,7 @@
-"""The vector clock of a node: three times that every message between nodes carries, and messages to clients in part.
+"""The vector clock of a node: three times gossiped in messages between nodes, and partly in messages to clients.
 
 Nodes keep the highest time of each kind that they have seen. A read after ``configTime`` therefore sees all placement
-that its sender knew of, and a read after ``clusterTime`` is causally consistent.
+that its sender has seen, and a read after ``clusterTime`` is causally consistent.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ OPERATION_TIME: Final = b"operationTime"
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _pack_uint64: Final = Struct("<Q").pack
 
-# In ``{clusterTime: Timestamp, …}`` the time lies behind the length, a type byte and the name.
+# In ``{clusterTime: Timestamp, …}`` the time follows the length, a type byte and the name.
 _TIME_NAME: Final = b"\x11clusterTime\0"
 _TIME_AT: Final = 4 + len(_TIME_NAME)
 
 _CLUSTER_TIME_NAME: Final = rawbson.element(CLUSTER_TIME, rawbson.OBJECT, b"")
 
-# The element ``$clusterTime`` before and behind the time: every request between nodes carries one.
+# The bytes of the element ``$clusterTime`` before and after the time: every request between nodes has one.
 _BEFORE_TIME, _BEHIND_TIME = rawbson.element(
     CLUSTER_TIME, rawbson.OBJECT, rawbson.from_elements(_TIME_NAME + bytes(8) + DUMMY_SIGNATURE_ELEMENT)
 ).split(_TIME_NAME + bytes(8))
@@ -51,7 +51,7 @@ class VectorTime:
 
     Args:
         cluster_time: the logical time of the cluster, which writes advance.
-        config_time: a time at which the majority of the config server had all placement that the sender knows.
+        config_time: a time at which the majority of the config server had all placement that the sender has seen.
         topology_time: the cluster time at which a shard was last added or removed.
     """
 
@@ -60,7 +60,7 @@ class VectorTime:
     topology_time: int = 0
 
     def joined(self, other: "VectorTime") -> "VectorTime":
-        """The later of each time; the same object if ``other`` has nothing newer."""
+        """Return the later of each time; the same object if ``other`` has nothing newer."""
         if (
             other.cluster_time <= self.cluster_time
             and other.config_time <= self.config_time
@@ -79,9 +79,9 @@ class VectorTime:
         return self.cluster_time, self.config_time, self.topology_time
 
     def ordered(self) -> "VectorTime":
-        """The reading with ClusterTime ≥ ConfigTime ≥ TopologyTime; the same object if it is one already.
+        """Return the reading with ClusterTime ≥ ConfigTime ≥ TopologyTime; the same object if it already is.
 
-        A time that a message names is a cluster time that some node has had, so the others have reached it too.
+        Every time in a message was a cluster time of some node, so the other times have reached it too.
         """
         if self.cluster_time >= self.config_time >= self.topology_time:
             return self
@@ -90,7 +90,7 @@ class VectorTime:
 
     @classmethod
     def from_message(cls, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> "VectorTime":
-        """The times that a request or reply gossips.
+        """Read the times that a request or reply gossips.
 
         Args:
             document: the body.
@@ -107,18 +107,18 @@ class VectorTime:
 
     @classmethod
     def from_gossip(cls, reply: Mapping[str, Any]) -> "VectorTime":
-        """The times in the decoded reply of another node."""
+        """Read the times in the decoded reply of another node."""
         cluster_time = reply.get("$clusterTime", {}).get("clusterTime")
         named = (cluster_time, reply.get("$configTime"), reply.get("$topologyTime"))
         return cls(*(0 if time is None else pack_timestamp(time) for time in named))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VectorTime":
-        """The times that a shard persisted in ``config.vectorClock``."""
+        """Read the times that a shard persisted in ``config.vectorClock``."""
         return cls(0, pack_timestamp(document["configTime"]), pack_timestamp(document["topologyTime"]))
 
     def to_document(self) -> dict[str, Any]:
-        """The document of ``config.vectorClock``; the cluster time is in the oplog anyway."""
+        """Build the document of ``config.vectorClock``; the cluster time is in the oplog anyway."""
         return {
             "_id": "vectorClockState",
             "configTime": unpack_timestamp(self.config_time),
@@ -126,7 +126,7 @@ class VectorTime:
         }
 
     def gossip(self) -> dict[str, Any]:
-        """The fields for messages to other nodes, without the times that are unknown."""
+        """Build the fields for messages to other nodes, without unknown times."""
         fields: dict[str, Any] = {}
         if self.cluster_time:
             fields["$clusterTime"] = signed_cluster_time(unpack_timestamp(self.cluster_time))
@@ -137,13 +137,13 @@ class VectorTime:
         return fields
 
     def external_elements(self) -> bytes:
-        """What clients get: ``$clusterTime``, ready for `rawbson.append`; nothing while the time is unknown."""
+        """Build ``$clusterTime`` for clients, ready for `rawbson.append`; empty while the time is unknown."""
         if not self.cluster_time:
             return b""
         return _BEFORE_TIME + _pack_uint64(self.cluster_time) + _BEHIND_TIME
 
     def internal_elements(self) -> bytes:
-        """What other nodes get: all three fields, ready for `rawbson.append`, without those that are unknown."""
+        """Build all known times for other nodes, ready for `rawbson.append`."""
         elements = self.external_elements()
         if self.config_time:
             elements += config_time_element(self.config_time)
@@ -153,9 +153,9 @@ class VectorTime:
 
 
 class VectorClock:
-    """The clock of one node: the join of all it has seen. Used by one thread only.
+    """The clock of one node: the join of all observed times. Used by one thread only.
 
-    The times of a message come from one reading, so the cluster time is never behind the config time, nor the config
+    The times of a message come from one reading. So the cluster time is never behind the config time, nor the config
     time behind the topology time.
     """
 
@@ -190,7 +190,7 @@ class VectorClock:
         return True
 
     def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-        """Advance to the times that another node gossips; nearly free when none of them is later.
+        """Advance to the times that another node gossips; nearly free if none of them is later.
 
         Raises:
             CommandError: as `VectorTime.from_message`.
@@ -226,37 +226,37 @@ class VectorClock:
         return frame.find(_CLUSTER_TIME_NAME, BODY_AT, end) >= 0
 
     def compare(self, document: bytes, at: int) -> int:
-        """Whether the 8 bytes at a place are an earlier cluster time (negative), this clock's (0), or a later one."""
+        """Compare the 8 bytes at a place with this clock's cluster time: negative if earlier, 0 if equal."""
         told: int = _unpack_uint64(document, at)[0]
         return told - self._time.cluster_time
 
     def is_at(self, document: bytes, span: rawbson.Span) -> bool:
-        """Whether a ``$clusterTime`` in the usual form is this clock's; one comparison of bytes."""
+        """Whether a ``$clusterTime`` in the usual form equals this clock's; one comparison of bytes."""
         return document.startswith(self._named_cluster_time(), span[2] + 4)
 
     def set_in(self, request: Request, span: rawbson.Span) -> None:
-        """Replace an earlier ``$clusterTime`` of a request by this clock's, if it is in the usual form."""
+        """Overwrite an earlier ``$clusterTime`` of a request with this clock's, if it is in the usual form."""
         if request.body.startswith(_TIME_NAME, span[2] + 4):
             request.overwrite(span[2] + 4, self._named_cluster_time())
 
     def gossip(self) -> dict[str, Any]:
-        """`VectorTime.gossip` of the current reading."""
+        """Build `VectorTime.gossip` of the current reading."""
         return self._time.gossip()
 
     def _reach(self, time: VectorTime) -> None:
-        """Set the reading; the parts of messages that show it are made when they are first needed."""
+        """Set the reading; its elements for messages are built on demand."""
         self._time = time
         self._internal = self._external = self._named = b""
 
     def _named_cluster_time(self) -> bytes:
-        """The element ``clusterTime`` of the current reading."""
+        """Return the element ``clusterTime`` of the current reading."""
         if not self._named:
             self._named = _TIME_NAME + _pack_uint64(self._time.cluster_time)
         return self._named
 
 
 def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
-    """A request to another node with this node's ``$clusterTime``, unless its sender gossips one.
+    """Add this node's ``$clusterTime`` to a request to another node, unless its sender gossips one.
 
     Only the body is searched. If a value in it contains the field, such as a document to insert, nothing is added.
 
@@ -284,22 +284,22 @@ def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
 
 
 def operation_time_element(operation_time: int) -> bytes:
-    """``operationTime``, ready for `rawbson.append`, given the packed time."""
+    """Build ``operationTime`` from the packed time, ready for `rawbson.append`."""
     return rawbson.element(OPERATION_TIME, rawbson.TIMESTAMP, _pack_uint64(operation_time))
 
 
 def config_time_element(config_time: int) -> bytes:
-    """``$configTime``, ready for `rawbson.append`, given the packed time."""
+    """Build ``$configTime`` from the packed time, ready for `rawbson.append`."""
     return rawbson.element(CONFIG_TIME, rawbson.TIMESTAMP, _pack_uint64(config_time))
 
 
 def topology_time_element(topology_time: int) -> bytes:
-    """``$topologyTime``, ready for `rawbson.append`, given the packed time."""
+    """Build ``$topologyTime`` from the packed time, ready for `rawbson.append`."""
     return rawbson.element(TOPOLOGY_TIME, rawbson.TIMESTAMP, _pack_uint64(topology_time))
 
 
 def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:
-    """The value of ``$clusterTime`` with the dummy signature, as servers send it to each other."""
+    """Build the value of ``$clusterTime`` with the dummy signature, as servers send it to each other."""
     return {"clusterTime": cluster_time, "signature": {"hash": _DUMMY_HASH, "keyId": Int64(0)}}
 
 

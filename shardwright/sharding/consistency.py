@@ -1,6 +1,6 @@
-"""What ``checkMetadataConsistency`` looks for: gaps and overlaps of chunks and zones, and the damage it reports.
+"""The rules of ``checkMetadataConsistency``: gaps and overlaps of chunks and zones, and the reported inconsistencies.
 
-The kinds of damage have the names and descriptions of MongoDB 7.0 and 8.0. Additions of ours are `ChunkOnUnknownShard`,
+The inconsistencies have the names and descriptions of MongoDB 7.0 and 8.0. Additions of ours are `ChunkOnUnknownShard`,
 `DatabaseOnUnknownShard`, `OrphanedDocuments`, `OutdatedDatabaseEntry`, `StrayChunks`, `StrayDatabase` and
 `StrayTemporaryCollection`.
 """
@@ -18,7 +18,7 @@ from shardwright.wire.errors import CommandError
 
 
 class Inconsistency(Enum):
-    """A kind of damage; the value is its description."""
+    """A kind of inconsistency; the value is its description."""
 
     ChunkOnUnknownShard = "Found a chunk whose shard does not exist"
     CollectionOptionsMismatch = "Found collection with mismatching options across shards and/or config server"
@@ -45,28 +45,22 @@ class Inconsistency(Enum):
     ZonesRangeOverlap = "Found an overlap between two consecutive zones"
 
     def document(self, namespace: str, **details: object) -> dict[str, Any]:
-        """The document that reports an instance.
+        """Build the document that reports an instance.
 
         Args:
             namespace: the collection or database.
-            details: where the damage is.
+            details: the place of the inconsistency.
         """
         return {"type": self.name, "description": self.value, "details": {"namespace": namespace, **details}}
 
 
 def namespace_of(inconsistency: Mapping[str, Any]) -> str:
-    """The collection or database that an inconsistency is about."""
+    """Return the collection or database of an inconsistency."""
     return str(inconsistency["details"]["namespace"])
 
 
 class RangeCheck:
-    """A check of one collection's ranges. Each is a decoded document with ``min`` and ``max``.
-
-    Args:
-        namespace: the collection.
-        uuid: its UUID.
-        pattern: its shard key.
-    """
+    """A check of one collection's ranges. Each is a decoded document with ``min`` and ``max``."""
 
     def __init__(self, namespace: str, uuid: UUID, pattern: ShardKeyPattern) -> None:
         self._namespace = namespace
@@ -74,7 +68,7 @@ class RangeCheck:
         self._pattern = pattern
 
     def chunks(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """What is wrong with the chunks, given in the order of their lower bounds."""
+        """Yield the inconsistencies of chunks, given in the order of their lower bounds."""
         first: Mapping[str, Any] | None = None
         last: Mapping[str, Any] | None = None
         for chunk in chunks:
@@ -90,7 +84,7 @@ class RangeCheck:
         yield from self._at_the_ends(first["min"], last["max"])
 
     def zones(self, zones: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """What is wrong with the zones, given in the order of their lower bounds."""
+        """Yield the inconsistencies of zones, given in the order of their lower bounds."""
         last: Mapping[str, Any] | None = None
         for zone in zones:
             if not self._is_valid_zone(zone):

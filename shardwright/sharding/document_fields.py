@@ -13,7 +13,7 @@ _UUID_BYTES: Final = 16
 
 
 def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds
-    """The value of a field that must be there.
+    """Return the value of a required field.
 
     Raises:
         CommandError: NoSuchKey, TypeMismatch.
@@ -24,7 +24,7 @@ def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # no
 
 
 def documents(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """The documents of an array, none when the field is absent.
+    """Return the documents of an array; none if the field is absent.
 
     Raises:
         CommandError: TypeMismatch.
@@ -39,7 +39,7 @@ def documents(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]
 
 
 def optional(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds, or None
-    """The value of a field, None when it is absent.
+    """Return the value of a field; None if it is absent.
 
     Raises:
         CommandError: TypeMismatch.
@@ -48,7 +48,7 @@ def optional(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # no
 
 
 def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
-    """The UUID in a field that must be there.
+    """Return the UUID in a required field.
 
     Raises:
         CommandError: NoSuchKey, TypeMismatch, InvalidUUID.
@@ -62,7 +62,7 @@ def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
 
 
 def optional_uuid(document: Mapping[str, Any], name: str) -> UUID | None:
-    """The UUID in a field, None when it is absent.
+    """Return the UUID in a field; None if it is absent.
 
     Raises:
         CommandError: TypeMismatch, InvalidUUID.
@@ -72,7 +72,7 @@ def optional_uuid(document: Mapping[str, Any], name: str) -> UUID | None:
 
 def _checked(document: Mapping[str, Any], name: str, kinds: tuple[type, ...]) -> Any:  # noqa: ANN401 - one of kinds
     value = document[name]
-    # bool is an int to Python, not to BSON.
+    # In Python, but not in BSON, bool is an int.
     if not isinstance(value, kinds) or (isinstance(value, bool) and int in kinds and bool not in kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise CommandError(

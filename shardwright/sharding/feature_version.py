@@ -1,21 +1,22 @@
 """The feature version of a cluster: the formats and internal commands that its daemons may use. Pure rules.
 
-Daemons of two successive releases run side by side, in any order of upgrade, until someone finishes the upgrade on
-purpose. This is MongoDB's ``featureCompatibilityVersion``, with a number of our own, because the mongods have theirs:
+Daemons of two successive releases run side by side, in any order of upgrade, until an operator finishes the upgrade
+explicitly. This is MongoDB's ``featureCompatibilityVersion``, with a number of our own, because the mongods have
+theirs:
 
-* Each release knows the versions from `OLDEST` to `NEWEST`. Whatever another daemon, or a daemon of the release before,
-  must understand is used from a certain version on, and never earlier.
+* Each release supports the versions from `OLDEST` to `NEWEST`. A format that another daemon, or a daemon of the
+  previous release, must understand is used from a certain version on, and never earlier.
 * The config servers keep the version in ``admin.system.version``, where a mongod keeps its own (`DOCUMENT_ID`). A new
   cluster has the newest one. A cluster without the document was created before there were feature versions: it has 1.
 * A shard records the version in its own ``admin.system.version`` before it uses it. So the document names the newest
-  format of the unfinished work in its ``config`` database, and can be read when the config servers are away.
-* A shard or config daemon lists the versions that it knows among the ``extensions`` of its hello (`EXTENSIONS`), a
-  router in its entry of ``config.mongos``. ``finishUpgrade`` raises the version once all daemons know the new one.
-* A daemon that does not know the version of its cluster refuses to run (`refusal`). One that has not read the version
-  yet uses 1, which every release that may be in the cluster can read.
+  format of the unfinished work in its ``config`` database, and can be read while the config servers are unavailable.
+* A shard or config daemon lists its supported versions among the ``extensions`` of its hello (`EXTENSIONS`), a router
+  in its entry of ``config.mongos``. ``finishUpgrade`` raises the version once all daemons support the new one.
+* A daemon that does not support the version of its cluster refuses to run (`refusal`). One that has not read the
+  version yet uses 1, which every release that may be in the cluster can read.
 
-A release that has something new to gate raises `NEWEST` by one and names the feature here. It may raise `OLDEST` to
-the newest version of the release before.
+A release with a new gated feature raises `NEWEST` by one and names the feature here. It may raise `OLDEST` to the
+newest version of the previous release.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,13 +27,13 @@ from shardwright.sharding.document_fields import optional, required
 
 OLDEST: Final = 1
 NEWEST: Final = 2
-"""The feature versions that this release knows."""
+"""The feature versions that this release supports."""
 
 RECORDED_BY_SHARDS: Final = 2
-"""From this version on, a shard records the version, which is the newest format of what it persists itself."""
+"""Version from which on a shard records the version, which is the newest format of the data that it persists."""
 
 DOCUMENT_ID: Final = "featureVersion"
-"""The document in ``admin.system.version`` of the config servers, and of each shard."""
+"""Id of the document in ``admin.system.version`` of the config servers, and of each shard."""
 
 EXTENSIONS: Final = tuple(f"{DOCUMENT_ID}{version}" for version in range(OLDEST, NEWEST + 1))
 
@@ -40,18 +41,18 @@ _ROUTER_FIELD: Final = "featureVersions"
 
 
 def query() -> dict[str, Any]:
-    """The command that finds the document on the admin database of a config server."""
+    """Build the command that finds the document, for the admin database of a config server."""
     return {"find": "system.version", "filter": {"_id": DOCUMENT_ID}, "readConcern": {"level": "majority"}}
 
 
 def recording(version: int) -> dict[str, Any]:
-    """The command that records the version on the admin database of a server; it never lowers it."""
+    """Build the command that records the version, for the admin database of a server; it never lowers the version."""
     update = {"q": {"_id": DOCUMENT_ID}, "u": {"$max": {"version": version}}, "upsert": True}
     return {"update": "system.version", "updates": [update], "writeConcern": {"w": "majority"}}
 
 
 def version_of(document: Mapping[str, Any] | None) -> int:
-    """The feature version in the config servers' document; 1 if there is none.
+    """Return the feature version in the config servers' document; 1 if there is none.
 
     Raises:
         CommandError: NoSuchKey or TypeMismatch, the document is malformed.
@@ -60,7 +61,7 @@ def version_of(document: Mapping[str, Any] | None) -> int:
 
 
 def refusal(version: int) -> str | None:
-    """The reason why a daemon of this release must not run in a cluster; None if it may.
+    """Explain why a daemon of this release must not run in a cluster; None if it may.
 
     Args:
         version: the cluster's feature version.
@@ -74,10 +75,10 @@ def refusal(version: int) -> str | None:
 
 
 def knows(extensions: Collection[str], version: int) -> bool:
-    """Whether a daemon knows a feature version.
+    """Whether a daemon supports a feature version.
 
     Args:
-        extensions: those in its hello. A daemon that lists no versions is older than they are: it knows 1.
+        extensions: the extensions in its hello. A daemon that lists no versions predates them, and supports 1.
         version: the feature version.
     """
     listed = [each for each in extensions if each.startswith(DOCUMENT_ID)]
@@ -85,17 +86,17 @@ def knows(extensions: Collection[str], version: int) -> bool:
 
 
 def router_fields(created: datetime) -> dict[str, Any]:
-    """The fields with which a router's entry in ``config.mongos`` says what it knows.
+    """Build the fields of a router's entry in ``config.mongos`` with its supported versions.
 
     Args:
-        created: the time in the entry at which the router was started. An older router that is started again at the
-            same address leaves these fields as they are, so they are valid together with that time only.
+        created: the time in the entry at which the router was started. An older router that restarts at the same
+            address leaves these fields as they are, so they are valid only together with that time.
     """
     return {_ROUTER_FIELD: {"oldest": OLDEST, "newest": NEWEST, "created": created}}
 
 
 def router_knows(entry: Mapping[str, Any], version: int) -> bool:
-    """Whether a router knows a feature version.
+    """Whether a router supports a feature version.
 
     Args:
         entry: its entry in ``config.mongos``.

@@ -1,9 +1,9 @@
-"""The value of a hashed shard key field: MongoDB's 64-bit hash of a BSON value.
+"""Value of a hashed shard key field: MongoDB's 64-bit hash of a BSON value.
 
-It is the first eight bytes, as a little-endian signed integer, of the MD5 over: the seed 0 as int32, the value's
+It is the first eight bytes, as a little-endian signed integer, of an MD5. The input is the seed 0 as int32, the value's
 canonical type (one number for all numeric types, another for strings and symbols) as int32, and the value. A number is
-hashed as an int64, so numbers that differ only behind the decimal point collide, but not a ``1.9`` with a Decimal128
-``1.9``: doubles are truncated, Decimal128s rounded half to even. Objects, arrays and code with scope feed the hash
+hashed as an int64: doubles are truncated, Decimal128s rounded half to even. So numbers that differ only after the
+decimal point collide, but not a ``1.9`` with a Decimal128 ``1.9``. Objects, arrays and code with scope feed the hash
 recursively with canonical type, field name and value of each element, and end with the type of their end marker.
 
 All of it as observed with ``$toHashedIndexKey`` on mongod 6.0.5.
@@ -65,10 +65,10 @@ _CANONICAL_TYPES: Final = {
 
 
 def hash_value(document: bytes, span: Span, seed: int = 0) -> int:
-    """The hash of one value, an int64.
+    """Compute the hash of one value, an int64.
 
     Args:
-        document: contains the value.
+        document: the bytes that contain the value.
         span: the value.
         seed: an int32; 0 for hashed shard keys and indexes.
 
@@ -82,10 +82,10 @@ def hash_value(document: bytes, span: Span, seed: int = 0) -> int:
 
 
 def equal_values_hashes(document: bytes, span: Span) -> tuple[int, ...] | None:
-    """The hashes that values equal to this one can have; None if there are too many to list.
+    """Return the hashes of all values equal to this one; None if there are too many to list.
 
-    Equal numbers of different types do not always hash alike: a double 1.5 hashes as 1, a Decimal128 1.5 as 2, and 2^63
-    as either end of the range. So a search for a number may have to look in two places.
+    Equal numbers of different types do not always have the same hash: a double 1.5 hashes as 1, a Decimal128 1.5 as 2,
+    and 2^63 as either end of the range. So a search for a number may have to look in two places.
     """
     if span[0] in _NESTING:
         return (hash_value(document, span),) if _hashes_as_its_equals(document, span) else None
@@ -109,7 +109,7 @@ def _hashes_as_its_equals(document: bytes, span: Span) -> bool:
 
 
 def _equal_int64s(document: bytes, span: Span) -> set[int]:
-    """What a double or Decimal128 is hashed as, as a value of either type."""
+    """Return the int64s as which a double or Decimal128 is hashed, as a value of either type."""
     if span[0] == rawbson.DOUBLE:
         double = _unpack_double(document, span[2])[0]
         decimal = Decimal(double)
@@ -120,7 +120,7 @@ def _equal_int64s(document: bytes, span: Span) -> set[int]:
 
 
 def _feed(parts: list[bytes], document: bytes, span: Span) -> None:
-    """Append what is hashed of a value, behind its canonical type and name."""
+    """Append the hash input of a value, after its canonical type and name."""
     kind, _, start, end = span
     if _CANONICAL_TYPES[kind] == _CANONICAL_NUMBER:
         parts.append(_pack_int64(_as_int64(document, span)))
@@ -144,7 +144,7 @@ def _feed_elements(parts: list[bytes], document: bytes, start: int) -> None:
 
 
 def _as_int64(document: bytes, span: Span) -> int:
-    """A number as MongoDB hashes it: NaN is 0, and what no int64 can hold becomes the nearest end of the range."""
+    """Convert a number as MongoDB hashes it: NaN to 0, numbers outside int64 to the nearest end of the range."""
     kind, _, start, end = span
     if kind == rawbson.INT32:
         return int(_unpack_int32(document, start)[0])

@@ -1,10 +1,9 @@
-"""The first chunks of a collection that is being sharded: where they are split and which shards they are placed on.
+"""The first chunks of a collection that is being sharded: their split points and their shards.
 
-Every zone range becomes one chunk or, with ``presplitHashedZones``, several; what lies between zones becomes one chunk
-for each hole. This follows MongoDB 6.0.5.
+Every zone range becomes one chunk or, with ``presplitHashedZones``, several. Each hole between zones becomes one chunk.
 
-The policies are MongoDB 6.0.5's: one chunk on the primary shard, unless the collection is empty and either its key
-begins with a hashed field, or zones are defined for it, or the caller supplies split points.
+The policies are MongoDB 6.0.5's. The default is one chunk on the primary shard. There are more chunks if the caller
+supplies split points, or if the collection is empty and its key begins with a hashed field or it has zones.
 """
 
 from collections import Counter
@@ -31,14 +30,14 @@ _pack_int64: Final = Struct("<q").pack
 def hashed_split_points(
     pattern: ShardKeyPattern, chunk_count: int, prefix: bytes = rawbson.EMPTY_DOCUMENT
 ) -> list[bytes]:
-    """The bounds between ``chunk_count`` chunks that share the hash values evenly, in order.
+    """Return the bounds between ``chunk_count`` chunks that share the hash values evenly, in order.
 
-    They lie symmetrically around zero, at the very values at which MongoDB cuts.
+    They lie symmetrically around zero, exactly where MongoDB cuts.
 
     Args:
         pattern: a shard key with a hashed field.
         chunk_count: at least 1.
-        prefix: values of the fields before the hashed one; the fields behind it begin at MinKey.
+        prefix: values of the fields before the hashed one; the fields after it begin at MinKey.
     """
     interval = _INT64_MAX // chunk_count * 2
     first = 0 if chunk_count % 2 == 0 else interval // 2
@@ -85,7 +84,7 @@ def single_chunk_zone_plan(
     shards_of_zone: Mapping[str, Sequence[str]],
     shards: Sequence[str],
 ) -> _Plan:
-    """One chunk for each zone range, on the zone's shards in turn; yields ``(min, max, shard)`` in order.
+    """Plan one chunk for each zone range, on the zone's shards in turn; yield ``(min, max, shard)`` in order.
 
     Raises:
         CommandError: 50973, a zone has no shard.
@@ -102,13 +101,12 @@ def presplit_zone_plan(
     num_initial_chunks: int,
     is_empty: bool,
 ) -> _Plan:
-    """Chunks of even hash ranges in each zone, about equally many on each shard regardless of its zones.
+    """Plan chunks of even hash ranges in each zone, about equally many on each shard regardless of its zones.
 
     Plans at least ``num_initial_chunks`` in all; 0 stands for two on each shard that has a zone.
 
     Raises:
-        CommandError: 31387 to 31391 or 31412, the zones cannot be cut by hash; 50973, a zone
-            has no shard.
+        CommandError: 31387 to 31391 or 31412, the zones cannot be cut by hash; 50973, a zone has no shard.
     """
     _check_presplittable(pattern, zones, is_empty)
     zones_on_shard = Counter(shard for zone in zones for shard in _shards_of(zone, shards_of_zone))
@@ -186,7 +184,7 @@ def _check_presplittable(pattern: ShardKeyPattern, zones: Sequence[ZoneRange], i
 
 
 def _check_zone(pattern: ShardKeyPattern, zone: ZoneRange) -> None:
-    """The prefix before the hashed field is an ordinary value that rises; from there on the lower bound is MinKey."""
+    """Require an ordinary, rising prefix before the hashed field, and MinKey in the rest of the lower bound."""
     kinds = [span[0] for _, span in rawbson.spans(zone.min)]
     hashed = next(n for n, each in enumerate(pattern.fields) if each.hashed)
     if any(kind in (rawbson.MIN_KEY, rawbson.MAX_KEY) for kind in kinds[:hashed]):
@@ -221,7 +219,7 @@ NUM_INITIAL_CHUNKS_PER_SHARD_MAX: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class InitialPlacement:
-    """What determines the first chunks.
+    """The input of the plan for the first chunks.
 
     Args:
         pattern: the shard key.
@@ -287,7 +285,7 @@ class PlannedChunk(NamedTuple):
 
 
 def plan_initial_chunks(placement: InitialPlacement) -> list[PlannedChunk]:
-    """Decide where the first chunks begin, end and lie.
+    """Plan the first chunks: their bounds and their shards.
 
     Raises:
         CommandError: InvalidOptions for options that exclude one another; 31387 to 31391 and 31412 for zones that
@@ -314,7 +312,7 @@ def plan_initial_chunks(placement: InitialPlacement) -> list[PlannedChunk]:
 def make_initial_chunks(
     plan: Sequence[PlannedChunk], *, uuid: UUID, first_version: ChunkVersion, new_id: Callable[[], ObjectId]
 ) -> list[Chunk]:
-    """The chunks of a plan, with versions rising by one minor from ``first_version``, which is 1|0.
+    """Build the chunks of a plan, with versions rising by one minor from ``first_version``, which is 1|0.
 
     Their history begins at the timestamp of the collection.
     """
@@ -333,7 +331,7 @@ def make_initial_chunks(
 
 
 def _cut(placement: InitialPlacement, split_points: Sequence[bytes], contiguous: int) -> list[PlannedChunk]:
-    """Chunks between split points, going round the shards with ``contiguous`` chunks for each in its turn.
+    """Plan chunks between split points, giving ``contiguous`` chunks to each shard in turn.
 
     If there are fewer chunks than shards, the first goes to the primary shard, so that it always has one.
     """

@@ -1,4 +1,4 @@
-"""The other collections that an aggregation names, and how a router states the versions it routed them by.
+"""The other collections that an aggregation names, and the versions by which a router routed them.
 
 A mongod that runs a pipeline opens these collections itself, by name. So the command carries their versions too, in a
 field of Shardwright's own::
@@ -32,7 +32,7 @@ from shardwright.wire.rawbson import (
 INVOLVED_NAMESPACES: Final = b"involvedNamespaces"
 
 JOINED_NAMESPACE: Final = "involvedNamespace"
-"""The field of an error that names a collection which the shard does not have all of, and the router can join."""
+"""Field of an error that names a collection of which the shard has only a part, and that the router can join."""
 
 WRITING_STAGES: Final = frozenset({b"$out", b"$merge"})
 
@@ -54,17 +54,17 @@ def asks_for_another_way(error: CommandError) -> bool:
 
 
 def may_involve_others(body: bytes) -> bool:
-    """Whether a command may name other collections; judged by its bytes; may be wrong only in saying yes."""
+    """Whether a command may name other collections, judged by its bytes. A True may be wrong, a False never is."""
     return _NAMING.search(body) is not None
 
 
 def involved_namespaces(pipeline: bytes, db: str, start: int = 0) -> dict[str, bool]:
-    """The other collections that the stages of a pipeline name, nested pipelines included, and whether they write them.
+    """Map the other collections that a pipeline names, also in nested pipelines, to whether it writes them.
 
-    Whatever mongod would refuse is skipped here; mongod reports the error.
+    Stages that mongod would refuse are skipped here; mongod reports the error.
 
     Args:
-        pipeline: the raw array, or a document that holds it.
+        pipeline: the raw array, or a document that contains it.
         db: the database of names that do not include one.
         start: where in ``pipeline`` the array begins.
 
@@ -96,7 +96,7 @@ def writes(pipeline: bytes, start: int = 0) -> bool:
 
 
 def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
-    """The element for a command; empty if no other collection is involved.
+    """Build the element for a command; empty if no other collection is involved.
 
     Args:
         versions: the raw version elements by namespace, with the config time at which they were read.
@@ -108,7 +108,7 @@ def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
 
 
 def received_versions(body: bytes, span: Span) -> dict[str, Mapping[bytes, Span]]:
-    """The version elements that the field of a command holds, by namespace and name.
+    """Parse the field of a command; return its version elements by namespace and name.
 
     Raises:
         CommandError: TypeMismatch or FailedToParse, it is malformed.
@@ -156,7 +156,7 @@ def _named_by(stage: bytes, document: bytes, specification: Span, db: str, depth
 
 
 def _where(stage: bytes, document: bytes, specification: Span, db: str) -> _Where | None:
-    """Database and collection that the specification of a stage, a document, names; None if it names none."""
+    """Return the database and collection that a stage's specification, a document, names; None if it names none."""
     if stage == b"$out":
         return _db_and_collection(document, index(document, specification[2]), db)
     name = _SOURCE_FIELDS.get(stage)
@@ -169,7 +169,7 @@ def _where(stage: bytes, document: bytes, specification: Span, db: str) -> _Wher
 
 
 def _db_and_collection(document: bytes, fields: Mapping[bytes, Span], db: str) -> _Where | None:
-    """What ``{db, coll}`` names; no database and the empty one mean the same."""
+    """Read ``{db, coll}``; a missing database is the same as an empty one."""
     named, collection = fields.get(b"db"), fields.get(b"coll")
     if collection is None or collection[0] != STRING:
         return None

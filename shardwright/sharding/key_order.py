@@ -1,14 +1,14 @@
-r"""BSON values as byte strings that compare like the values do.
+r"""BSON values as byte strings with the order of the values.
 
-The encoding of a positive number ``v`` is the greatest double that is not above ``v``, as its eight big-endian bytes
-(positive doubles compare like these), followed by ``0x00`` if that double is ``v``, or else by ``0x01`` and the exact
-decimal form of ``v``: its decimal exponent and its digits. Only large int64s and Decimal128s have the second part, and
-equal values of both types share it. A negative number is the encoding of its magnitude with every bit inverted. Zero,
-of either sign, counts as positive. NaNs are all equal and come first.
+The encoding of a positive number ``v`` begins with the greatest double that is not above ``v``, as its eight big-endian
+bytes (positive doubles compare like these). It ends with ``0x00`` if that double is ``v``. Otherwise ``0x01`` and the
+exact decimal form of ``v`` follow: its decimal exponent and its digits. Only large int64s and Decimal128s have this
+second part, and equal values of both types share it. A negative number is the encoding of its magnitude with every
+bit inverted. Zero, of either sign, counts as positive. NaNs are all equal and come first.
 
 Each of the three forms begins with its own rank byte, which has its place in the order of all types.
 
-``encode_value(a) < encode_value(b)`` exactly when MongoDB sorts ``a`` before ``b``, and values that MongoDB holds equal
+``encode_value(a) < encode_value(b)`` exactly when MongoDB sorts ``a`` before ``b``. Values that MongoDB treats as equal
 (``1``, ``1.0``, ``NumberLong(1)``; a string and a symbol) have equal bytes. The encoding of a compound key is the
 concatenation of its parts. So a routing table is a sorted array of byte strings, and a look-up is a bisection.
 
@@ -16,9 +16,9 @@ Order across types, ascending: MinKey, undefined, null, numbers, strings and sym
 bool, date, timestamp, regular expression, DBPointer, code, code with scope, MaxKey. Comparison is MongoDB's simple
 (binary) one: chunk bounds never use a collation.
 
-The first byte of every encoding is its type's rank. No rank is ``0x00``, which ends objects, arrays and strings, or
-``0xFF``, which follows an escaped NUL inside strings: so ``"a"`` followed by any further key part still comes
-before ``"a\0"``, and ``encoding + AFTER`` lies behind every key that begins with ``encoding``.
+The first byte of every encoding is its type's rank. Rank ``0x00`` is reserved, because it ends objects, arrays and
+strings. So is ``0xFF``, which follows an escaped NUL inside strings. Therefore ``"a"`` followed by any further key part
+still comes before ``"a\0"``, and ``encoding + AFTER`` lies behind every key that begins with ``encoding``.
 """
 
 import math
@@ -47,9 +47,9 @@ _pack_exact = Struct(">dx").pack
 _pack_approximate = Struct(">dBH").pack  # double, the byte that says it is not exact, decimal exponent
 
 NUMBERS_MIN: Final = NEGATIVE + _pack_exact(math.inf).translate(_INVERTED)
-"""The encoding of the lowest number, minus infinity; NaN alone is below."""
+"""Encoding of the lowest number, minus infinity; only NaN is below it."""
 NUMBERS_END: Final = bytes((POSITIVE_RANK + 1,))
-"""Behind the encodings of all numbers."""
+"""Exclusive end of the encodings of all numbers."""
 
 _INEXACT: Final = 1
 _DECIMAL_EXPONENT_BIAS: Final = 8192  # decimal exponents reach from -6176 to 6144
@@ -59,7 +59,7 @@ _DOUBLE_MAX: Final = math.ldexp(1.0 - 2.0**-53, 1024)
 
 
 def encode_int32(document: bytes, start: int, _end: int) -> bytes:
-    """The order-preserving bytes of the int32 at ``start``."""
+    """Encode the int32 at ``start``."""
     value = _unpack_int32(document, start)[0]
     if value >= 0:
         return pack_positive(POSITIVE_RANK, value)
@@ -67,7 +67,7 @@ def encode_int32(document: bytes, start: int, _end: int) -> bytes:
 
 
 def encode_int64(document: bytes, start: int, _end: int) -> bytes:
-    """The order-preserving bytes of the int64 at ``start``."""
+    """Encode the int64 at ``start``."""
     value = _unpack_int64(document, start)[0]
     if 0 <= value <= EXACT_INTEGERS:
         return pack_positive(POSITIVE_RANK, value)
@@ -77,7 +77,7 @@ def encode_int64(document: bytes, start: int, _end: int) -> bytes:
 
 
 def encode_double(document: bytes, start: int, _end: int) -> bytes:
-    """The order-preserving bytes of the double at ``start``."""
+    """Encode the double at ``start``."""
     value = _unpack_double(document, start)[0]
     if value > 0:
         return pack_positive(POSITIVE_RANK, value)
@@ -89,7 +89,7 @@ def encode_double(document: bytes, start: int, _end: int) -> bytes:
 
 
 def encode_decimal128(document: bytes, start: int, end: int) -> bytes:
-    """The order-preserving bytes of the Decimal128 at ``start``."""
+    """Encode the Decimal128 at ``start``."""
     value = Decimal128.from_bid(document[start:end]).to_decimal()
     if value.is_nan():
         return NAN
@@ -101,7 +101,7 @@ def encode_decimal128(document: bytes, start: int, end: int) -> bytes:
 
 
 def _encode_large_integer(value: int) -> bytes:
-    """As `_encode_finite`, quickly: hashes are large integers, and hashed keys are frequent."""
+    """Encode like `_encode_finite`, but faster: hashes are large integers, and hashed keys are frequent."""
     magnitude = abs(value)
     below = float(magnitude)
     exact = int(below)
@@ -135,12 +135,12 @@ def _encode_magnitude(value: Decimal) -> bytes:
 
 
 def _pack_inexact(below: float, digits: bytes, exponent: int) -> bytes:
-    """The double below a value, and the value itself: its decimal exponent and its digits, which a zero byte ends."""
+    """Encode the double below a value, and the value itself: its decimal exponent and its zero-terminated digits."""
     return _pack_approximate(below, _INEXACT, exponent + _DECIMAL_EXPONENT_BIAS) + digits.rstrip(b"0") + b"\0"
 
 
 AFTER: Final = b"\xfe"
-"""Appended to encoded values: greater than every key that begins with them, less than every greater value."""
+"""Suffix of encoded values: greater than every key that begins with them, less than every greater value."""
 
 _MIN_KEY: Final = b"\x10"
 _UNDEFINED: Final = b"\x18"
@@ -173,7 +173,7 @@ _INT64_SIGN: Final = 1 << 63
 
 
 def encode_value(document: bytes, span: Span) -> bytes:
-    """The order-preserving bytes of one value.
+    """Encode one value into order-preserving bytes.
 
     Raises:
         InvalidBSONError: an object, array or code with scope that is not well-formed.
@@ -182,12 +182,12 @@ def encode_value(document: bytes, span: Span) -> bytes:
 
 
 def encoder_of(kind: int) -> Encoder:
-    """What encodes values of one type; called with a document and the start and the end of the value in it."""
+    """Return the encoder for values of one type; its arguments are a document and the value's start and end in it."""
     return _ENCODERS[kind]
 
 
 def encode_key(key: bytes, start: int = 0) -> bytes:
-    """The order-preserving bytes of a compound key: the values of the document ``key``, whatever their names.
+    """Encode a compound key: the values of the document ``key``, whatever their names.
 
     Raises:
         InvalidBSONError: ``key`` is not a well-formed document.
@@ -232,18 +232,18 @@ def _encode_bool(document: bytes, start: int, end: int) -> bytes:
 
 
 def _encode_binary(document: bytes, start: int, end: int) -> bytes:
-    """Length first, then subtype, then bytes."""
+    """Encode length, then subtype, then bytes."""
     length = end - start - 5
     return _BINARY + length.to_bytes(4, "big") + document[start + 4 : end]
 
 
 def _encode_regex(document: bytes, start: int, end: int) -> bytes:
-    """Pattern, then options: both are C strings already."""
+    """Encode pattern, then options: both are C strings already."""
     return _REGEX + document[start:end]
 
 
 def _encode_db_pointer(document: bytes, start: int, end: int) -> bytes:
-    """Length of the namespace first, then namespace and ObjectId."""
+    """Encode the length of the namespace first, then namespace and ObjectId."""
     return _DB_POINTER + (end - start).to_bytes(4, "big") + document[start + 4 : end]
 
 
@@ -264,12 +264,12 @@ def _encode_object(document: bytes, start: int, _end: int) -> bytes:
 
 
 def _encode_array(document: bytes, start: int, _end: int) -> bytes:
-    """Elements one by one; a shorter array comes first."""
+    """Encode elements one by one; a shorter array comes first."""
     return _ARRAY + encode_key(document, start) + b"\0"
 
 
 def _fields(document: bytes, start: int) -> bytes:
-    """Fields in their order, each compared by type, then name, then value."""
+    """Encode fields in their order, each compared by type, then name, then value."""
     parts: list[bytes] = []
     for name, (kind, _, value_start, value_end) in rawbson.spans(document, start):
         parts += (RANKS[kind], name, b"\0", _ENCODERS[kind](document, value_start, value_end))
@@ -282,7 +282,7 @@ def _invalid(_document: bytes, _start: int, _end: int) -> bytes:
 
 
 RANKS: Final = [b"\0"] * 256
-"""By type byte: the rank, one for all numbers, that precedes a field's name in an object."""
+"""Rank by type byte, the same for all numbers; it precedes a field's name in an object."""
 
 _ENCODERS: Final[list[Encoder]] = [_invalid] * 256
 

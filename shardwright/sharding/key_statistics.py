@@ -1,7 +1,8 @@
-"""Key statistics: how often ranges of shard keys were read and written in a minute. Values and their documents.
+"""Key statistics: reads and writes of ranges of shard keys per minute. Values and their documents.
 
-Each shard daemon estimates them by samples and writes one document for each minute with operations into
-``config.keyStatistics``, and one for ten minutes into ``config.keyStatisticsHistory``. Both are capped, and our own.
+Each shard daemon estimates them by samples. It writes one document for each minute with operations into
+``config.keyStatistics``, and one for ten minutes into ``config.keyStatisticsHistory``. Both collections are capped, and
+additions of ours.
 """
 
 from bisect import bisect_right
@@ -19,11 +20,14 @@ MINUTE_SECONDS: Final = 60
 HISTORY_SECONDS: Final = 600
 
 RANGES_MAX: Final = 64
-"""Ranges in one document, over all collections."""
+"""Most ranges in one document, over all collections."""
 
 MINUTES_BYTES_MAX: Final = 64 << 20
 HISTORY_BYTES_MAX: Final = 128 << 20
-"""A full document has about 5 kB: a day of minutes of ten busy shards, and two weeks of twelve."""
+"""Sizes of the capped collections.
+
+A full document has about 5 kB: a day of minutes of ten busy shards, and two weeks of twelve.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Counts:
 
     @property
     def operations(self) -> int:
-        """Reads and writes."""
+        """Sum of reads and writes."""
         return self.reads + self.writes
 
 
@@ -61,10 +65,8 @@ class KeyRange:
     """A range of one collection with its numbers.
 
     Attributes:
-        namespace: the collection.
         min, max: the bounds, raw.
-        min_key, max_key: the same, encoded.
-        counts: the numbers.
+        min_key, max_key: the bounds, encoded.
     """
 
     namespace: str
@@ -75,18 +77,18 @@ class KeyRange:
     counts: Counts
 
     def joined(self, later: "KeyRange") -> "KeyRange":
-        """One range from the beginning of this one to the end of a later one, with the sum of both."""
+        """Join this range with a later one: from the beginning of this to the end of the other, with the sum of both."""
         return KeyRange(self.namespace, self.min, later.max, self.min_key, later.max_key, self.counts + later.counts)
 
     def with_counts(self, counts: Counts) -> Self:
-        """The same range with other numbers."""
+        """Return the same range with other numbers."""
         return type(self)(self.namespace, self.min, self.max, self.min_key, self.max_key, counts)
 
 
 def compressed(ranges: Iterable[KeyRange], most: int = RANGES_MAX) -> list[KeyRange]:
-    """At most so many ranges, in order, with the same sums: those with few operations join their neighbours.
+    """Reduce ranges to at most ``most``, in order, with the same sums, by joining neighbours with few operations.
 
-    Ranges of different collections are not joined: there may be more if there are very many collections.
+    Ranges of different collections are not joined, so there may be more ranges if there are very many collections.
     """
     found = sorted(ranges, key=lambda each: (each.namespace, each.min_key))
     while len(found) > most:
@@ -103,7 +105,7 @@ def compressed(ranges: Iterable[KeyRange], most: int = RANGES_MAX) -> list[KeyRa
 
 
 def _joined_up_to(ranges: Sequence[KeyRange], limit: int, most: int) -> list[KeyRange]:
-    """Join pairs of neighbours that have no more operations than a limit, at most so many pairs."""
+    """Join at most ``most`` pairs of neighbours whose operations together do not exceed ``limit``."""
     found: list[KeyRange] = []
     joined = 0
     was_joined = False
@@ -125,7 +127,7 @@ def _joined_up_to(ranges: Sequence[KeyRange], limit: int, most: int) -> list[Key
 
 
 def added(minutes: Sequence[Sequence[KeyRange]], most: int = RANGES_MAX) -> list[KeyRange]:
-    """The sums of several minutes, in the ranges of the minute with the most of them; others count where they begin."""
+    """Add up several minutes, in the ranges of the minute with most ranges; each other range counts where it begins."""
     by_namespace: dict[str, list[KeyRange]] = {}
     for minute in sorted(minutes, key=len, reverse=True):
         for namespace in {each.namespace for each in minute} - by_namespace.keys():
@@ -142,7 +144,7 @@ def added(minutes: Sequence[Sequence[KeyRange]], most: int = RANGES_MAX) -> list
 
 
 def collections_of(ranges: Iterable[KeyRange]) -> list[dict[str, Any]]:
-    """The field ``collections`` of a document: ``[{ns, ranges: [{min, max, reads, writes, documents, bytes}]}]``."""
+    """Build the field ``collections``: ``[{ns, ranges: [{min, max, reads, writes, documents, bytes}]}]``."""
     found: dict[str, list[dict[str, Any]]] = {}
     for each in ranges:
         found.setdefault(each.namespace, []).append(

@@ -1,4 +1,4 @@
-"""Names of collections: their parts, which are valid, and which are reserved for MongoDB.
+"""Names of collections: their parts, their validity, and the names reserved for MongoDB.
 
 The rules and the messages are mongod 6.0.5's. Lengths count UTF-8 bytes, as the server's do.
 """
@@ -13,12 +13,14 @@ from shardwright.wire.errors import CommandError
 
 NAMESPACE_BYTES_MAX: Final = 255
 SHARDED_NAMESPACE_BYTES_MAX: Final = 235
-"""Shards keep the chunks of a collection in another one, whose name is longer by ``config.cache.chunks.``."""
-"""Checked where a collection is created, not where it is read, as in MongoDB."""
+"""Limit for sharded collections: shards keep the chunks in a collection with the prefix ``config.cache.chunks.``.
+
+Checked where a collection is created, not where it is read, as in MongoDB.
+"""
 
 _COMMAND: Final = "$cmd"
 
-# Which names of the reserved "system." kind may exist, in every database and in particular ones.
+# Reserved "system." names that may exist, in every database and in particular ones.
 _SYSTEM_COLLECTIONS: Final = frozenset({"system.js", "system.users", "system.profile", "system.views"})
 _SYSTEM_COLLECTIONS_OF: Final = {
     "admin": frozenset({"system.roles", "system.version", "system.keys", "system.backup_users", "system.new_users"}),
@@ -33,7 +35,7 @@ _SYSTEM_COLLECTIONS_OF: Final = {
     "local": frozenset({"system.replset", "system.healthlog"}),
 }
 
-# Kept by the server itself: they may exist, but no client writes them.
+# Maintained by the server itself: they may exist, but clients cannot write them.
 _READ_ONLY_SYSTEM_COLLECTIONS: Final = frozenset({"system.profile", "system.views"})
 
 
@@ -55,7 +57,7 @@ class Namespace:
 
     @classmethod
     def parse_collection(cls, text: str) -> "Namespace":
-        """The valid namespace of a collection that a command names in full, as ``shardCollection`` does.
+        """Parse and validate the full namespace of a collection, as in ``shardCollection``.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -67,7 +69,7 @@ class Namespace:
     def __str__(self) -> str:
         return f"{self.db}.{self.collection}" if self.collection else self.db
 
-    # What is valid
+    # Validity
 
     def check_valid(self) -> None:
         """Refuse a name that no command accepts.
@@ -85,7 +87,7 @@ class Namespace:
             raise _invalid(f"Invalid namespace specified '{self.db}.{self.collection}'")
 
     def check_readable(self) -> None:
-        """Refuse what ``find`` and the other reads refuse: names with a dollar sign.
+        """Refuse names that ``find`` and the other reads refuse: names with a dollar sign.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -96,7 +98,7 @@ class Namespace:
             raise _invalid(f"Invalid collection name specified '{self}")
 
     def check_creatable(self) -> None:
-        """Refuse what cannot become a collection.
+        """Refuse a name that a new collection cannot have.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -112,7 +114,7 @@ class Namespace:
             raise _invalid(f"Fully qualified namespace is too long. Namespace: {self} Max: {NAMESPACE_BYTES_MAX}")
 
     def check_shardable(self) -> None:
-        """Refuse what cannot become a sharded collection because of its name.
+        """Refuse a name that a sharded collection cannot have.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -122,7 +124,7 @@ class Namespace:
             raise _invalid(f"Namespace too long. Namespace: {self} Max: {SHARDED_NAMESPACE_BYTES_MAX}")
 
     def check_writable(self) -> None:
-        """Refuse what ``insert``, ``update`` and ``delete`` refuse.
+        """Refuse names that ``insert``, ``update`` and ``delete`` refuse.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -136,21 +138,21 @@ class Namespace:
         """Whether no dollar sign makes this a pseudo-collection such as ``$cmd``."""
         return "$" not in self.db and "$" not in self.collection
 
-    # What kind of database or collection it is
+    # Kinds of databases and collections
 
     @property
     def is_admin(self) -> bool:
-        """Whether it lies in the database of users and server-wide commands, whose placement is fixed."""
+        """Whether the database is the one for users and server-wide commands, whose placement is fixed."""
         return self.db == "admin"
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies in the database that is not replicated."""
+        """Whether the database is the one that is not replicated."""
         return self.db == "local"
 
     @property
     def is_internal(self) -> bool:
-        """Whether its database belongs to the cluster and never carries a database version."""
+        """Whether the database belongs to the cluster and never carries a database version."""
         return self.db in ("config", "admin", "local")
 
     @property
@@ -160,12 +162,12 @@ class Namespace:
 
     @property
     def is_time_series_buckets(self) -> bool:
-        """Whether it holds the buckets of a time-series collection."""
+        """Whether the collection holds the buckets of a time-series collection."""
         return self.collection.startswith(BUCKETS_PREFIX)
 
     @property
     def buckets(self) -> "Namespace":
-        """The collection that would hold the buckets of this time-series collection."""
+        """Namespace of the buckets of this time-series collection."""
         return Namespace(self.db, BUCKETS_PREFIX + self.collection)
 
     @property
@@ -175,28 +177,28 @@ class Namespace:
 
     @property
     def is_logical_sessions(self) -> bool:
-        """Whether it is ``config.system.sessions``, the one sharded collection of the config database."""
+        """Whether this is ``config.system.sessions``, the one sharded collection of the config database."""
         return self.db == "config" and self.collection == "system.sessions"
 
     # Pseudo-collections
 
     @classmethod
     def collectionless_aggregate(cls, db: str) -> "Namespace":
-        """The namespace of ``{aggregate: 1}``, as cursors show it: ``db.$cmd.aggregate``."""
+        """Return the namespace of ``{aggregate: 1}`` in cursors: ``db.$cmd.aggregate``."""
         return cls(db, "$cmd.aggregate")
 
     @classmethod
     def list_collections(cls, db: str) -> "Namespace":
-        """The namespace of the cursor of ``listCollections``."""
+        """Return the namespace of the cursor of ``listCollections``."""
         return cls(db, "$cmd.listCollections")
 
     @property
     def is_command(self) -> bool:
-        """Whether it is ``$cmd``, the target of commands in old protocols."""
+        """Whether this is ``$cmd``, the target of commands in old protocols."""
         return self.collection == _COMMAND
 
     def with_collection(self, collection: str) -> "Namespace":
-        """A collection of the same database."""
+        """Return a collection of the same database."""
         return Namespace(self.db, collection)
 
     @property

@@ -2,10 +2,10 @@
 
 The messages name MongoDB's definition of these fields, ``OperationSessionInfo``.
 
-Statements for all shards that have no number are sent in a session of the router, with numbers, so that none is
-executed twice beside a move. The mongod knows that session only. A shard that lists `CLIENT_SESSION` among the
-``extensions`` of its hello is sent the client's ``lsid`` in this field, so that killing the client's session ends the
-write, no matter which router is asked, and ``currentOp`` shows it there.
+Broadcast statements without a number are sent in a session of the router, with numbers, so that none is executed twice
+during a migration. The mongod sees only that session. A shard that lists `CLIENT_SESSION` among the ``extensions`` of
+its hello receives the client's ``lsid`` in this field. So killing the client's session ends the write, on whichever
+router, and ``currentOp`` shows the session there.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ WITHOUT_USER: Final = frozenset(
 
 
 def check_lsid(body: bytes, fields: Mapping[bytes, Span], path: str = LSID) -> tuple[bytes, bytes]:
-    """The bytes of ``id`` and of ``uid`` (empty without one) in an ``lsid``.
+    """Check an ``lsid``; return the bytes of its ``id`` and of its ``uid`` (empty without one).
 
     Args:
         body: the document that contains the fields.
@@ -77,8 +77,8 @@ def check_transaction_fields(request: Request) -> None:
     """Check that ``txnNumber``, ``autocommit`` and ``startTransaction`` fit together, and the command.
 
     Raises:
-        CommandError: TypeMismatch, InvalidOptions; 50889 or OperationNotSupportedInTransaction, the command takes none
-            of them; 50768, it is not a retryable write.
+        CommandError: TypeMismatch, InvalidOptions; 50889 or OperationNotSupportedInTransaction, the command accepts
+            none of them; 50768, it is not a retryable write.
     """
     number = _field(request, TXN_NUMBER, INT64)
     autocommit = _field(request, AUTOCOMMIT, BOOL)
@@ -128,7 +128,7 @@ def _invalid(message: str) -> CommandError:
 
 
 def read_uuid(body: bytes, span: Span, path: str) -> bytes:
-    """The 16 bytes of a UUID, given the span of binary data.
+    """Read the 16 bytes of a UUID, given the span of binary data.
 
     Raises:
         CommandError: TypeMismatch, it has another subtype; InvalidUUID.
@@ -149,5 +149,5 @@ CLIENT_SESSION: Final = b"clientSession"
 
 
 def client_session_element(lsid: bytes) -> bytes:
-    """The field for a write of a session, given by its raw ``lsid`` with the digest of its user."""
+    """Build the field for a write of a session, from its raw ``lsid`` with the digest of its user."""
     return element(CLIENT_SESSION, OBJECT, lsid)

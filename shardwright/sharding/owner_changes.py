@@ -1,13 +1,13 @@
-"""How a router and a shard move a document to another shard, because an update changes its shard key.
+"""Protocol between router and shard for moving a document whose shard key an update changes.
 
 In MongoDB, the shard of the old key answers WouldChangeOwningShard, with the document before and after the update
 (`OwnerChange`), and the router then runs a delete and an insert in a transaction. The shard that executed the update
-would have no record of it, so that it could not answer when the client sends it again.
+would have no record of it, so it could not answer when the client retries it.
 
-Therefore a shard that lists `MAY_CHANGE_OWNER` among the ``extensions`` of its hello is sent the update itself, as part
-of a transaction and with this field. If the result belongs to another shard, it executes the update where the document
-is, so that its mongod records the statement, and deletes the result in the same transaction. Its reply is that to
-the update, plus::
+Therefore the router sends the update itself, as part of a transaction and with this field, to a shard that lists
+`MAY_CHANGE_OWNER` among the ``extensions`` of its hello. If the result belongs to another shard, this shard executes
+the update where the document is, so that its mongod records the statement, and deletes the result in the same
+transaction. It replies as to an update, plus::
 
     changedOwner: {document: <the document to be inserted on the shard that owns its new key>}
 """
@@ -30,11 +30,11 @@ _IS_UPSERT: Final = b"shouldUpsert"
 
 @dataclass(frozen=True, slots=True)
 class OwnerChange:
-    """What the error WouldChangeOwningShard says about an update that was not executed.
+    """The content of the error WouldChangeOwningShard for an update that was not executed.
 
     Attributes:
         before: the raw document, or the query of an upsert that has found none.
-        after: the raw document that the update would have made of it.
+        after: the raw document that the update would have produced.
         is_upsert: whether there was no document.
     """
 
@@ -44,11 +44,11 @@ class OwnerChange:
 
     @classmethod
     def read(cls, reply: bytes, fields: Mapping[bytes, Span]) -> Self | None:
-        """The change in the body of a failed reply; None if it has none.
+        """Read the change in the body of a failed reply; None if it has none.
 
         Args:
             reply: the body.
-            fields: where its elements are.
+            fields: the spans of its elements.
         """
         before, after, is_upsert = (fields.get(name) for name in (_BEFORE, _AFTER, _IS_UPSERT))
         if before is None or after is None or before[0] != OBJECT or after[0] != OBJECT:
@@ -60,7 +60,7 @@ class OwnerChange:
         )
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields of the error beside its code and its message."""
+        """Build the fields of the error besides its code and its message."""
         return {
             _BEFORE.decode(): raw_document(self.before),
             _AFTER.decode(): raw_document(self.after),
@@ -69,16 +69,16 @@ class OwnerChange:
 
 
 def changed_owner(document: bytes) -> dict[str, Any]:
-    """The field of the shard's reply, given the raw document that has left it."""
+    """Build the field of the shard's reply, given the raw document that has left it."""
     return {CHANGED_OWNER.decode(): {"document": raw_document(document)}}
 
 
 def document_of_other_owner(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
-    """The raw document that a reply asks the router to insert elsewhere, None if it does not.
+    """Return the raw document that a reply requires the router to insert elsewhere; None if there is none.
 
     Args:
         reply: its body.
-        fields: where its elements are.
+        fields: the spans of its elements.
     """
     span = fields.get(CHANGED_OWNER)
     found = None if span is None or span[0] != OBJECT else find(reply, b"document", span[2])

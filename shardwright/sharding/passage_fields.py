@@ -1,7 +1,7 @@
-"""The fields of a frame whose values may differ without changing how a router or a shard passes it on. Pure.
+"""The fields of a frame whose values do not affect how a router or a shard forwards it. Pure.
 
 Drivers send a session, a transaction number and a cluster time with each command; routers add nothing else that varies.
-Of queries and updates only the values of the shard key matter, and where they are depends on the layout of the frame.
+Of queries and updates only the values of the shard key matter, and their positions depend on the layout of the frame.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 
 QUERIES: Final = {"find": b"filter", "findAndModify": b"query", "findandmodify": b"query"}
-"""The argument with the query, by command."""
+"""Name of the argument with the query, by command."""
 
 _LSID: Final = b"lsid"
 _READ_CONCERN: Final = b"readConcern"
@@ -51,19 +51,19 @@ _KEY_ID_BYTES: Final = 8
 
 _FIXED: Final = frozenset({DOUBLE, OBJECT_ID, DATE, INT32, TIMESTAMP, INT64, DECIMAL128})
 _KEYS: Final = frozenset({INT32, INT64, OBJECT_ID, STRING, DATE, BINARY, BOOL})
-"""Types of values for which equality in a query means exactly that value's key bytes, hashed or not."""
+"""Types for which equality in a query means exactly that value's key bytes, hashed or not."""
 
 
 @dataclass(slots=True)
 class CommonFields:
-    """The fields of drivers in a frame.
+    """The fields of drivers in a frame, as offsets.
 
     Attributes:
         free: where bytes may differ.
-        lsid: where the session is; None if there is none.
-        time_at: where the 8 bytes of the cluster time are; 0 if there is none.
-        number_at: where the 8 bytes of the transaction number are; 0 if there is none.
-        awaited_at: where the 8 bytes of the time are that a read waits for; 0 if there is none.
+        lsid: the session; None without one.
+        time_at: the 8 bytes of the cluster time; 0 without one.
+        number_at: the 8 bytes of the transaction number; 0 without one.
+        awaited_at: the 8 bytes of a read's ``afterClusterTime``; 0 without one.
     """
 
     free: list[Range] = field(default_factory=list)
@@ -74,11 +74,10 @@ class CommonFields:
 
     @classmethod
     def of(cls, frame: bytes, fields: Mapping[bytes, Span]) -> Self | None:
-        """The fields of a frame whose first section is the body; None if its times are in an unusual form.
+        """Locate the fields in a frame whose first section is the body; None if its times are in an unusual form.
 
         Args:
-            frame: the frame.
-            fields: of its body, with offsets in that.
+            fields: of its body, with offsets in the body.
 
         Raises:
             InvalidBSONError: the read concern is not well-formed.
@@ -133,15 +132,15 @@ class CommonFields:
 
 
 def free_values(frame: bytes, document_at: int, *, is_deep: bool = False) -> Iterator[Range]:
-    """The bytes of the values in a document that are neither a document nor an array, and do not decide a length.
+    """Yield the bytes of scalar values in a document that do not determine a length.
 
     Args:
-        frame: contains the document.
-        document_at: where it begins.
-        is_deep: values in documents in it too.
+        frame: the bytes that contain the document.
+        document_at: its offset.
+        is_deep: also include values of nested documents.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is not well-formed.
     """
     for _, (kind, _, start, end) in spans(frame, document_at):
         if kind in _FIXED:
@@ -155,7 +154,7 @@ def free_values(frame: bytes, document_at: int, *, is_deep: bool = False) -> Ite
 
 
 class KeyInQuery:
-    """Where the values of a shard key are in the query of frames of one layout."""
+    """Positions of the values of a shard key in the query of frames of one layout."""
 
     __slots__ = ("_encode", "_end", "_others", "_start")
 
@@ -165,7 +164,7 @@ class KeyInQuery:
 
     @classmethod
     def find(cls, frame: bytes, query_at: int, pattern: ShardKeyPattern, *, is_simple: bool) -> Self | None:
-        """The values in the query of a frame; None unless it fixes the whole key by equalities with plain values.
+        """Locate the values in a frame's query; None unless it fixes the whole key by equalities with plain values.
 
         Args:
             frame: the frame.
@@ -192,7 +191,7 @@ class KeyInQuery:
         return cls(values)
 
     def bytes_in(self, frame: bytes) -> bytes:
-        """The key bytes in a frame of the layout."""
+        """Return the key bytes in a frame of the layout."""
         first = self._encode(frame, self._start, self._end)
         if not self._others:
             return first
@@ -200,13 +199,13 @@ class KeyInQuery:
 
 
 def query_of(frame: bytes, fields: Mapping[bytes, Span], command: str) -> int | None:
-    """Where the query begins in the frame of one of `QUERIES`; None if there is none."""
+    """Return the offset of the query in the frame of one of `QUERIES`; None without a query."""
     span = fields.get(QUERIES[command])
     return None if span is None or span[0] != OBJECT else BODY_AT + span[2]
 
 
 def only_document(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> InsertedDocument | None:
-    """The place of the only document of an insert; None unless there is exactly one. Arguments as `only_statement`.
+    """Locate the only document of an insert; None unless there is exactly one. Arguments as `only_statement`.
 
     Raises:
         InvalidBSONError: as `only_statement`.
@@ -222,13 +221,12 @@ def only_document(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argum
 
 
 def without_document(request: Request, document: InsertedDocument) -> Request:
-    """A request without the document in its array, whose body has the fields of all frames of its layout.
+    """Remove the document from its array in a request; the body has the fields of all frames of its layout.
 
-    The array has no document, but the name of one: it must not be read.
+    The array keeps the name of the document, so it must not be read.
 
     Args:
         request: a request with a frame in one section.
-        document: the document.
     """
     frame = request.message.frame
     size = len(frame) - document.bytes_after - document.at
@@ -240,7 +238,7 @@ def without_document(request: Request, document: InsertedDocument) -> Request:
 
 
 def only_statement(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> Range | None:
-    """Where the only statement of a write begins, and where the length of its section is.
+    """Locate the only statement of a write, and the length of its section.
 
     Args:
         frame: the frame, whose first section is the body.
@@ -249,7 +247,7 @@ def only_statement(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argu
         argument: the name of the statements.
 
     Returns:
-        The places of the statement and of the section's length; the latter is 0 if the statement is in the body. None
+        The offsets of the statement and of the section's length; the latter is 0 if the statement is in the body. None
         unless there is exactly one statement.
 
     Raises:

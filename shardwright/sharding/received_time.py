@@ -1,15 +1,15 @@
-"""The ``$clusterTime`` of a client, and whether a node may advance its clock to it.
+"""The ``$clusterTime`` of a client, and its validation before a node may advance its clock to it.
 
-A time that is ahead of a node's clock has to be signed by another node of the cluster: a client that made one up could
-advance the clock for good. Earlier times change nothing, and are not checked.
+A time that is ahead of a node's clock has to be signed by another node of the cluster. Otherwise a client could make
+one up and advance the clock for good. Earlier times change nothing, and are not checked.
 
-A change stream starts after all that has been acknowledged when the client's command arrives, and before all that is
-written later. The ``operationTime`` in a mongod's reply to a ping is too late for that: the mongod may execute writes
-that arrive after the ping before it.
+A change stream starts after all writes that have been acknowledged when the client's command arrives, and before all
+later ones. The ``operationTime`` in a mongod's reply to a ping is too late for that: the mongod may execute writes that
+arrive after the ping before it.
 
 A shard that lists `ACKNOWLEDGED_TIME` among the ``extensions`` of its hello answers a ping with this field before it
-acknowledges another write. The ``operationTime`` of the reply is then at least as late as each acknowledged
-write, and earlier than each write that reaches the shard after the ping.
+acknowledges another write. The ``operationTime`` of the reply is then at least as late as each acknowledged write, and
+earlier than each write that reaches the shard after the ping.
 """
 
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.type_names import type_name
 
 DUMMY_KEY_ID: Final = 0
-"""The ``keyId`` of a time that was not signed."""
+"""``keyId`` of an unsigned time."""
 
 _CHECKED: Final = -1
-"""In place of the key of a signature that needs no further check."""
+"""Placeholder for the key of a signature that needs no further check."""
 
 _DUMMY_PROOF: Final = bytes(HASH_BYTES)
 
@@ -61,18 +61,19 @@ class ReceivedTime:
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether it has the dummy in place of a signature, as times have that servers tell each other."""
+        """Whether it has the dummy signature, as in messages between servers."""
         return self.key_id == DUMMY_KEY_ID and self.proof == _DUMMY_PROOF
 
     @classmethod
     def read_own(cls, document: bytes, span: Span, signer: TimeSigner) -> "ReceivedTime | None":
-        """The value of a ``$clusterTime`` that is byte for byte as a signer with the same key writes it, as nearly all
-        are; None for any other.
+        """Read a ``$clusterTime`` that is byte for byte what a signer with the same key writes; None for any other.
+
+        Nearly all times are like that.
 
         Args:
-            document: contains it.
-            span: where.
-            signer: has signed times of the same moment before, so that this is quick.
+            document: the bytes that contain it.
+            span: its position.
+            signer: has signed times of the same moment before, so that this is fast.
         """
         at = span[2] + _NAME_AT
         if not document.startswith(_TIME_NAME, at - len(_TIME_NAME)):
@@ -85,11 +86,11 @@ class ReceivedTime:
 
     @classmethod
     def read(cls, document: bytes, span: Span) -> "ReceivedTime":
-        """The value of a ``$clusterTime``.
+        """Read the value of a ``$clusterTime``.
 
         Args:
-            document: contains it.
-            span: where.
+            document: the bytes that contain it.
+            span: its position.
 
         Raises:
             CommandError: 10065, TypeMismatch, NoSuchKey or UnsupportedFormat, as a mongod's parser; 40413, two fields

@@ -1,4 +1,4 @@
-"""Refining a shard key: fields are added at its end, and every bound is extended so that no document changes its place.
+"""Refining a shard key: fields are added at its end, and every bound is extended so that no document moves.
 
 A bound ``{a: 5}`` becomes ``{a: 5, b: MinKey}``, which lies below all documents with ``a: 5``. Only the very end of the
 key space is extended with MaxKey, so that it remains the end.
@@ -24,9 +24,9 @@ def is_extended_by(old: ShardKeyPattern, new: ShardKeyPattern) -> bool:
 
 
 def extend_bound(bound: bytes, pattern: ShardKeyPattern) -> bytes:
-    """A bound of a shorter shard key, of a chunk, a zone or a range deletion, as one of a key that extends it.
+    """Extend a bound of a chunk, zone or range deletion from a shorter shard key to a key that extends it.
 
-    A bound that has all fields already is returned as it is.
+    A bound with all fields is returned unchanged.
 
     Raises:
         CommandError: BadValue, the fields of the bound are not the first of the pattern.
@@ -36,39 +36,39 @@ def extend_bound(bound: bytes, pattern: ShardKeyPattern) -> bytes:
 
 
 def refined_chunk(chunk: Chunk, pattern: ShardKeyPattern) -> Chunk:
-    """A chunk with its bounds extended from a shorter key to ``pattern``, if necessary."""
+    """Extend the bounds of a chunk from a shorter key to ``pattern``, if necessary."""
     return replace(chunk, min=extend_bound(chunk.min, pattern), max=extend_bound(chunk.max, pattern))
 
 
 def refined_placement(chunk: ChunkPlacement, pattern: ShardKeyPattern) -> ChunkPlacement:
-    """As `refined_chunk`."""
+    """Extend the bounds of a placement, as `refined_chunk`."""
     return chunk._replace(min=extend_bound(chunk.min, pattern), max=extend_bound(chunk.max, pattern))
 
 
 def chunks_to_refine(uuid: UUID, pattern: ShardKeyPattern) -> dict[str, Any]:
-    """The query for the chunks of a collection whose bounds lack fields of the key."""
+    """Build the query for the chunks of a collection whose bounds lack fields of the key."""
     return {"uuid": Binary.from_uuid(uuid), **bounds_to_refine(pattern)}
 
 
 def bounds_to_refine(pattern: ShardKeyPattern) -> dict[str, Any]:
-    """The condition that the bounds of a chunk or a zone lack fields of the key."""
+    """Build the condition that the bounds of a chunk or a zone lack fields of the key."""
     last = {"$getField": {"field": {"$literal": pattern.fields[-1].name.decode()}, "input": "$min"}}
     return {"$expr": {"$eq": [{"$type": last}, "missing"]}}
 
 
 def chunk_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
-    """As `zone_update`, of one chunk document.
+    """Build the pipeline that extends one chunk document, as `zone_update`.
 
-    The chunks keep their versions, but are not jumbo any more, as it may be possible to split them by the added fields.
+    The chunks keep their versions, but lose the jumbo flag, because the added fields may make them splittable.
     """
     return [*zone_update(old, new), {"$unset": "jumbo"}]
 
 
 def zone_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
-    """The pipeline that extends the bounds of one document, as `extend_bound` does.
+    """Build the pipeline that extends the bounds of one document, as `extend_bound` does.
 
     Args:
-        old: the fields that the bounds have.
+        old: the key of the present bounds.
         new: the key that extends it.
     """
     added = [field.name.decode() for field in new.fields[len(old.fields) :]]

@@ -1,8 +1,8 @@
-"""The routing table of one sharded collection: which shard owns which range of shard key values.
+"""The routing table of one sharded collection: the owner of each range of shard key values.
 
-Immutable: a refresh makes a new table, which shares with the old one all blocks of chunks that did not change. So its
-cost depends on the changed chunks and not on the table. Keys are the byte strings of `ShardKeyPattern.key_bytes`,
-so a look-up is two bisections, one over the blocks and one inside a block.
+Immutable: a refresh builds a new table, which shares all blocks of unchanged chunks with the old one. So its cost
+depends on the changed chunks and not on the table. Keys are the byte strings of `ShardKeyPattern.key_bytes`, so a
+look-up is two bisections, one over the blocks and one inside a block.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,7 +32,7 @@ from shardwright.wire.errors import CommandError
 
 
 class RoutedChunk(NamedTuple):
-    """One chunk as a routing table knows it; bounds as documents and as key bytes, version packed."""
+    """One chunk of a routing table; bounds as documents and as key bytes, version packed."""
 
     min: bytes
     max: bytes
@@ -43,7 +43,7 @@ class RoutedChunk(NamedTuple):
 
 
 class RoutingTable:
-    """Where the chunks of one collection are, at one collection version."""
+    """Placement of the chunks of one collection, at one collection version."""
 
     __slots__ = (
         "_blocks",
@@ -64,10 +64,9 @@ class RoutingTable:
     )
 
     def __init__(self, collection: ShardedCollection, contents: TableBlocks) -> None:
-        """Use `build` or a `RoutingTableBuilder`, or `with_changed_chunks` of a table: they check what this assumes.
+        """Assume consistent blocks; use `build`, a `RoutingTableBuilder` or `with_changed_chunks`, which check them.
 
         Args:
-            collection: whose table it is.
             contents: all chunks.
         """
         self.collection = collection
@@ -81,20 +80,20 @@ class RoutingTable:
         self._nothing_version = collection.version(0)
         self._nothing_element = shard_version_element(self._nothing_version)
         self.shards = frozenset(owned)
-        """The shards that own at least one chunk."""
+        """Shards that own at least one chunk."""
         self.chunk_count = sum(total.chunks for total in owned.values())
         self.collection_version = collection.version(max(total.version for total in owned.values()))
-        """The highest version of all chunks."""
+        """Highest version of all chunks."""
         self.newest_valid_after = newest_valid_after
-        """The packed time since which every chunk is where it is now."""
+        """Packed time since which every chunk has been on its present shard."""
 
     @classmethod
     def build(cls, collection: ShardedCollection, chunks: Iterable[ChunkPlacement]) -> "RoutingTable":
-        """A table from all chunks of a collection, in any order.
+        """Build a table from all chunks of a collection, in any order.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space, as when they were
-                read while the config server was changing them.
+            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space, as when they were read
+                while the config server was changing them.
         """
         encode = collection.key_pattern.key_bytes
         builder = RoutingTableBuilder(collection)
@@ -104,11 +103,11 @@ class RoutingTable:
     def with_changed_chunks(
         self, changed: Iterable[ChunkPlacement], collection: ShardedCollection | None = None
     ) -> "RoutingTable":
-        """The table after chunks changed.
+        """Build the table after chunks changed.
 
         Args:
             changed: chunks of at least `collection_version`, as read from the catalog; the newer of two that overlap
-                counts. Chunks that did not change may be among them.
+                counts. Unchanged chunks may be among them.
             collection: the current attributes of the collection, of the same timestamp.
 
         Raises:
@@ -121,28 +120,28 @@ class RoutingTable:
         return RoutingTable(collection, replace_chunks(self._contents, changes, self._global_max_key))
 
     def with_collection(self, collection: ShardedCollection) -> "RoutingTable":
-        """The same chunks under changed attributes of the collection, of the same timestamp."""
+        """Return the same chunks under changed attributes of the collection, of the same timestamp."""
         return RoutingTable(collection, self._contents)
 
-    # Where keys are
+    # Current placement
 
     def shard_for_key(self, key: bytes) -> str:
-        """The shard that owns an encoded shard key value."""
+        """Return the shard that owns an encoded shard key value."""
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         return block.owners[block.owner_numbers[block.position_of(key)]]
 
     def chunk_for_key(self, key: bytes) -> RoutedChunk:
-        """The chunk in which an encoded shard key value lies."""
+        """Return the chunk of an encoded shard key value."""
         at = bisect_right(self._first_keys, key) - 1
         return self._chunk(at, self._blocks[at].position_of(key))
 
     def chunk_before_key(self, key: bytes) -> RoutedChunk:
-        """The chunk that holds the keys right before an encoded key, such as the end of a range."""
+        """Return the chunk of the keys right before an encoded key, such as the end of a range."""
         at = max(bisect_left(self._first_keys, key) - 1, 0)
         return self._chunk(at, max(self._blocks[at].first_from(key) - 1, 0))
 
     def chunk_between(self, low: bytes, high: bytes, fraction: float) -> RoutedChunk:
-        """One of the chunks that overlap ``[low, high)``: at a fraction, from 0 up to 1, of their number."""
+        """Return one of the chunks that overlap ``[low, high)``: at a fraction, from 0 up to 1, of their number."""
         overlapped = list(self._overlapped(low, high, False))
         number = int(fraction * sum(end - first for _, first, end in overlapped))
         for block, first, end in overlapped:
@@ -152,7 +151,7 @@ class RoutingTable:
         return self.chunk_for_key(low)
 
     def shards_for_range(self, low: bytes, high: bytes, *, high_inclusive: bool = False) -> set[str]:
-        """The shards that own some key in ``[low, high)``, or in ``[low, high]``.
+        """Return the shards that own some key in ``[low, high)``, or in ``[low, high]``.
 
         The bounds are any byte strings with ``low < high``, not necessarily whole keys: bytes compare as keys do.
         """
@@ -169,19 +168,19 @@ class RoutingTable:
         return found
 
     def chunks(self) -> Iterator[RoutedChunk]:
-        """All chunks in order."""
+        """Yield all chunks in order."""
         for at, block in enumerate(self._blocks):
             for position in range(len(block)):
                 yield self._chunk(at, position)
 
     def chunks_of_shard(self, shard: str) -> Iterator[RoutedChunk]:
-        """The chunks that one shard owns, in order."""
+        """Yield the chunks that one shard owns, in order."""
         for at, block in enumerate(self._blocks):
             for position in block.positions_of_shard(shard):
                 yield self._chunk(at, position)
 
     def ranges_by_ownership(self, shard: str) -> Iterator[tuple[bool, ChunkRange]]:
-        """The whole key space in ranges that a shard owns and that it does not own, in turn; neighbours are merged."""
+        """Divide the key space into ranges that a shard owns or does not own, in turn; neighbours are merged."""
         begin: tuple[bytes, bytes] | None = None
         was_owned = False
         for block in self._blocks:
@@ -196,7 +195,7 @@ class RoutingTable:
         yield was_owned, ChunkRange(begin[0], self._global_max, begin[1], self._global_max_key)
 
     def placements_since(self, older: "RoutingTable | None" = None) -> Iterator[ChunkPlacement]:
-        """The chunks, with history, that ``older`` does not have; all of them without it.
+        """Yield the chunks, with history, that ``older`` does not have; all of them without it.
 
         If both are of one incarnation of the collection, only blocks that ``older`` does not share are visited.
         """
@@ -214,14 +213,14 @@ class RoutingTable:
                     yield ChunkPlacement(row.min, self._chunk(at, position).max, row.shard, row.version, history)
 
     def chunk_count_of(self, shard: str) -> int:
-        """How many chunks a shard owns."""
+        """Return the number of chunks that a shard owns."""
         return self._owned[shard].chunks if shard in self._owned else 0
 
     def owned_chunk(self, shard: str, number: int) -> RoutedChunk:
-        """One of the chunks that a shard owns, by its number among them from 0, in order.
+        """Return one of the chunks that a shard owns, by its number among them from 0, in order.
 
         Raises:
-            IndexError: the shard owns no more than ``number`` chunks.
+            IndexError: the shard owns at most ``number`` chunks.
         """
         for at, block in enumerate(self._blocks):
             owned = block.owned_by(shard).chunks
@@ -230,27 +229,27 @@ class RoutingTable:
             number -= owned
         raise IndexError(number)
 
-    # Where keys were
+    # Past placement
 
     def shard_for_key_at(self, key: bytes, cluster_time: Timestamp) -> str:
-        """The shard that owned an encoded key at a time in the past.
+        """Return the shard that owned an encoded key at a time in the past.
 
         Raises:
-            CommandError: StaleChunkHistory, the catalog no longer knows.
+            CommandError: StaleChunkHistory, the catalog has dropped this history.
         """
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         return _owner_at(block, block.position_of(key), cluster_time)
 
     def valid_after_of_key(self, key: bytes) -> int:
-        """The packed time at which the chunk of an encoded key came to its shard; 0 if the catalog does not know."""
+        """Return the packed time at which the chunk of an encoded key came to its shard; 0 without history."""
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         valid_after: int = block.valid_after[block.position_of(key)]
         return valid_after
 
     def given_away(self, key: bytes, shard: str, cluster_time: Timestamp) -> tuple[Timestamp, str] | None:
-        """The last time before a time in the past at which a shard gave an encoded key away, and the new owner.
+        """Return the last time, up to a time in the past, at which a shard gave an encoded key away, and the new owner.
 
-        None if the shard owned the key at that time, or is not known to have owned it before.
+        None if the shard owned the key at that time, or the history has no earlier ownership by it.
         """
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         position = block.position_of(key)
@@ -267,10 +266,10 @@ class RoutingTable:
     def shards_for_range_at(
         self, low: bytes, high: bytes, cluster_time: Timestamp, *, high_inclusive: bool = False
     ) -> set[str]:
-        """The shards that owned some key of the range, as in `shards_for_range`, at a time in the past.
+        """Return the shards that owned some key of the range, as in `shards_for_range`, at a time in the past.
 
         Raises:
-            CommandError: StaleChunkHistory, the catalog no longer knows for some chunk.
+            CommandError: StaleChunkHistory, the catalog has dropped the history of some chunk.
         """
         time = pack_timestamp(cluster_time)
         found: set[str] = set()
@@ -286,23 +285,23 @@ class RoutingTable:
     # Versions
 
     def shard_version(self, shard: str) -> ChunkVersion:
-        """The highest version of the chunks on a shard, 0|0 when it owns none."""
+        """Return the shard version: the highest version of the chunks on a shard, 0|0 if it owns none."""
         return self._versions.get(shard, self._nothing_version)
 
     def shard_version_element(self, shard: str) -> bytes:
-        """The ``shardVersion`` element that goes with what is sent to a shard, ready for `rawbson.append`."""
+        """Return the ``shardVersion`` element for requests to a shard, ready for `rawbson.append`."""
         return self._elements.get(shard, self._nothing_element)
 
     # Shorthands
 
     @property
     def namespace(self) -> Namespace:
-        """Whose table it is."""
+        """Name of the collection."""
         return self.collection.namespace
 
     @property
     def key_pattern(self) -> ShardKeyPattern:
-        """The shard key of the collection."""
+        """Shard key of the collection."""
         return self.collection.key_pattern
 
     def _chunk(self, at: int, position: int) -> RoutedChunk:
@@ -323,7 +322,7 @@ class RoutingTable:
         )
 
     def _overlapped(self, low: bytes, high: bytes, high_inclusive: bool) -> Iterator[tuple[ChunkBlock, int, int]]:
-        """The blocks that a range touches, with the positions in each."""
+        """Yield the blocks that a range touches, with the positions in each."""
         end_of = bisect_right if high_inclusive else bisect_left
         first_block = max(bisect_right(self._first_keys, low) - 1, 0)
         for at in range(first_block, end_of(self._first_keys, high)):
@@ -345,11 +344,7 @@ class RoutingTable:
 
 
 class RoutingTableBuilder:
-    """Builds a table from chunks as they arrive, without keeping them.
-
-    Args:
-        collection: whose table it is.
-    """
+    """Builder of a table from chunks as they arrive, without keeping them."""
 
     def __init__(self, collection: ShardedCollection) -> None:
         self._collection = collection
@@ -365,11 +360,11 @@ class RoutingTableBuilder:
                 self._failure = error
 
     def finish(self) -> RoutingTable:
-        """The table of all chunks that were added.
+        """Build the table of all chunks that were added.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space; or what the iteration
-                over them raised.
+            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space; or an error of the
+                iteration over them.
         """
         if self._failure is not None:
             raise self._failure

@@ -1,7 +1,7 @@
-"""Building the blocks of a routing table from all chunks of a collection, or from those that changed.
+"""Building the blocks of a routing table from all chunks of a collection, or from changed ones.
 
-Keys of many values of one type are made at once, without a call for each number. Only types whose values all have the
-same size have columns, so that `struct` reads a value from a known position.
+Keys of many values of one type are encoded at once, without a call for each number. Only types whose values all have
+the same size have columns, so that `struct` reads a value from a known position.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,9 +26,9 @@ class KeyColumn:
     """Values of one type.
 
     Attributes:
-        code: how `struct` reads one.
+        code: the format of one value for `struct`.
         size: of one, in bytes.
-        encode: the keys of values that were read in this way.
+        encode: encodes values read in this format into keys.
     """
 
     code: str
@@ -41,7 +41,7 @@ def _numbers(kind: int, code: str) -> KeyColumn:
     pack, size = layout.pack, layout.size
 
     def encode(values: Sequence[Any]) -> list[bytes]:
-        # The others are zero, negative, not a number, or not sure to be exact.
+        # The others are zero, negative, not a number, or possibly inexact.
         return [
             pack_positive(POSITIVE_RANK, value) if 0 < value <= EXACT_INTEGERS else encode_any(pack(value), 0, size)
             for value in values
@@ -64,16 +64,13 @@ KEY_COLUMNS: Final = {
     OBJECT_ID: _bytes(OBJECT_ID, 12),
     BOOL: _bytes(BOOL, 1),
 }
-"""By type."""
+"""Columns by type."""
 
 
 class BlockBuilder:
-    """Packs the chunks of a collection into blocks as they arrive, and checks that they tile the key space.
+    """Packer of a collection's chunks into blocks as they arrive, which checks that they tile the key space.
 
     So building takes little more memory than the table, however many chunks there are.
-
-    Args:
-        pattern: the shard key of the collection.
     """
 
     def __init__(self, pattern: ShardKeyPattern) -> None:
@@ -94,7 +91,7 @@ class BlockBuilder:
         for chunk in chunks:
             min_document, max_document, shard, version, history = chunk
             key = encode(min_document)
-            # Bounds that touch are nearly always written with the same bytes, which saves encoding them.
+            # Bounds that touch nearly always have the same bytes, which saves encoding them.
             if min_document != end or key <= last_key:
                 self._check_follows(chunk, last_key, end)
             valid_after, older = (history[0][0], history[1:]) if history else (0, ())  # `split_history`, without a call
@@ -106,7 +103,7 @@ class BlockBuilder:
         self._last_key, self._end = last_key, end
 
     def finish(self) -> list[ChunkBlock]:
-        """The blocks, when all chunks have been added.
+        """Return the blocks, when all chunks have been added.
 
         Raises:
             CommandError: ConflictingOperationInProgress, there are no chunks, or they end before the key space does.
@@ -135,7 +132,7 @@ class BlockBuilder:
 
 
 def split_history(history: tuple[tuple[int, str], ...]) -> tuple[int, tuple[tuple[int, str], ...]]:
-    """When the newest entry began, and all older entries; a chunk without history has always been where it is."""
+    """Split a history into the beginning of the newest entry, and all older entries; 0 without history."""
     return (history[0][0], history[1:]) if history else (0, ())
 
 
@@ -146,7 +143,7 @@ def _inconsistent(what: str) -> CommandError:
 
 
 _FRAGMENTATION_MAX: Final = 8
-"""How many times more blocks than needed a table may have before it is cut again."""
+"""Ratio of blocks to needed blocks above which a table is cut again."""
 
 
 class ChangedChunk(NamedTuple):
@@ -158,13 +155,13 @@ class ChangedChunk(NamedTuple):
 
 
 class TableBlocks(NamedTuple):
-    """The blocks of a table, with what look-ups need of all of them.
+    """The blocks of a table, with the summaries that look-ups need.
 
     Attributes:
         blocks: all chunks in order, without gap or overlap.
         first_keys: the first key of each block.
-        owned: what each shard owns of all blocks.
-        newest_valid_after: the packed time since which every chunk is where it is now.
+        owned: each shard's share of all blocks.
+        newest_valid_after: the packed time since which every chunk has been on its present shard.
     """
 
     blocks: list[ChunkBlock]
@@ -174,14 +171,14 @@ class TableBlocks(NamedTuple):
 
     @classmethod
     def of(cls, blocks: list[ChunkBlock]) -> "TableBlocks":
-        """These blocks."""
+        """Summarise these blocks."""
         return cls(blocks, [block.first_key for block in blocks], total_owned(blocks), _newest_valid_after(blocks))
 
 
 def latest_of_overlapping(changes: list[ChangedChunk]) -> list[ChangedChunk]:
-    """Of chunks that overlap only the one of the highest version, all in order of their keys.
+    """Keep, of overlapping chunks, only the one of the highest version; return all in order of their keys.
 
-    A chunk and the parts it was split into can both be among what is read while the split commits.
+    A read during the commit of a split can return both a chunk and the parts it was split into.
     """
     changes = sorted(changes)
     if all(left.max_key <= right.min_key for left, right in pairwise(changes)):
@@ -197,12 +194,12 @@ def latest_of_overlapping(changes: list[ChangedChunk]) -> list[ChangedChunk]:
 
 
 def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -> list[BlockRow]:
-    """``rows`` with the ranges of ``changes`` replaced.
+    """Replace the ranges of ``changes`` in ``rows``.
 
     Args:
         rows: chunks that follow one another.
         changes: chunks that do not overlap one another, in order.
-        end_key: where the last of ``rows`` ends.
+        end_key: the end of the last of ``rows``.
 
     Raises:
         CommandError: ConflictingOperationInProgress, a chunk would be replaced only in part.
@@ -227,12 +224,12 @@ def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -
 
 
 def replace_chunks(before: TableBlocks, changes: Sequence[ChangedChunk], global_max_key: bytes) -> TableBlocks:
-    """Replace chunks of a table, rebuilding only the blocks they lie in.
+    """Replace chunks of a table, rebuilding only their blocks.
 
     Args:
-        before: the blocks of the table, left as they are.
+        before: the blocks of the table, which are not modified.
         changes: chunks that do not overlap one another, in order; at least one.
-        global_max_key: where the last block ends.
+        global_max_key: the end of the last block.
 
     Raises:
         CommandError: ConflictingOperationInProgress, a chunk would be replaced only in part.
@@ -261,7 +258,7 @@ def replace_chunks(before: TableBlocks, changes: Sequence[ChangedChunk], global_
 
 
 def total_owned(blocks: Iterable[ChunkBlock]) -> dict[str, Owned]:
-    """What each shard owns of some blocks."""
+    """Add up each shard's share of some blocks."""
     totals: dict[str, Owned] = {}
     for block in blocks:
         for shard, owned in block.owned():
@@ -273,7 +270,7 @@ def total_owned(blocks: Iterable[ChunkBlock]) -> dict[str, Owned]:
 def _runs_of_blocks(
     first_keys: list[bytes], changes: Sequence[ChangedChunk]
 ) -> Iterator[tuple[int, int, list[ChangedChunk]]]:
-    """The changes in groups that concern the same neighbouring blocks: first block, last block, changes."""
+    """Group the changes that concern the same neighbouring blocks: first block, last block, changes."""
     first = last = -1
     run: list[ChangedChunk] = []
     for change in changes:
@@ -295,7 +292,7 @@ def _totals_after(
     removed: Iterable[ChunkBlock],
     added: Iterable[ChunkBlock],
 ) -> dict[str, Owned]:
-    """What each shard owns after some blocks were replaced.
+    """Return each shard's share after some blocks were replaced.
 
     Scans all ``blocks`` only for a shard that lost its highest chunk while none of its other chunks got a higher
     version. The config server avoids that by raising the version of a chunk that stays behind (the control chunk).

@@ -1,4 +1,4 @@
-"""The logical sessions that one server has seen since it last wrote them to ``config.system.sessions``.
+"""The logical sessions that one server has seen since its last write to ``config.system.sessions``.
 
 A session lives as long as its document there, which a TTL index deletes 30 minutes after its last use. Servers collect
 the uses of their sessions and write them every five minutes, each session once.
@@ -29,14 +29,14 @@ COLLECTION: Final = "system.sessions"
 NAMESPACE: Final = f"{DB}.{COLLECTION}"
 
 NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
-"""The SHA-256 of nothing: the ``uid`` of sessions without authentication."""
+"""SHA-256 of the empty string: the ``uid`` of sessions without authentication."""
 
 
 _UUID_BYTES: Final = 16
 
 
 def digest_of_user(user: str, db: str) -> bytes:
-    """The ``uid`` of a user's sessions."""
+    """Return the ``uid`` of a user's sessions."""
     return sha256(f"{user}@{db}".encode()).digest()
 
 
@@ -46,7 +46,7 @@ class SessionId:
 
     Attributes:
         id: the 16 bytes of its UUID.
-        uid: the 32 bytes that stand for its user.
+        uid: the 32-byte digest of its user.
     """
 
     id: bytes
@@ -54,7 +54,7 @@ class SessionId:
 
     @classmethod
     def read(cls, lsid: bytes) -> Self:
-        """The session in a raw ``lsid``.
+        """Read the session in a raw ``lsid``.
 
         Raises:
             CommandError: it is malformed, see `check_lsid`.
@@ -64,26 +64,26 @@ class SessionId:
 
     @classmethod
     def of_key(cls, key: bytes) -> Self:
-        """The session with this key."""
+        """Return the session with this key."""
         return cls(key[:_UUID_BYTES], key[_UUID_BYTES:])
 
     def __str__(self) -> str:
-        """As MongoDB shows a session in messages."""
+        """Format a session as MongoDB does in messages."""
         return f"{UUID(bytes=self.id)} - {b64encode(self.uid).decode()} -  - "
 
     @property
     def key(self) -> bytes:
-        """Its bytes, by which tables can look it up."""
+        """Bytes for look-ups in tables."""
         return self.id + self.uid
 
     def to_document(self) -> dict[str, Any]:
-        """The value of ``_id``."""
+        """Build the value of ``_id``."""
         return {"id": Binary(self.id, UUID_SUBTYPE), "uid": Binary(self.uid)}
 
 
 @dataclass(slots=True)
 class SessionChanges:
-    """What is to be written at a refresh.
+    """The changes to write at a refresh.
 
     Attributes:
         used: the time of the last use of each session, in seconds since 1970.
@@ -97,7 +97,7 @@ class SessionChanges:
 
 
 class SessionCache:
-    """The sessions that have been used since the last refresh, and those ended.
+    """The sessions used and ended since the last refresh.
 
     Args:
         sessions_max: ``maxSessions``.
@@ -113,11 +113,11 @@ class SessionCache:
         self._changes = SessionChanges()
 
     def __len__(self) -> int:
-        """How many sessions there are."""
+        """Return the number of sessions."""
         return len(self._last_use) + len(self._changes.used)
 
     def use_again(self, lsid: bytes, now: float) -> bool:
-        """Note that an operation runs in a session, if it was used since the last refresh; returns whether it was.
+        """Record an operation in a session, if it was used since the last refresh; return whether it was.
 
         Args:
             lsid: the raw document.
@@ -129,12 +129,12 @@ class SessionCache:
         return True
 
     def use(self, lsid: bytes, now: float, user: str = "") -> None:
-        """Note that an operation runs in a session.
+        """Record an operation in a session.
 
         Args:
             lsid: the raw document.
             now: in seconds since 1970.
-            user: the full name of the user whose session it is, if known.
+            user: the full name of the session's user, if known.
 
         Raises:
             CommandError: TooManyLogicalSessions; or the ``lsid`` is malformed, see `check_lsid`.
@@ -153,11 +153,11 @@ class SessionCache:
             self._changes.users[session] = user
 
     def end(self, sessions: Collection[SessionId]) -> None:
-        """Note that clients have ended sessions."""
+        """Record that clients have ended sessions."""
         self._changes.ended |= set(sessions)
 
     def sessions(self) -> dict[SessionId, float]:
-        """The last use of each session, in seconds since 1970."""
+        """Return the last use of each session, in seconds since 1970."""
         used = dict(self._changes.used)
         for lsid, last_use in self._last_use.items():
             session = self._known[lsid]

@@ -1,4 +1,4 @@
-"""Which sessions a command means: named, or by patterns, parsed with the errors of MongoDB's own parser. Pure."""
+"""Sessions named by a command, directly or by patterns, parsed with the errors of MongoDB's own parser. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from shardwright.wire.type_names import type_name
 
 @dataclass(frozen=True, slots=True)
 class MeantSessions:
-    """Sessions by their keys (`SessionId.key`); ``key in meant`` asks.
+    """A set of sessions; ``key in meant`` tests a `SessionId.key`.
 
     Attributes:
-        sessions: certain ones.
-        users: all of certain users, by the digests of these.
+        sessions: individual sessions.
+        users: digests of users, for all of their sessions.
         all_of_them: every session.
     """
 
@@ -40,11 +40,11 @@ class MeantSessions:
 
     @classmethod
     def of_users(cls, users: Iterable[bytes]) -> Self:
-        """All sessions of some users, given their digests."""
+        """Return all sessions of some users, given their digests."""
         return cls(users=frozenset(users))
 
     def __contains__(self, key: object) -> bool:
-        """Whether the session with a key is meant."""
+        """Whether the set includes the session with a key."""
         if self.all_of_them:
             return True
         if not isinstance(key, bytes):
@@ -53,9 +53,9 @@ class MeantSessions:
         return session.uid in self.users or session in self.sessions
 
     def patterns(self) -> list[dict[str, object]]:
-        """The argument of ``killAllSessionsByPattern`` that means the same; empty for every session.
+        """Build the equivalent argument of ``killAllSessionsByPattern``; empty for every session.
 
-        There is none for no session at all.
+        The empty set of sessions has no equivalent.
         """
         if self.all_of_them:
             return []
@@ -78,16 +78,15 @@ _Fields = Mapping[bytes, Span]
 
 
 def sessions(request: Request, owner: bytes = NO_USER, *, may_name_others: bool = True) -> frozenset[SessionId]:
-    """The sessions in the array that is the command's argument.
+    """Parse the sessions in the array that is the command's argument.
 
     Args:
-        request: the command.
-        owner: whose they are if they do not say so: the digest of the user who sends the command.
+        owner: the default user: the digest of the user who sends the command.
         may_name_others: whether that user may name sessions of others.
 
     Raises:
-        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field; Unauthorized, it is
-            another user's.
+        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field; Unauthorized, it is another
+            user's.
     """
     name = request.name
     # The names of MongoDB's definitions of these commands, and of the elements of the array.
@@ -106,7 +105,7 @@ def sessions(request: Request, owner: bytes = NO_USER, *, may_name_others: bool 
 
 
 def users(request: Request) -> MeantSessions:
-    """The sessions of the users that the argument of ``killAllSessions`` names; all sessions if it names none.
+    """Parse the users in the argument of ``killAllSessions``; all sessions if it names none.
 
     Raises:
         CommandError: TypeMismatch, 40414 or 40415.
@@ -122,7 +121,7 @@ def users(request: Request) -> MeantSessions:
 
 
 def patterns(request: Request) -> MeantSessions:
-    """The sessions that the patterns of ``killAllSessionsByPattern`` match; all sessions if there is no pattern.
+    """Parse the patterns of ``killAllSessionsByPattern``; all sessions if there is no pattern.
 
     Raises:
         CommandError: TypeMismatch, 40414 or 40415.
@@ -146,7 +145,7 @@ def patterns(request: Request) -> MeantSessions:
 
 
 def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Span]]:
-    """The fields of each document in the array that is the command's argument."""
+    """Index each document in the array that is the command's argument."""
     body = request.body
     argument = next(iter(request.fields.values()))
     if argument[0] == NULL:

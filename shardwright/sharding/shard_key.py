@@ -1,10 +1,10 @@
-"""Shard key patterns: which fields place a document, and operations on keys of these fields.
+"""Shard key patterns: the fields that place a document, and operations on keys of these fields.
 
 The paths of shard keys do not look into arrays: an array at the end of a path or anywhere on it is refused.
 
-A *shard key document* is BSON of the form ``{"<path>": <value>, …}`` with the pattern's paths, dots included, in the
-pattern's order, and hashed values already hashed. It is what chunk bounds in the catalog are made of. *Key bytes* are
-its order-preserving encoding (`sharding.key_order`), which routing tables are searched by.
+A *shard key document* is BSON of the form ``{"<path>": <value>, …}``. It has the pattern's paths, dots included, in the
+pattern's order, and hashed values already hashed. Chunk bounds in the catalog are such documents. *Key bytes* are its
+order-preserving encoding (`sharding.key_order`), by which routing tables are searched.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ class ShardKeyField:
 
     Attributes:
         name: the dotted path, as UTF-8.
-        hashed: whether the key holds the hash of the value instead of the value.
+        hashed: whether the key contains the hash of the value instead of the value.
         path: the parts of ``name``.
         ancestors: the dotted paths from the first part of ``path`` down to ``name`` itself.
     """
@@ -60,10 +60,9 @@ class ShardKeyField:
         object.__setattr__(self, "ancestors", tuple(b".".join(path[: n + 1]) for n in range(len(path))))
 
     def find_in(self, document: bytes, top_level: dict[bytes, Span]) -> Span | None:
-        """Where the field's value lies in ``document``; None if it is missing.
+        """Locate the field's value in ``document``; None if it is missing.
 
         Args:
-            document: the whole document.
             top_level: its top-level elements, at least the one that the path begins with.
 
         Raises:
@@ -72,7 +71,7 @@ class ShardKeyField:
         return self.find_below(document, top_level.get(self.path[0]))
 
     def find_below(self, document: bytes, span: Span | None) -> Span | None:
-        """As `find_in`, given the element that the path begins with, if there is one."""
+        """Locate the value like `find_in`, given the element that the path begins with, if there is one."""
         if span is not None and len(self.path) > 1:
             span = descend(document, span, self.path[1:])
         if span is not None and span[0] in _NESTING:
@@ -82,7 +81,7 @@ class ShardKeyField:
         return span
 
     def key_value(self, document: bytes, span: Span | None) -> tuple[int, bytes]:
-        """Type and raw value in the shard key for a found value (null where there is none)."""
+        """Return type and raw value in the shard key for a found value (null if it is missing)."""
         if self.hashed:
             return rawbson.INT64, _pack_int64(self.hash_of(document, span))
         if span is None:
@@ -90,25 +89,25 @@ class ShardKeyField:
         return span[0], document[span[2] : span[3]]
 
     def key_bytes(self, document: bytes, span: Span | None) -> bytes:
-        """The order-preserving bytes of what `key_value` gives."""
+        """Return the order-preserving bytes of `key_value`."""
         if self.hashed:
             return encode_int64(_pack_int64(self.hash_of(document, span)), 0, 8)
         return ENCODED_NULL if span is None else encode_value(document, span)
 
     def encoder_for(self, kind: int) -> Encoder:
-        """The encoder of found values of one type, with the same result as `key_bytes`."""
+        """Return the encoder of found values of one type, with the same result as `key_bytes`."""
         if not self.hashed:
             return encoder_of(kind)
         return lambda document, start, end: self.key_bytes(document, (kind, start, start, end))
 
     @staticmethod
     def hash_of(document: bytes, span: Span | None) -> int:
-        """The hash of a found value; a missing one hashes as null."""
+        """Return the hash of a found value; a missing one hashes as null."""
         return hash_value(document, span or _NULL_SPAN)
 
 
 def array_in_shard_key() -> CommandError:
-    """MongoDB's error for a document with an array on a path of the shard key."""
+    """Build MongoDB's error for a document with an array on a path of the shard key."""
     return CommandError(ErrorCode.ShardKeyNotFound, "Shard key cannot contain array values or array descendants.")
 
 
@@ -119,7 +118,7 @@ def refuse_deep_nesting(document: bytes, span: Span) -> None:
 
 
 def descend(document: bytes, span: Span, path: tuple[bytes, ...]) -> Span | None:
-    """The value at ``path`` below the one at ``span``, or the first array on the way; None if there is none."""
+    """Locate the value at ``path`` below the one at ``span``, or the first array on the way; None if there is none."""
     for part in path:
         if span[0] != rawbson.OBJECT:
             return span if span[0] == rawbson.ARRAY else None
@@ -141,10 +140,9 @@ class ShardKeyPattern:
     """The fields of a shard key, ascending except for at most one hashed.
 
     Attributes:
-        document: the pattern as raw BSON, just as it was given.
-        fields: its fields in order.
-        fields_by_path: for each path of the key and each path above one, the positions of the fields that lie on it,
-            with the number of parts of the field's path that it covers.
+        document: the pattern as raw BSON, as it was given.
+        fields_by_path: for each path of the key and each of its ancestors, the positions of the fields on it, with the
+            number of parts of the field's path that it covers.
     """
 
     document: bytes
@@ -162,7 +160,7 @@ class ShardKeyPattern:
 
     @classmethod
     def from_mapping(cls, pattern: Mapping[str, Any]) -> "ShardKeyPattern":
-        """The pattern that a mapping such as ``{"a": 1, "b.c": "hashed"}`` describes.
+        """Parse a pattern such as ``{"a": 1, "b.c": "hashed"}``.
 
         Raises:
             CommandError: as `from_bson`.
@@ -171,7 +169,7 @@ class ShardKeyPattern:
 
     @classmethod
     def from_bson(cls, pattern: bytes) -> "ShardKeyPattern":
-        """The pattern that a raw BSON document describes.
+        """Parse a pattern from a raw BSON document.
 
         Raises:
             CommandError: BadValue for an empty pattern, a malformed path (or one that is not UTF-8, which MongoDB
@@ -191,11 +189,11 @@ class ShardKeyPattern:
 
     @property
     def index_name(self) -> str:
-        """The name of an index on it, such as ``a_1_b_hashed``, of whatever type its numbers are."""
+        """Name of an index on it, such as ``a_1_b_hashed``, of whatever type its numbers are."""
         return "_".join(f"{each.name.decode()}_{_HASHED if each.hashed else 1}" for each in self.fields)
 
     def extract_from_document(self, document: bytes) -> bytes:
-        """The shard key document of a document, stored or about to be; a missing field is null.
+        """Build the shard key document of a document, stored or about to be; a missing field is null.
 
         Raises:
             CommandError: ShardKeyNotFound for an array on a path of the key.
@@ -208,7 +206,7 @@ class ShardKeyPattern:
         return rawbson.from_elements(b"".join(elements))
 
     def query_of_document(self, document: bytes) -> bytes:
-        """A query by the ``_id`` and the shard key of a stored document, for simple collation.
+        """Build a query by the ``_id`` and the shard key of a stored document, for simple collation.
 
         It fixes the whole shard key, so that it can be targeted.
         """
@@ -222,7 +220,7 @@ class ShardKeyPattern:
         return rawbson.from_elements(b"".join(elements))
 
     def key_bytes_of_document(self, document: bytes) -> bytes:
-        """The key bytes of a document, stored or about to be, without building its shard key document.
+        """Return the key bytes of a document, stored or about to be, without building its shard key document.
 
         Raises:
             CommandError: ShardKeyNotFound for an array on a path of the key.
@@ -234,16 +232,16 @@ class ShardKeyPattern:
         return b"".join([each.key_bytes(document, each.find_in(document, top_level)) for each in self.fields])
 
     def key_bytes(self, key: bytes) -> bytes:
-        """The key bytes of a shard key document, for example a chunk bound."""
+        """Return the key bytes of a shard key document, for example a chunk bound."""
         return encode_key(key)
 
     def is_shard_key(self, key: bytes) -> bool:
-        """Whether ``key`` holds a usable value for every field of the pattern, in any order, dots in the names."""
+        """Whether ``key`` has a usable value for every field of the pattern, in any order, with dots in the names."""
         found = rawbson.index(key)
         return all(each.name in found and found[each.name][0] != rawbson.ARRAY for each in self.fields)
 
     def normalize(self, key: bytes) -> bytes | None:
-        """``key`` with its fields in the pattern's order; None if it is not a shard key or has other fields too."""
+        """Reorder the fields of ``key`` as in the pattern; None if it is not a shard key or has other fields too."""
         found = rawbson.index(key)
         if len(found) != len(self.fields) or not self.is_shard_key(key):
             return None
@@ -272,29 +270,29 @@ class ShardKeyPattern:
         return self.is_valid_bound(key) and key not in (self.global_min(), self.global_max())
 
     def global_min(self) -> bytes:
-        """The shard key document below all others: MinKey in every field."""
+        """Build the shard key document below all others: MinKey in every field."""
         return self._constant(rawbson.MIN_KEY)
 
     def global_max(self) -> bytes:
-        """The shard key document above all others: MaxKey in every field."""
+        """Build the shard key document above all others: MaxKey in every field."""
         return self._constant(rawbson.MAX_KEY)
 
     def global_min_bytes(self) -> bytes:
-        """The key bytes of `global_min`."""
+        """Return the key bytes of `global_min`."""
         return ENCODED_MIN_KEY * len(self.fields)
 
     def global_max_bytes(self) -> bytes:
-        """The key bytes of `global_max`."""
+        """Return the key bytes of `global_max`."""
         return ENCODED_MAX_KEY * len(self.fields)
 
     def extend_range_bound(self, bound: bytes, *, upper_inclusive: bool = False) -> bytes:
-        """``bound``, which names the first fields of the pattern, extended to a full key.
+        """Extend ``bound``, which names the first fields of the pattern, to a full key.
 
         Zones and ``moveRange`` are given in prefixes of the key. The added fields are MinKey, so that the range is
         half-open, or MaxKey where the prefix itself is included.
 
         Raises:
-            CommandError: BadValue when the fields of ``bound`` are not the first of the pattern.
+            CommandError: BadValue if the fields of ``bound`` are not the first of the pattern.
         """
         names = [name for name, _ in rawbson.spans(bound)]
         expected = [each.name for each in self.fields]
@@ -316,10 +314,10 @@ class ShardKeyPattern:
         )
 
     def is_supported_by_index(self, index: Mapping[str, Any]) -> bool:
-        """Whether a ``listIndexes`` entry describes an index that ranges of the key can be read through.
+        """Whether the index of a ``listIndexes`` entry supports reads of ranges of the key.
 
-        It begins with the shard key, holds every document, orders strings like the key, and is not hidden. That it must
-        not be multikey either cannot be seen from its description.
+        It begins with the shard key, contains every document, orders strings like the key, and is not hidden. It must
+        not be multikey either, which its description does not show.
         """
         collation = index.get("collation")
         return (
@@ -331,14 +329,14 @@ class ShardKeyPattern:
         )
 
     def allows_uniqueness_of(self, index: Mapping[str, Any]) -> bool:
-        """Whether an index of this specification is not to be unique, now or later, or every shard can enforce it."""
+        """Whether an index of this specification is not unique, now or later, or every shard can enforce it."""
         is_unique = index.get("unique") or index.get("prepareUnique")
         return not is_unique or self.is_unique_index_compatible(index["key"])
 
     def is_unique_index_compatible(self, index_key: Mapping[str, Any]) -> bool:
         """Whether every shard can enforce a unique index on ``index_key`` alone.
 
-        This holds when the index begins with the fields of the shard key, in any direction. Indexes that begin with
+        This holds if the index begins with the fields of the shard key, in any direction. Indexes that begin with
         ``_id`` are accepted too; uniqueness across shards is then up to the application.
         """
         names = [name.encode() for name in index_key]
@@ -348,7 +346,7 @@ class ShardKeyPattern:
         return document_text(self.document)
 
     def _index(self, document: bytes) -> dict[bytes, Span]:
-        """The top-level elements that the paths begin with; ``document`` is walked only as far as needed."""
+        """Index the top-level elements that the paths begin with; ``document`` is walked only as far as needed."""
         wanted = self._top_level
         found: dict[bytes, Span] = {}
         for name, span in rawbson.spans(document):
@@ -363,7 +361,7 @@ class ShardKeyPattern:
 
 
 def refuse_repeated_fields(pattern: bytes) -> None:
-    """Refuse a pattern that has a field twice as a mongod refuses an index on it, before it is decoded, which hides it.
+    """Refuse a pattern that has a field twice, as mongod does for an index. Decoding would hide the repetition.
 
     Raises:
         CommandError: BadValue.

@@ -16,9 +16,9 @@ from shardwright.sharding.versions import ChunkVersion
 
 @dataclass(frozen=True, slots=True)
 class ShardedCollection:
-    """One incarnation of a sharded collection, as `config.collections` describes it.
+    """One incarnation of a sharded collection, as in `config.collections`.
 
-    ``time_series`` tells that it holds the buckets of a time-series collection.
+    ``time_series`` is set if it holds the buckets of a time-series collection.
     """
 
     namespace: Namespace
@@ -33,5 +33,5 @@ class ShardedCollection:
     time_series: TimeSeriesFields | None = None
 
     def version(self, packed: int) -> ChunkVersion:
-        """A version of this incarnation of the collection."""
+        """Return a version of this incarnation of the collection."""
         return ChunkVersion.from_packed(packed, self.epoch, self.timestamp)

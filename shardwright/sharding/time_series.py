@@ -1,7 +1,7 @@
-"""Sharded time-series collections: what is sharded is the collection that holds their buckets.
+"""Sharded time-series collections, which shard the collection of their buckets.
 
-Clients see the collection ``X`` of measurements; ``system.buckets.X`` holds buckets, each with measurements that have
-the same metadata and lie within a limited time. A shard key of ``X`` names the metadata, fields of it, and the time; it
+Clients see the collection ``X`` of measurements. ``system.buckets.X`` holds buckets, each with measurements that have
+the same metadata and lie within a limited time. A shard key of ``X`` names the metadata, fields of it, and the time. It
 becomes a key on the corresponding fields of buckets: ``meta``, ``meta.<field>``, ``control.min.<time>``.
 
 The rules, the rounding of times and the errors are MongoDB 6.0's.
@@ -38,21 +38,21 @@ from shardwright.wire.rawbson import (
 
 BUCKETS_PREFIX: Final = "system.buckets."
 IS_TIME_SERIES_NAMESPACE: Final = b"isTimeseriesNamespace"
-"""In commands that name the buckets: the rest of the command is about measurements."""
+"""Field of commands that name the buckets although the rest of the command is about measurements."""
 
 META: Final = "meta"
-"""The field of buckets with the metadata of their measurements."""
+"""Field of buckets with the metadata of their measurements."""
 
 _CONTROL_MIN: Final = "control.min."
 _CONTROL_MAX: Final = "control.max."
 _DATA: Final = "data."
 
 _NOT_A_KEY: Final = frozenset({b"$hint", b"$natural"})
-"""What a hint that is not the key of an index begins with."""
+"""First fields of hints that are not the key of an index."""
 
 _POSITIONS: Final = "2dsphere"
 _BUCKETED_POSITIONS: Final = "2dsphere_bucket"
-"""The kinds of an index of positions, and of an index of buckets with all positions of their measurements."""
+"""Kinds of an index of positions, and of an index of buckets with all positions of their measurements."""
 
 _HOUR_SECONDS: Final = 3600
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
@@ -60,10 +60,10 @@ _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
 GRANULARITIES: Final = ("seconds", "minutes", "hours")
 
 _SPAN_SECONDS: Final = {"seconds": _HOUR_SECONDS, "minutes": _DAY_SECONDS, "hours": 30 * _DAY_SECONDS}
-"""Which time the measurements of a bucket may span, by granularity."""
+"""Longest time between measurements of a bucket, by granularity."""
 
 _ROUNDING_SECONDS: Final = {"seconds": 60, "minutes": _HOUR_SECONDS, "hours": _DAY_SECONDS}
-"""To whole multiples of what the beginning of a bucket is rounded down, by granularity."""
+"""Units to which the beginning of a bucket is rounded down, by granularity."""
 
 _TIME_NOT_LAST: Final = 5914000
 _FOREIGN_FIELD: Final = 5914001
@@ -75,11 +75,11 @@ _int64 = Struct("<q")
 
 @dataclass(frozen=True, slots=True)
 class TimeSeriesFields:
-    """How the measurements of a time-series collection are made into buckets.
+    """Bucketing parameters of a time-series collection.
 
     Attributes:
         time_field: the field with the time of a measurement.
-        meta_field: the field with its metadata; None if there is none.
+        meta_field: the field with its metadata, if there is one.
         granularity: ``seconds``, ``minutes`` or ``hours``.
         bucket_max_span_seconds: as given when the collection was created; it follows from the granularity.
     """
@@ -105,12 +105,12 @@ class TimeSeriesFields:
 
     @classmethod
     def of_entry(cls, document: Mapping[str, Any]) -> "TimeSeriesFields | None":
-        """Read ``timeseriesFields`` of a collection in the catalog; None if it holds no buckets."""
+        """Read ``timeseriesFields`` of a collection in the catalog; None if it does not hold buckets."""
         fields = optional(document, "timeseriesFields", Mapping)
         return None if fields is None else cls.from_document(fields)
 
     def to_document(self) -> dict[str, Any]:
-        """The document in the catalog."""
+        """Build the document for the catalog."""
         document: dict[str, Any] = {"timeField": self.time_field}
         if self.meta_field is not None:
             document["metaField"] = self.meta_field
@@ -120,29 +120,29 @@ class TimeSeriesFields:
         return document
 
     def with_granularity(self, granularity: str) -> "TimeSeriesFields":
-        """How measurements are made into buckets once the granularity has changed."""
+        """Return the parameters after a change of the granularity."""
         return replace(self, granularity=granularity, bucket_max_span_seconds=_SPAN_SECONDS[granularity])
 
     def makes_buckets_like(self, other: "TimeSeriesFields") -> bool:
-        """Whether measurements become the same buckets, even if only one of the two states how long these may be."""
+        """Whether measurements become the same buckets, even if only one of the two states the maximum span."""
         return self.span_ms == other.span_ms and self == replace(
             other, bucket_max_span_seconds=self.bucket_max_span_seconds
         )
 
     @property
     def span_ms(self) -> int:
-        """How many milliseconds at most lie between the beginning of a bucket and a measurement in it."""
+        """Maximum number of milliseconds between the beginning of a bucket and a measurement in it."""
         return 1000 * (self.bucket_max_span_seconds or _SPAN_SECONDS[self.granularity])
 
     @property
     def min_time_field(self) -> str:
-        """The field of buckets with their beginning."""
+        """Field of buckets with their beginning."""
         return _CONTROL_MIN + self.time_field
 
     # Keys
 
     def buckets_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The shard key of the buckets for a shard key of the measurements.
+        """Translate a shard key of the measurements into a shard key of the buckets.
 
         Raises:
             CommandError: 5914000, the time is not the last field; 5914001, there are other fields than time and
@@ -170,10 +170,10 @@ class TimeSeriesFields:
             yield _CONTROL_MIN + name, way
 
     def buckets_index_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The key of the index of buckets for a key of an index of measurements.
+        """Translate the key of an index of measurements into the key of the index of buckets.
 
-        Metadata keep their direction or kind. Of every other field buckets have the least and the greatest value, and
-        are ordered by the one that the direction begins with; of positions they have all.
+        Metadata keep their direction or kind. For every other field, buckets have the least and the greatest value, and
+        are ordered by the one that the direction begins with. For positions they have all.
 
         Raises:
             CommandError: BadValue, measurements have no such index.
@@ -194,9 +194,9 @@ class TimeSeriesFields:
         return found
 
     def buckets_hint(self, hint: bytes) -> bytes:
-        """The raw hint for buckets of a raw hint for measurements.
+        """Translate a raw hint for measurements into a raw hint for buckets.
 
-        An index is named, or hinted ``$natural``, in the same way.
+        An index name or ``$natural`` stays as it is.
 
         Raises:
             CommandError: BadValue, measurements have no index with such a key.
@@ -219,7 +219,7 @@ class TimeSeriesFields:
         )
 
     def renamed(self, name: str) -> str | None:
-        """The field of buckets for the metadata or a field of it; None for all other fields of measurements."""
+        """Return the field of buckets for the metadata or a field of it; None for all other fields of measurements."""
         meta = self.meta_field
         if meta is None or not (name == meta or name.startswith(meta + ".")):
             return None
@@ -228,9 +228,9 @@ class TimeSeriesFields:
     # Measurements
 
     def bucket_of(self, measurement: bytes) -> bytes:
-        """A document with the shard key of the bucket for a measurement, if that is its first.
+        """Build a document with the shard key of the bucket that this measurement would begin.
 
-        A mongod rounds its time towards 1970, and the bucket's earliest time is never later than the measurement's. So
+        A mongod rounds its time towards 1970, but the bucket's earliest time is never later than the measurement's. So
         before 1970 they are the same.
 
         Raises:
@@ -253,7 +253,7 @@ class TimeSeriesFields:
 
 
 def _number(way: object) -> float | None:
-    """The number that a field of an index key has; None if it has none."""
+    """Return the number in a field of an index key; None if it is not a number."""
     if isinstance(way, Decimal128):
         return float(way.to_decimal())
     return way if isinstance(way, int | float) and not isinstance(way, bool) else None
@@ -265,13 +265,13 @@ def is_coarser(granularity: str, other: str) -> bool:
 
 
 def buckets_of(namespace: str) -> str:
-    """The name of the collection with the buckets of a time-series collection, given as ``db.collection``."""
+    """Return the namespace of the buckets of a time-series collection, both as ``db.collection``."""
     db, _, collection = namespace.partition(".")
     return f"{db}.{BUCKETS_PREFIX}{collection}"
 
 
 def measurements_of(buckets: str) -> str:
-    """The name of the time-series collection whose buckets a collection holds, both as ``db.collection``."""
+    """Return the time-series collection whose buckets a collection holds, both as ``db.collection``."""
     return buckets.replace(f".{BUCKETS_PREFIX}", ".", 1)
 
 
@@ -279,12 +279,12 @@ _IS_TIME_SERIES: Final = element(IS_TIME_SERIES_NAMESPACE, BOOL, b"\1")
 
 
 def on_buckets(body: bytes) -> bytes:
-    """The same command, naming the buckets and saying that its arguments are about measurements."""
+    """Rename the collection of a command to the buckets, and mark its arguments as being about measurements."""
     return append(_renamed(body, BUCKETS_PREFIX + _collection(body)), _IS_TIME_SERIES)
 
 
 def on_measurements(body: bytes) -> bytes:
-    """The command from which `on_buckets` has made this one."""
+    """Undo `on_buckets`."""
     return _renamed(without(body, (IS_TIME_SERIES_NAMESPACE,)), _collection(body).removeprefix(BUCKETS_PREFIX))
 
 

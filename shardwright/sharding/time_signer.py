@@ -1,10 +1,10 @@
-"""The keys of cluster times, signing them, and checking those that clients gossip (``TimeProofService``).
+"""Keys of cluster times: signing, and checking signatures that clients gossip (``TimeProofService``).
 
-The primary of the config servers makes them: there are always two that have not expired, the later one for when the
-first expires (``KeysRotationIntervalSec``, 90 days). Everyone else caches them.
+The primary of the config servers creates the keys. There are always two that have not expired, the later one for when
+the first expires (``KeysRotationIntervalSec``, 90 days). All other servers cache them.
 
-A signature is the HMAC-SHA1 of a time whose lowest 16 bits are set. So one hash serves 65,536 increments, which lets
-servers keep the hashes they have made: signing a time is nearly always a dictionary look-up.
+A signature is the HMAC-SHA1 of a time whose lowest 16 bits are set. So one hash serves 65,536 increments, and servers
+cache hashes: signing a time is nearly always a dictionary look-up.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ KEYS_DB: Final = "admin"
 KEYS_COLLECTION: Final = "system.keys"
 
 PURPOSE: Final = "HMAC"
-"""The ``purpose`` of the keys that sign times; it is part of error messages too."""
+"""``purpose`` of the keys that sign times; it is part of error messages too."""
 
 _REFRESH_SECONDS_MAX: Final = 600
 
@@ -36,7 +36,7 @@ class SigningKey:
     Attributes:
         id: its number, never 0.
         secret: the 20 bytes shared by all servers.
-        expires_at: the cluster time, packed, that it no longer signs.
+        expires_at: the first cluster time, packed, that it does not sign.
     """
 
     id: int
@@ -45,16 +45,12 @@ class SigningKey:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "SigningKey":
-        """The key in a document of ``admin.system.keys``."""
+        """Read the key in a document of ``admin.system.keys``."""
         return cls(int(document["_id"]), bytes(document["key"]), pack_timestamp(document["expiresAt"]))
 
 
 class SigningKeys:
-    """An immutable set of keys.
-
-    Args:
-        keys: in any order.
-    """
+    """An immutable set of keys."""
 
     __slots__ = ("_by_expiry",)
 
@@ -67,22 +63,22 @@ class SigningKeys:
 
     @property
     def expire_at_seconds(self) -> int:
-        """When the last of them expires, in seconds since 1970; 0 without keys."""
+        """Time at which the last of them expires, in seconds since 1970; 0 without keys."""
         return self._by_expiry[-1].expires_at >> 32 if self._by_expiry else 0
 
     def for_signing(self, time: int) -> SigningKey | None:
-        """The key that signs a packed cluster time: the one that expires first after it."""
+        """Return the key that signs a packed cluster time: the one that expires first after it."""
         return next((key for key in self._by_expiry if key.expires_at > time), None)
 
     def find(self, key_id: int, time: int) -> SigningKey | None:
-        """A key by its number, unless it expired before a packed cluster time."""
+        """Return a key by its number, unless it expired before a packed cluster time."""
         return next((key for key in self._by_expiry if key.id == key_id and key.expires_at > time), None)
 
 
 def refresh_delay_seconds(keys: SigningKeys, now: int) -> int:
-    """How long these keys may be used before they are read again.
+    """Return the time until these keys must be read again.
 
-    A new key is made long before it signs, so it is usually known by then; unknown ones are looked up at once.
+    A new key is created long before it signs, so the reads usually find it in time. Unknown keys are looked up at once.
 
     Args:
         keys: as they were last read.
@@ -96,22 +92,22 @@ HASH_BYTES: Final = 20
 _RANGE_MASK: Final = 0xFFFF
 
 _PROOFS_MAX: Final = 256
-"""Proofs kept. Times of one moment come from few ranges, as the shards' clocks differ by little."""
+"""Number of cached proofs. Times of one moment come from few ranges, because the shards' clocks differ by little."""
 
 _pack_uint64: Final = Struct("<Q").pack
 
 
 def signature_element(proof: bytes, key_id: int) -> bytes:
-    """The raw element ``signature`` of a ``$clusterTime``; its length is always the same."""
+    """Build the raw element ``signature`` of a ``$clusterTime``; its length is always the same."""
     return encode_elements({"signature": {"hash": Binary(proof), "keyId": Int64(key_id)}})
 
 
 DUMMY_SIGNATURE_ELEMENT: Final = signature_element(bytes(HASH_BYTES), 0)
-"""In place of a signature: between servers, and in replies to clients while no keys are known."""
+"""Placeholder for a signature: between servers, and in replies to clients while no keys are known."""
 
 
 def proof_of(key: SigningKey, time: int) -> bytes:
-    """The hash that proves that a server with the key has handed out a packed time, or one in the same range."""
+    """Compute the hash that proves that a server with the key has issued a packed time, or one in the same range."""
     return hmac.digest(key.secret, _pack_uint64(time | _RANGE_MASK), hashlib.sha1)
 
 
@@ -121,16 +117,12 @@ def is_proven(key: SigningKey, time: int, proof: bytes) -> bool:
 
 
 class TimeSigner:
-    """Signs times with the newest keys it was given.
-
-    Args:
-        keys: see below.
-        withholds_unsigned: see below.
+    """Signer of times with its newest keys.
 
     Attributes:
-        keys: those keys; setting them forgets all proofs.
-        withholds_unsigned: whether clients get no times while there is no key, as under access control: a server
-            would refuse such a time from a user.
+        keys: setting them drops all proofs.
+        withholds_unsigned: whether clients get no times while there is no key, as under access control: a server would
+            refuse such a time from a user.
     """
 
     __slots__ = ("_elements", "_keys", "withholds_unsigned")
@@ -142,7 +134,7 @@ class TimeSigner:
 
     @property
     def keys(self) -> SigningKeys:
-        """The keys that sign; setting them forgets all proofs."""
+        """The keys that sign; setting them drops all proofs."""
         return self._keys
 
     @keys.setter
@@ -151,7 +143,7 @@ class TimeSigner:
         self._elements = {}
 
     def element(self, time: int) -> bytes:
-        """The ``signature`` of a packed cluster time; the dummy if there is no key for it."""
+        """Return the ``signature`` of a packed cluster time; the dummy if there is no key for it."""
         last = time | _RANGE_MASK
         return self._elements.get(last) or self._make(last)
 

@@ -1,12 +1,12 @@
-"""What routers and shards tell each other about a transaction, in fields, read concerns and error labels.
+"""Transaction protocol between routers and shards: fields, read concerns and error labels.
 
-A router sends ``coordinator: true`` with the first statement to the shard that is to coordinate the commit. The
+A router sends ``coordinator: true`` with the first statement to the shard that will coordinate the commit. The
 coordinator sends ``$coordinator`` with ``prepareTransaction``, and with the ``commitTransaction`` or
-``abortTransaction`` that carries its decision; a participant accepts these for prepared transactions from no one else.
-mongods know neither field.
+``abortTransaction`` that carries its decision. A participant accepts these for prepared transactions only from its
+coordinator. mongods support neither field.
 
-It is the first field of the reply. So the reply still ends like a mongod's, which routers recognize by comparing a few
-bytes, and neither side has to walk over the other fields. Genuine shards have it elsewhere.
+``readOnly`` is the first field of a shard's reply. So the reply still ends like a mongod's, which routers recognize by
+comparing a few bytes, and neither side has to walk over the other fields. Genuine shards have it elsewhere.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ from shardwright.wire.message import BODY_AT, OpMsg, with_body
 from shardwright.wire.rawbson import BOOL, append, element
 
 COORDINATOR: Final = b"coordinator"
-"""In the statement that starts a transaction on a shard: ``true`` if that shard is its coordinator."""
+"""Field of the statement that starts a transaction on a shard: ``true`` if that shard is its coordinator."""
 
 COORDINATED_BY: Final = b"$coordinator"
-"""In a coordinator's command to a participant: the id of the coordinator's shard, a string."""
+"""Field of a coordinator's command to a participant: the id of the coordinator's shard, a string."""
 
 
 _ELEMENTS: Final = {value: element(b"readOnly", BOOL, bytes([value])) for value in (False, True)}
@@ -33,18 +33,18 @@ _NAME: Final = element(b"readOnly", BOOL, b"")
 _LENGTH: Final = len(_NAME) + 1
 
 _PREFIX: Final = Struct("<iiiiIBi")
-"""The header of an OP_MSG, its flags, the kind of its first section, and the length of its body."""
+"""Header of an OP_MSG, its flags, the kind of its first section, and the length of its body."""
 
 _NAME_AT: Final = _PREFIX.size
 _VALUE_AT: Final = _NAME_AT + len(_NAME)
 
 
 def with_read_only(frame: bytes, *, is_read_only: bool) -> bytes:
-    """A reply with the field.
+    """Add ``readOnly`` to a reply.
 
     Args:
         frame: of an OP_MSG.
-        is_read_only: its value.
+        is_read_only: the value.
     """
     length, request_id, response_to, _, flags, kind, body_length = _PREFIX.unpack_from(frame)
     if flags or kind or body_length != length - BODY_AT:
@@ -54,7 +54,7 @@ def with_read_only(frame: bytes, *, is_read_only: bool) -> bytes:
 
 
 def take_read_only(frame: bytes) -> tuple[bytes, bool] | None:
-    """A reply without the field, and its value; None if it is not the first field."""
+    """Remove ``readOnly`` from a reply and return its value too; None if it is not the first field."""
     if not frame.startswith(_NAME, _NAME_AT):
         return None
     length, request_id, response_to, opcode, flags, kind, body_length = _PREFIX.unpack_from(frame)
@@ -68,11 +68,11 @@ _NULL: Final = Timestamp(0, 0)
 
 
 def demanded_time(concern: Mapping[str, Any], newest: Timestamp) -> Timestamp | None:
-    """The cluster time at which to read; None if the times that the client gives are for a mongod to refuse.
+    """Return the cluster time at which to read; None if a mongod should refuse the times that the client gives.
 
     Args:
         concern: the client's read concern, of level snapshot.
-        newest: the time at which to read if the client gives none, but not before its ``afterClusterTime``.
+        newest: the default time, but not before the client's ``afterClusterTime``.
     """
     if _TIME in concern:
         time = concern[_TIME]
@@ -83,7 +83,7 @@ def demanded_time(concern: Mapping[str, Any], newest: Timestamp) -> Timestamp | 
 
 
 def concern_at(concern: Mapping[str, Any], time: Timestamp) -> dict[str, Any]:
-    """A read concern at a time from `demanded_time`. A mongod refuses what else it has, as in the client's own one."""
+    """Build a read concern at a time from `demanded_time`. Other fields are kept, for a mongod to refuse."""
     return {**{name: value for name, value in concern.items() if name != _EARLIEST}, "level": "snapshot", _TIME: time}
 
 
@@ -128,15 +128,14 @@ SAYS_NOTHING: Final = frozenset[int](
         ),
     )
 )
-"""Errors that pass, and leave open whether a shard has prepared or committed a transaction, or will."""
+"""Transient errors that leave open whether a shard has prepared or committed a transaction, or will."""
 
 
 def label_transient(error: CommandError, *, is_ending: bool) -> None:
-    """Add the label to an error in a transaction if it deserves it.
+    """Add the label ``TransientTransactionError`` to an error in a transaction where MongoDB does.
 
     Args:
-        error: the error.
-        is_ending: it is the answer to a commit or an abort. There, a retriable error says nothing about the outcome.
+        is_ending: it is the answer to a commit or an abort, where a retriable error leaves the outcome open.
     """
     code = error.code
     if code in _NEVER or TRANSIENT_TRANSACTION_ERROR in error.labels:

@@ -1,7 +1,7 @@
 """Versions of placement: of the chunks of a collection, and of the primary shard of a database.
 
-They ride on every operation between router and shard, so each builds its BSON bytes once: the router appends
-ready elements (`shard_version_element`, `database_version_element`) and a shard compares raw bytes before it parses.
+Every operation between router and shard carries them, so each builds its BSON bytes once. The router appends ready
+elements (`shard_version_element`, `database_version_element`) and a shard compares raw bytes before it parses.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from shardwright.wire.errors import CommandError, missing_field
 SHARD_VERSION: Final = b"shardVersion"
 DATABASE_VERSION: Final = b"databaseVersion"
 VERSION_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION})
-"""Fields that the router adds to a command for a shard, unknown to mongod."""
+"""Fields that the router adds to a command for a shard; a mongod does not support them."""
 
-# {t: Timestamp, e: ObjectId, v: Timestamp}, the order in which shards of MongoDB 6.0 write them.
+# {t: Timestamp, e: ObjectId, v: Timestamp}, in the order of shards of MongoDB 6.0.
 _CHUNK_VERSION: Final = Struct("<i3sQ3s12s3sQB")
 _CHUNK_VERSION_NAMES: Final = (b"\x11t\0", b"\x07e\0", b"\x11v\0")
 
@@ -40,8 +40,8 @@ _VERSIONS_CACHED: Final = 65536
 class ChunkVersion:
     """The version of a chunk, of the chunks on one shard, or of a whole collection (then the highest of them).
 
-    ``timestamp`` tells one incarnation of a collection from another; versions of different incarnations have no
-    order. The major part rises when a chunk changes its shard, the minor part when chunks change in place.
+    ``timestamp`` distinguishes incarnations of a collection; versions of different incarnations have no order. The
+    major part rises when a chunk changes its shard, the minor part when chunks change in place.
     """
 
     major: int
@@ -59,12 +59,12 @@ class ChunkVersion:
 
     @classmethod
     def from_packed(cls, packed: int, epoch: ObjectId, timestamp: Timestamp) -> "ChunkVersion":
-        """The version whose major part is the high half of ``packed`` and whose minor part the low half."""
+        """Build the version whose major part is the high half of ``packed`` and whose minor part the low half."""
         return cls(packed >> 32, packed & 0xFFFFFFFF, epoch, timestamp)
 
     @classmethod
     def from_lastmod(cls, lastmod: Timestamp, epoch: ObjectId, timestamp: Timestamp) -> "ChunkVersion":
-        """The version that ``lastmod`` of a chunk document stands for."""
+        """Build the version from the ``lastmod`` of a chunk document."""
         return cls(lastmod.time, lastmod.inc, epoch, timestamp)
 
     @classmethod
@@ -90,7 +90,7 @@ class ChunkVersion:
 
     @classmethod
     def from_span(cls, document: bytes, span: rawbson.Span) -> "ChunkVersion":
-        """Parse the version where it lies in a message; the same bytes give the same object.
+        """Parse the version at a span of a message; the same bytes give the same object.
 
         Raises:
             CommandError: TypeMismatch.
@@ -100,12 +100,12 @@ class ChunkVersion:
 
     @property
     def packed(self) -> int:
-        """Both parts in one unsigned 64-bit integer, which orders as they do."""
+        """Both parts in one unsigned 64-bit integer, which has the same order."""
         return self.major << 32 | self.minor
 
     @property
     def lastmod(self) -> Timestamp:
-        """Both parts as the catalog stores them."""
+        """Both parts in the catalog's format."""
         return Timestamp(self.major, self.minor)
 
     @property
@@ -114,12 +114,12 @@ class ChunkVersion:
         return self._raw
 
     def to_document(self) -> dict[str, Any]:
-        """The value ``{t, e, v}`` as a mapping."""
+        """Build the value ``{t, e, v}`` as a mapping."""
         return {"t": self.timestamp, "e": self.epoch, "v": self.lastmod}
 
     @property
     def is_set(self) -> bool:
-        """Whether it is other than 0|0, the version of owning no chunk."""
+        """Whether it differs from 0|0, the version of a shard without chunks."""
         return self.packed > 0
 
     def is_same_collection(self, other: "ChunkVersion") -> bool:
@@ -139,11 +139,11 @@ class ChunkVersion:
         return self.major == other.major and self.timestamp == other.timestamp
 
     def with_major_raised(self) -> "ChunkVersion":
-        """The next version after a chunk moved."""
+        """Return the next version after a chunk moved."""
         return ChunkVersion(self.major + 1, 0, self.epoch, self.timestamp)
 
     def with_minor_raised(self, by: int = 1) -> "ChunkVersion":
-        """The next version after chunks changed in place."""
+        """Return the next version after chunks changed in place."""
         return ChunkVersion(self.major, self.minor + by, self.epoch, self.timestamp)
 
     def __str__(self) -> str:
@@ -151,13 +151,13 @@ class ChunkVersion:
 
 
 CONFIG_SHARD: Final = "config"
-"""The shard name of the config servers, which are addressed like a shard."""
+"""Shard name of the config servers, which are addressed like a shard."""
 
 UNSHARDED: Final = ChunkVersion(0, 0, ObjectId(bytes(12)), Timestamp(0, 0))
-"""The version of a collection that is not sharded."""
+"""Version of a collection that is not sharded."""
 
 IGNORED: Final = ChunkVersion(0, 0, ObjectId("00000000ffffffffffffffff"), Timestamp(0xFFFFFFFF, 0xFFFFFFFF))
-"""Tells a shard not to check: writes that go to all shards anyway carry it."""
+"""Version that disables the shard version check, for broadcast writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class DatabaseVersion:
         """Parse a decoded ``{uuid, timestamp, lastMod}``.
 
         Raises:
-            CommandError: TypeMismatch for a wrong type, 40414 for a missing field, as MongoDB's own parser says it.
+            CommandError: TypeMismatch for a wrong type, 40414 for a missing field, with the texts of MongoDB's parser.
         """
         if not isinstance(value, Mapping):
             raise _field_type_error("databaseVersion", value, "object")
@@ -210,7 +210,7 @@ class DatabaseVersion:
 
     @classmethod
     def from_span(cls, document: bytes, span: rawbson.Span) -> "DatabaseVersion":
-        """Parse the version where it lies in a message; the same bytes give the same object.
+        """Parse the version at a span of a message; the same bytes give the same object.
 
         Raises:
             CommandError: as `from_value`.
@@ -224,7 +224,7 @@ class DatabaseVersion:
         return self._raw
 
     def to_document(self) -> dict[str, Any]:
-        """The value ``{uuid, timestamp, lastMod}`` as a mapping that pymongo encodes."""
+        """Build the value ``{uuid, timestamp, lastMod}`` as a mapping that pymongo encodes."""
         return {"uuid": Binary.from_uuid(self.uuid), "timestamp": self.timestamp, "lastMod": self.last_mod}
 
     def matches(self, other: "DatabaseVersion") -> bool:
@@ -236,7 +236,7 @@ class DatabaseVersion:
         return (pack_timestamp(self.timestamp), self.last_mod) < (pack_timestamp(other.timestamp), other.last_mod)
 
     def with_last_mod_raised(self) -> "DatabaseVersion":
-        """The version after the primary shard changed."""
+        """Return the version after the primary shard changed."""
         return DatabaseVersion(self.uuid, self.timestamp, self.last_mod + 1)
 
     def __str__(self) -> str:
@@ -245,13 +245,13 @@ class DatabaseVersion:
 
 @lru_cache(_VERSIONS_CACHED)
 def shard_version_element(version: ChunkVersion) -> bytes:
-    """The element ``shardVersion: {t, e, v}``, ready for `rawbson.append`."""
+    """Build the element ``shardVersion: {t, e, v}``, ready for `rawbson.append`."""
     return rawbson.element(SHARD_VERSION, rawbson.OBJECT, version.raw)
 
 
 @lru_cache(_VERSIONS_CACHED)
 def database_version_element(version: DatabaseVersion) -> bytes:
-    """The element ``databaseVersion: {uuid, timestamp, lastMod}``, ready for `rawbson.append`."""
+    """Build the element ``databaseVersion: {uuid, timestamp, lastMod}``, ready for `rawbson.append`."""
     return rawbson.element(DATABASE_VERSION, rawbson.OBJECT, version.raw)
 
 
