@@ -77,7 +77,7 @@ class KeyRange:
     counts: Counts
 
     def joined(self, later: "KeyRange") -> "KeyRange":
-        """Join this range with a later one: from the beginning of this to the end of the other, with the sum of both."""
+        """Join this range with a later one: from the start of this to the end of the other, with the sum of both."""
         return KeyRange(self.namespace, self.min, later.max, self.min_key, later.max_key, self.counts + later.counts)
 
     def with_counts(self, counts: Counts) -> Self:

@@ -1,5 +1,6 @@
-"""The balancer's policy: which chunks to split and which to move, and why.
+"""The balancer's policy: the chunks to split and to move, and the reasons.
 
-Owns the rules, as generators that ask for the few chunks that they need; `configd.balancer` answers and acts.
+Owns the rules, as generators that query the few chunks that they need; `configd.balancer` answers and acts.
+
 May import `sharding`.
 """

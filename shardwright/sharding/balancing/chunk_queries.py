@@ -1,7 +1,7 @@
 """Chunk queries of the policy, which avoid loading all chunks.
 
-The policy is written as generators: they yield a `Question`, are sent its `Answer`, and return their result. The
-caller looks chunks up in an index of ``config.chunks``, or, in a simulation, in a list.
+The policy consists of generators: they yield a `Question`, are sent its `Answer`, and return their result. The caller
+looks chunks up in an index of ``config.chunks``, or, in a simulation, in a list.
 """
 
 from collections.abc import Generator, Mapping
@@ -23,14 +23,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class FirstChunk:
-    """Asks for the first chunk of a shard that begins in one of the given ranges.
+    """Query for the first chunk of a shard that begins in one of the given ranges.
 
     Attributes:
-        namespace: the collection.
-        shard: the owner.
         within: the ranges, in order; None for all keys.
-        is_movable: whether only chunks count that are neither jumbo nor held back after a failed move; otherwise only
-            the others.
+        is_movable: True to consider only chunks that are neither jumbo nor held back after a failed move; False for
+            only the others.
     """
 
     namespace: Namespace
@@ -41,7 +39,7 @@ class FirstChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkCounts:
-    """Asks how many chunks of each shard begin in the given ranges; None for all keys."""
+    """Query for the number of each shard's chunks that begin in the given ranges; None for all keys."""
 
     namespace: Namespace
     within: tuple[ChunkRange, ...] | None
@@ -49,7 +47,7 @@ class ChunkCounts:
 
 @dataclass(frozen=True, slots=True)
 class ChunksAcross:
-    """Asks for the chunks that contain a bound of a zone in their interior."""
+    """Query for the chunks that contain a bound of a zone in their interior."""
 
     namespace: Namespace
     zones: ZoneMap
@@ -71,7 +69,7 @@ Asking: TypeAlias = Generator[Question, Answer, Result]
 
 
 def ask_first_chunk(question: FirstChunk) -> Asking[Candidate | None]:
-    """The chunk; None if there is none."""
+    """Query the first chunk; return None if there is none."""
     if question.within == ():
         return None
     answer = yield question
@@ -79,6 +77,6 @@ def ask_first_chunk(question: FirstChunk) -> Asking[Candidate | None]:
 
 
 def ask_counts(question: ChunkCounts) -> Asking[Mapping[str, int]]:
-    """The number of chunks by shard."""
+    """Query the number of chunks by shard."""
     answer = yield question
     return answer.counts

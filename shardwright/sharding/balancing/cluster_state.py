@@ -1,4 +1,4 @@
-"""What the policy knows about the cluster: its shards, and its collections with their sizes."""
+"""The policy's input: the shards, and the collections with their sizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class ForceJumbo(Enum):
 
 
 class Policy(Enum):
-    """What the balancer evens out."""
+    """The quantity that the balancer evens out."""
 
     DATA_SIZE = "dataSize"
     CHUNK_COUNT = "chunkCount"
@@ -28,7 +28,7 @@ class ShardState:
 
     Attributes:
         id: its name.
-        zones: those that it belongs to.
+        zones: its zones.
         is_draining: it is being removed.
         is_available: its statistics could be read in this round; without them, nothing is moved from or to it.
     """
@@ -39,11 +39,11 @@ class ShardState:
     is_available: bool = True
 
     def may_own(self, zone: str) -> bool:
-        """Whether chunks of a zone, or of `NO_ZONE`, may stay on it."""
+        """Whether chunks of a zone, or of `NO_ZONE`, may stay on the shard."""
         return zone == NO_ZONE or zone in self.zones
 
     def may_receive(self, zone: str) -> bool:
-        """Whether chunks of a zone, or of `NO_ZONE`, may be moved to it."""
+        """Whether chunks of a zone, or of `NO_ZONE`, may be moved to the shard."""
         return self.is_available and not self.is_draining and self.may_own(zone)
 
 
@@ -52,11 +52,10 @@ class CollectionState:
     """A sharded collection.
 
     Attributes:
-        namespace: its name.
         zones: the zones of its keys.
         sizes: bytes of its documents on each shard, without orphans; a shard that is missing has none.
-        chunk_bytes_max: the size above which a chunk is too large; also what one move of data amounts to.
-        why_skipped: why the balancer must leave it alone; empty if it may balance it.
+        chunk_bytes_max: the size above which a chunk is too large; also the amount of one move of data.
+        why_skipped: why the balancer must not touch it; empty if it may.
     """
 
     namespace: Namespace
@@ -66,17 +65,17 @@ class CollectionState:
     why_skipped: str = ""
 
     def size_on(self, shard: str) -> int:
-        """The bytes of its documents on a shard."""
+        """Return the bytes of its documents on a shard."""
         return self.sizes.get(shard, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Everything that a round decides upon.
+    """The complete input of a round.
 
     Attributes:
         shards: all shards, in the order of their names.
-        policy: what is evened out.
+        policy: the quantity to even out.
         force_jumbo: ``attemptToBalanceJumboChunks``: whether whole chunks are moved even if they are too large.
     """
 

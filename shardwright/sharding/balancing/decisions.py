@@ -1,5 +1,4 @@
-"""Decisions of the policy and of defragmentation, each with its rule, the numbers that it was made upon, and what was
-left alone and why."""
+"""Decisions of the policy and of defragmentation, with their rules and numbers, and skipped ones with their reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from shardwright.wire.rawbson import raw_document
 
 
 class Rule(Enum):
-    """Why a chunk is split, moved, merged or measured; the values are MongoDB's where it reports them.
+    """Reason to split, move, merge or measure a chunk; the values are MongoDB's where it reports them.
 
     The last three are the phases of defragmentation.
     """
@@ -38,7 +37,7 @@ class Split:
     points: tuple[bytes, ...]
 
     def to_document(self) -> dict[str, Any]:
-        """The decision as commands and the log show it."""
+        """Build the document for commands and the log."""
         return {
             "action": "split",
             "ns": str(self.namespace),
@@ -51,17 +50,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Move a chunk, or, to even out data sizes, as much of its beginning as makes up one chunk.
+    """Move a chunk, or, to even out data sizes, the part from its beginning with the size of one chunk.
 
     Attributes:
-        namespace: the collection.
-        chunk: the chunk, with the shard that it is on.
-        recipient: where to.
-        rule: why.
+        chunk: the chunk, with its present shard.
         is_whole: whether the whole chunk moves.
-        force_jumbo: what happens if it is too large.
+        force_jumbo: the treatment of a chunk that is too large.
         zone: of its keys; empty if none.
-        numbers: what the rule compared.
+        numbers: the numbers that the rule compared.
     """
 
     namespace: Namespace
@@ -75,11 +71,11 @@ class Move:
 
     @property
     def donor(self) -> str:
-        """The shard that the chunk is on."""
+        """Present shard of the chunk."""
         return self.chunk.shard
 
     def to_document(self) -> dict[str, Any]:
-        """The decision as commands and the log show it."""
+        """Build the document for commands and the log."""
         bounds = self.chunk.range.to_document()
         return {
             "action": "moveChunk" if self.is_whole else "moveRange",
@@ -98,11 +94,9 @@ class _InPlace:
     """A step of defragmentation on one shard.
 
     Attributes:
-        namespace: the collection.
         chunk: the chunk, on its shard.
-        rule: why.
         zone: of its keys; empty if none.
-        numbers: what the rule compared.
+        numbers: the numbers that the rule compared.
         action: the name of the step.
     """
 
@@ -115,7 +109,7 @@ class _InPlace:
     action: ClassVar[str]
 
     def to_document(self) -> dict[str, Any]:
-        """The decision as commands and the log show it."""
+        """Build the document for commands and the log."""
         return {
             "action": self.action,
             "ns": str(self.namespace),
@@ -128,7 +122,7 @@ class _InPlace:
 
 
 class Merge(_InPlace):
-    """Merge chunks of one shard that follow each other; ``chunk`` is what they become."""
+    """Merge chunks of one shard that follow each other; ``chunk`` is the result."""
 
     __slots__ = ()
     action: ClassVar[str] = "mergeChunks"
@@ -143,7 +137,7 @@ class Measure(_InPlace):
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that a rule would have done, had there not been a reason against it."""
+    """A step that a rule would have taken, had there not been a reason against it."""
 
     namespace: Namespace
     reason: str
@@ -151,10 +145,10 @@ class Skipped:
     shard: str = ""
     zone: str = ""
     range: ChunkRange | None = None
-    """The one chunk that it is about."""
+    """The one chunk that it concerns."""
 
     def to_document(self) -> dict[str, Any]:
-        """As commands and the log show it."""
+        """Build the document for commands and the log."""
         return {
             "ns": str(self.namespace),
             **({"rule": self.rule.value} if self.rule is not None else {}),
@@ -167,7 +161,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class Decisions:
-    """The result of a rule, a collection or a whole round, in the order in which the decisions were made."""
+    """The result of a rule, a collection or a whole round, in the order of the decisions."""
 
     splits: list[Split] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)

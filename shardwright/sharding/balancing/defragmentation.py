@@ -1,7 +1,7 @@
 """Defragmentation: the merges of chunks, and the moves of small chunks to a neighbour, each with its reason.
 
-The phases are MongoDB's: chunks next to each other on the same shard are merged and measured; then small chunks go to
-the shard of a neighbour and are merged with it; finally what has become mergeable is merged.
+The phases are MongoDB's. First, neighbouring chunks on the same shard are merged and measured. Then small chunks go to
+the shard of a neighbour and are merged with it. Finally, chunks that have become mergeable are merged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 
 SMALL_FRACTION: Final = 0.25
-"""Chunks with less than this fraction of the chunk size are small."""
+"""Fraction of the chunk size below which a chunk is small."""
 
 LARGE_BYTES: Final = (1 << 63) - 1
-"""The recorded size of chunks that are not small, whose size does not matter."""
+"""Recorded size of chunks that are not small, whose size does not matter."""
 
 
 class Phase(Enum):
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChunk:
-    """A chunk with its recorded size in bytes, `LARGE_BYTES` if it is not small, and None if it has none yet."""
+    """A chunk with its recorded size in bytes: `LARGE_BYTES` if it is not small, None if it has none yet."""
 
     range: ChunkRange
     shard: str
@@ -47,12 +47,12 @@ class MeasuredChunk:
 
 
 def small_bytes(chunk_bytes_max: int) -> int:
-    """The size from which on a chunk is not small."""
+    """Return the size from which on a chunk is not small."""
     return int(chunk_bytes_max * SMALL_FRACTION)
 
 
 def runs(chunks: Iterable[MeasuredChunk], zones: ZoneMap) -> Iterator[list[MeasuredChunk]]:
-    """All chunks, in order, divided into runs that can be merged: next to each other, on one shard and in one zone."""
+    """Divide all chunks, in order, into mergeable runs: next to each other, on one shard and in one zone."""
     run: list[MeasuredChunk] = []
     for chunk in chunks:
         if run and not _are_mergeable(run[-1], chunk, zones):
@@ -68,14 +68,14 @@ def _are_mergeable(low: MeasuredChunk, high: MeasuredChunk, zones: ZoneMap) -> b
 
 
 def _are_neighbours(low: MeasuredChunk, high: MeasuredChunk, zones: ZoneMap) -> bool:
-    """Whether two chunks touch, and may be one chunk as far as zones are concerned."""
+    """Whether two chunks touch, and zones allow them to be one chunk."""
     same_zone = zones.zone_of(low.range.min_key) == zones.zone_of(high.range.min_key)
     inside = not zones.bounds_inside(low.range) and not zones.bounds_inside(high.range)
     return low.range.max_key == high.range.min_key and same_zone and inside
 
 
 def merged_size(chunks: Iterable[MeasuredChunk], threshold: int) -> int | None:
-    """The size of several chunks together; None if one of them has not been measured."""
+    """Return the size of several chunks together; None if one of them has not been measured."""
     total = 0
     for chunk in chunks:
         if chunk.size is None:
@@ -91,7 +91,7 @@ class Union:
     Attributes:
         chunk: the small chunk.
         recipient: the shard of the neighbours.
-        parts: the chunks that become one, in order; the small chunk is among them.
+        parts: the chunks that become one, in order, including the small chunk.
     """
 
     chunk: MeasuredChunk
@@ -111,17 +111,18 @@ def choose_union(
     may_receive: Callable[[str, str], bool],
     threshold: int,
 ) -> Union | None:
-    """What to do about a small chunk; None if no neighbour can take it.
+    """Choose the union of a small chunk with neighbours; None if no neighbour can take it.
 
-    The best is a neighbour on the same shard, then one that is not smaller than the chunk, then one with which it makes
-    up a chunk that is not small; among equals, both neighbours on one shard rather than one, then the lower one.
+    The best neighbour is one on the same shard, then one that is not smaller than the chunk, then one with which the
+    chunk is not small any more. Among equals, both neighbours on one shard are better than one, and then the lower one
+    is better.
 
     Args:
         chunk: the small chunk.
         neighbours: the chunks that touch it, one or two, in order.
         zones: the zones of the collection.
         may_receive: whether a shard may receive chunks of a zone.
-        threshold: from which size on a chunk is not small.
+        threshold: the size from which on a chunk is not small.
     """
     zone = zones.zone_of(chunk.range.min_key)
     unions = [
@@ -160,7 +161,7 @@ WAITS_FOR_NEIGHBOUR = "what becomes of it is decided when its neighbour has been
 def merge_of(
     namespace: Namespace, parts: Sequence[MeasuredChunk], shard: str, zones: ZoneMap, threshold: int, rule: Rule
 ) -> Merge:
-    """The merge of chunks that follow each other and are, or will be by then, on one shard."""
+    """Build the merge of chunks that follow each other and are, or will be by then, on one shard."""
     low, high = parts[0].range, parts[-1].range
     whole = Candidate(ChunkRange(low.min, high.max, low.min_key, high.max_key), shard)
     numbers = {"chunks": len(parts), **_if_small("bytes", parts, threshold)}
@@ -168,7 +169,7 @@ def merge_of(
 
 
 def measurement_of(namespace: Namespace, chunk: MeasuredChunk, zones: ZoneMap, threshold: int) -> Measure:
-    """The measurement of a chunk that has no recorded size."""
+    """Build the measurement of a chunk without a recorded size."""
     zone = zones.zone_of(chunk.range.min_key)
     return Measure(namespace, _candidate(chunk), Rule.MERGE_AND_MEASURE, zone, {"smallBelowBytes": threshold})
 
@@ -176,13 +177,12 @@ def measurement_of(namespace: Namespace, chunk: MeasuredChunk, zones: ZoneMap, t
 def steps_of_run(
     namespace: Namespace, run: Sequence[MeasuredChunk], zones: ZoneMap, threshold: int, rule: Rule
 ) -> tuple[Merge | None, Measure | None]:
-    """What is to be done with a run of chunks that can be merged, in this order.
+    """Return the steps for a run of chunks that can be merged, in this order.
 
     Args:
-        namespace: the collection.
         run: the chunks.
         zones: the zones of the collection.
-        threshold: from which size on a chunk is not small.
+        threshold: the size from which on a chunk is not small.
         rule: the phase; chunks are measured in `Rule.MERGE_AND_MEASURE` only.
     """
     merge = merge_of(namespace, run, run[0].shard, zones, threshold, rule) if len(run) > 1 else None
@@ -193,7 +193,7 @@ def steps_of_run(
 
 
 def move_of(namespace: Namespace, union: Union, zones: ZoneMap, threshold: int) -> Move:
-    """The move of a small chunk to the shard of its neighbours."""
+    """Build the move of a small chunk to the shard of its neighbours."""
     others = [each for each in union.parts if each is not union.chunk]
     numbers: Mapping[str, int] = {
         "bytes": union.chunk.size or 0,
@@ -207,12 +207,12 @@ def move_of(namespace: Namespace, union: Union, zones: ZoneMap, threshold: int) 
 
 
 def stays(namespace: Namespace, chunk: MeasuredChunk, zones: ZoneMap, rule: Rule, reason: str) -> Skipped:
-    """A chunk that a phase leaves as it is, and why."""
+    """Record a chunk that a phase does not change, and the reason."""
     return Skipped(namespace, reason, rule, chunk.shard, zones.zone_of(chunk.range.min_key), chunk.range)
 
 
 def why_alone(chunk: MeasuredChunk, neighbours: Sequence[MeasuredChunk], zones: ZoneMap) -> str:
-    """Why no neighbour can take a small chunk."""
+    """Explain why no neighbour can take a small chunk."""
     if not neighbours:
         return "it has no neighbour"
     if zones.bounds_inside(chunk.range):
@@ -230,6 +230,6 @@ def _candidate(chunk: MeasuredChunk) -> Candidate:
 
 
 def _if_small(name: str, chunks: Sequence[MeasuredChunk], threshold: int) -> dict[str, int]:
-    """The size of several chunks together, if it is known; what is not small has not been measured further."""
+    """Return the size of several chunks together, if it is known; chunks that are not small have no exact size."""
     size = merged_size(chunks, threshold)
     return {} if size is None or size == LARGE_BYTES else {name: size}

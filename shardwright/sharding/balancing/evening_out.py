@@ -1,4 +1,4 @@
-"""Moves that even out the data of a collection, or the number of its chunks, and the shards they choose."""
+"""Moves that even out the data of a collection, or the number of its chunks, and their choice of shards."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,22 +19,18 @@ from shardwright.sharding.balancing.zones import NO_ZONE
 
 
 class ShardChoice:
-    """The shards of a round. A shard takes part in at most one move of each round.
-
-    Attributes:
-        shards: all of them.
-    """
+    """The shards of a round. A shard takes part in at most one move of each round."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self.shards = cluster.shards
         self._busy: set[str] = set()
 
     def take(self, *shards: str) -> None:
-        """Shards have got their move."""
+        """Mark shards as taking part in a move."""
         self._busy.update(shards)
 
     def free(self) -> Iterator[ShardState]:
-        """The shards that may still get a move; those that get one while this is iterated are passed over."""
+        """Yield the shards that may still get a move, skipping those that get one during the iteration."""
         return (shard for shard in self.shards if shard.is_available and shard.id not in self._busy)
 
     @property
@@ -43,32 +39,32 @@ class ShardChoice:
         return sum(1 for _ in self.free()) < 2
 
     def receivers(self, zone: str) -> list[ShardState]:
-        """The free shards that may receive chunks of a zone."""
+        """Return the free shards that may receive chunks of a zone."""
         return [shard for shard in self.free() if shard.may_receive(zone)]
 
     def least_loaded(self, zone: str, loads: Mapping[str, int]) -> ShardState | None:
-        """The free shard with the smallest load that may receive chunks of a zone; None if there is none.
+        """Return the free shard with the smallest load that may receive chunks of a zone; None if there is none.
 
         Of several, it is the first by name, as in MongoDB.
         """
         return min(self.receivers(zone), key=lambda shard: loads.get(shard.id, 0), default=None)
 
     def most_loaded_first(self, loads: Mapping[str, int]) -> list[ShardState]:
-        """The free shards by their load, in descending order."""
+        """Return the free shards by their load, in descending order."""
         return sorted(self.free(), key=lambda shard: -loads.get(shard.id, 0))
 
 
 THRESHOLD_CHUNKS: Final = 3
-"""Data is moved between two shards if their sizes differ by at least this many times the chunk size."""
+"""Minimum difference in size between two shards, in multiples of the chunk size, for a move of data."""
 
 
 def even_out_data(collection: CollectionState, choice: ShardChoice, decisions: Decisions) -> Asking[None]:
-    """Move data from the shard that has the most to the shard that has the least, for each zone and for no zone.
+    """Move data from the shard with most to the shard with least, for each zone and for no zone.
 
     The load of a shard is the size of the whole collection on it, also within a zone, as in MongoDB. Two rules are
-    ours. If the shard with the most data has no chunks in a zone, the next one is tried, where MongoDB gives up. And
-    except between those two extremes, a move must not take a shard past the mean: MongoDB fills shards of medium load
-    with what it has to move again later.
+    ours. If the shard with most data has no chunks in a zone, the next one is tried; MongoDB stops there. And except
+    between those two extremes, a move must not take a shard past the mean: MongoDB fills shards of medium load with
+    data that it has to move again later.
     """
     for zone in (*collection.zones.zones, NO_ZONE):
         while not choice.is_over and (yield from _move_data(collection, zone, choice, decisions)):
@@ -114,10 +110,10 @@ def _move_data(collection: CollectionState, zone: str, choice: ShardChoice, deci
 
 @dataclass(frozen=True, slots=True)
 class _Extremes:
-    """The sizes of a collection on the shards that may have a zone.
+    """Sizes of a collection on the shards that may have a zone.
 
     Attributes:
-        givers: the sizes on those that may have chunks of the zone to give.
+        givers: the sizes on shards that may have chunks of the zone to give.
     """
 
     least: int
@@ -130,7 +126,7 @@ class _Extremes:
         return cls(min(sizes.values()), sum(sizes.values()) // len(sizes), sizes)
 
     def without(self, shard: str) -> "_Extremes":
-        """The same, once a shard is known to have nothing to give."""
+        """Return the same without a shard that has nothing to give."""
         return replace(self, givers={name: size for name, size in self.givers.items() if name != shard})
 
     def allow(self, from_size: int, to_size: int, step: int) -> bool:
@@ -180,7 +176,7 @@ def even_out_counts(
 
 
 def ideal_count(chunks: int, shards: int) -> int:
-    """The ideal number of chunks on each shard, rounded to the nearest integer, halves up."""
+    """Return the ideal number of chunks on each shard, rounded to the nearest integer, halves up."""
     return (2 * chunks + shards) // (2 * shards)
 
 
@@ -196,12 +192,12 @@ def _uneven_pairs(
 
 
 def place_offered(cluster: ClusterState, collection: CollectionState, chunk: Candidate) -> Asking[Move | None]:
-    """The move to the least loaded shard of the chunk's zone; None if that is the owner, or there is none.
+    """Choose the move to the least loaded shard of the chunk's zone; None if that is the owner, or there is none.
 
     Args:
         cluster: shards and settings.
         collection: the chunk's collection.
-        chunk: a chunk that does not contain the bound of a zone in its interior.
+        chunk: a chunk without the bound of a zone in its interior.
     """
     if collection.why_skipped:
         return None

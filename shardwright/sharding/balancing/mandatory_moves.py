@@ -1,4 +1,4 @@
-"""Moves that have to be made however even the data is: from draining shards, and out of zones' way."""
+"""Moves that are necessary however even the data is: from draining shards, and from shards outside of a zone."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from shardwright.sharding.balancing.evening_out import ShardChoice
 from shardwright.sharding.balancing.zones import NO_ZONE
 
 CountsByZone: TypeAlias = Mapping[str, Mapping[str, int]]
-"""The numbers of chunks by zone, `NO_ZONE` included, and shard."""
+"""Numbers of chunks by zone, `NO_ZONE` included, and shard."""
 
 
 def empty_draining_shards(
@@ -21,14 +21,13 @@ def empty_draining_shards(
     *,
     counts: CountsByZone | None = None,
 ) -> Asking[None]:
-    """From each draining shard, move the first chunk for whose zone there is a recipient, however large it is.
+    """Move from each draining shard the first chunk for whose zone there is a recipient, however large it is.
 
     Args:
-        collection: the collection.
         loads: the load of each shard.
         choice: the shards that may still take part in a move.
-        decisions: what is decided is added to them.
-        counts: the numbers of chunks, if they are known: what a shard does not have is not looked for.
+        decisions: the output.
+        counts: the numbers of chunks, if they are known, which avoid queries for chunks that a shard does not have.
     """
     for shard in choice.free():
         if not shard.is_draining:
@@ -47,7 +46,7 @@ def move_into_zones(
     *,
     counts: CountsByZone | None = None,
 ) -> Asking[None]:
-    """From each shard, move the first chunk of a zone that it does not belong to (see `empty_draining_shards`)."""
+    """Move from each shard the first chunk of a zone that it does not belong to (see `empty_draining_shards`)."""
     if not collection.zones.has_zones:
         return
     force = cluster.force_jumbo
@@ -59,15 +58,15 @@ def move_into_zones(
 
 
 def _present(zones: Iterable[str], shard: ShardState, counts: CountsByZone | None) -> frozenset[str]:
-    """The zones among ``zones`` that may have chunks on a shard."""
+    """Return the zones among ``zones`` that may have chunks on a shard."""
     return frozenset(zone for zone in zones if counts is None or counts.get(zone, {}).get(shard.id))
 
 
 def _loads_within(zone: str, loads: Mapping[str, int], counts: CountsByZone | None) -> Mapping[str, int]:
-    """The loads that decide who gets a chunk of a zone.
+    """Return the loads by which the recipient of a chunk of a zone is chosen.
 
-    By count, each zone is evened out by itself, so the number of its chunks comes first. MongoDB goes by the number of
-    all chunks, and then has to move some of them again.
+    By count, each zone is evened out by itself, so the number of its chunks comes first. MongoDB uses the number of all
+    chunks, and then has to move some of them again.
     """
     if counts is None:
         return loads

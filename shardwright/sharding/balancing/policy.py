@@ -12,9 +12,9 @@ from shardwright.sharding.balancing.zones import NO_ZONE
 
 
 def choose_splits(collections: Iterable[CollectionState]) -> Asking[Decisions]:
-    """The chunks to split, because the bounds of zones lie in their interior.
+    """Choose the chunks to split, because the bounds of zones lie in their interior.
 
-    A collection with such a chunk gets no moves until it is split, because the chunk belongs to no one zone.
+    A collection with such a chunk gets no moves until it is split, because the chunk does not belong to a single zone.
     """
     decisions = Decisions()
     for collection in collections:
@@ -31,17 +31,17 @@ def _splits(collection: CollectionState) -> Asking[list[Split]]:
 
 
 def choose_moves(cluster: ClusterState, collections: Iterable[CollectionState]) -> Asking[Decisions]:
-    """The moves of one round, in which each shard takes part in at most one.
+    """Choose the moves of one round, in which each shard takes part in at most one.
 
     Args:
         cluster: shards and settings.
-        collections: the collections in the order in which they get their turn. Chunks of those that may be balanced do
-            not contain bounds of zones in their interior.
+        collections: in the order of their turns. Chunks of collections that may be balanced do not contain bounds of
+            zones in their interior.
     """
     decisions, choice = Decisions(), ShardChoice(cluster)
     for shard in cluster.shards:
         if not shard.is_available:
-            # Nothing else is known of it, so it takes no part in a move.
+            # Its statistics are missing, so it takes no part in a move.
             choice.take(shard.id)
     for collection in collections:
         if collection.why_skipped:
@@ -73,7 +73,7 @@ def _choose_for(
 
 
 def _counts_by_zone(collection: CollectionState) -> Asking[CountsByZone]:
-    """The numbers of chunks by zone, `NO_ZONE` included, and shard.
+    """Count the chunks by zone, `NO_ZONE` included, and shard.
 
     The numbers for `NO_ZONE` are all chunks minus the chunks in zones, which takes fewer look-ups than its many ranges.
     """
@@ -89,10 +89,10 @@ def _counts_by_zone(collection: CollectionState) -> Asking[CountsByZone]:
 
 
 def first_violation(cluster: ClusterState, collection: CollectionState) -> Asking[Rule | None]:
-    """The first rule that the placement of a collection does not satisfy; None if there is nothing to do.
+    """Return the first rule that the placement of a collection violates; None if there is nothing to do.
 
-    As in MongoDB's ``balancerCollectionStatus``, a chunk that is to be split at a zone's bound violates its zone, and
-    it does not matter whether the collection may be balanced.
+    As in MongoDB's ``balancerCollectionStatus``, a chunk to be split at a zone's bound violates its zone, whether or
+    not the collection may be balanced.
     """
     if (yield from _splits(collection)):
         return Rule.ZONE_VIOLATION

@@ -11,12 +11,12 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 NO_ZONE: Final = ""
-"""Stands for keys that belong to no zone: every shard may own them."""
+"""Placeholder zone of keys outside all zones: every shard may own them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZonePart:
-    """A range of keys that belong to one zone, or to `NO_ZONE`."""
+    """A range of keys in one zone, or in `NO_ZONE`."""
 
     range: ChunkRange
     zone: str
@@ -45,26 +45,26 @@ class ZoneMap:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones, in the order of their first ranges; `NO_ZONE` is not among them."""
+        """Zones in the order of their first ranges, without `NO_ZONE`."""
         return tuple(dict.fromkeys(part.zone for part in self.parts if part.zone != NO_ZONE))
 
     @property
     def bounds(self) -> tuple[ChunkRange, ...]:
-        """The parts after the first one. Each must begin with a chunk."""
+        """Parts after the first one. Each must begin with a chunk."""
         return tuple(part.range for part in self.parts[1:])
 
     def zone_of(self, key: bytes) -> str:
-        """The zone of a key, given as key bytes."""
+        """Return the zone of a key, given as key bytes."""
         return self.parts[bisect_right(self._starts, key) - 1].zone
 
     def ranges(self, zones: frozenset[str]) -> tuple[ChunkRange, ...] | None:
-        """The ranges of the given zones; None for all keys if these are all zones of the collection."""
+        """Return the ranges of the given zones; None for all keys if these are all zones of the collection."""
         if all(part.zone in zones for part in self.parts):
             return None
         return tuple(part.range for part in self.parts if part.zone in zones)
 
     def bounds_inside(self, chunk: ChunkRange) -> tuple[bytes, ...]:
-        """The keys at which a chunk has to be split, so that all keys of each part belong to the same zone."""
+        """Return the keys at which a chunk has to be split, so that all keys of each part are in one zone."""
         first, end = bisect_right(self._starts, chunk.min_key), bisect_left(self._starts, chunk.max_key)
         return tuple(part.range.min for part in self.parts[first:end])
 

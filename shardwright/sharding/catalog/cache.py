@@ -1,4 +1,4 @@
-"""``config.cache.*`` of a shard: what its primary knows of the catalog, persisted for its secondaries."""
+"""``config.cache.*`` of a shard: its primary's copy of the catalog, persisted for its secondaries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ CACHE_COLLECTIONS: Final = Namespace("config", "cache.collections")
 
 
 def cache_chunks_namespace(namespace: Namespace) -> Namespace:
-    """The collection in which the chunks of ``namespace`` are cached."""
+    """Return the collection in which the chunks of ``namespace`` are cached."""
     return Namespace("config", f"cache.chunks.{namespace}")
 
 
@@ -33,7 +33,7 @@ def cache_chunks_namespace(namespace: Namespace) -> Namespace:
 class CachedDatabase:
     """A document of ``config.cache.databases``.
 
-    ``enter_critical_section_counter`` rises when a critical section begins, which tells secondaries to refresh.
+    ``enter_critical_section_counter`` rises when a critical section begins, which makes secondaries refresh.
     ``moved_at`` is an addition of ours, as in `DatabaseEntry`.
     """
 
@@ -48,7 +48,7 @@ class CachedDatabase:
         """Read a document of the collection.
 
         Raises:
-            CommandError: NoSuchKey, TypeMismatch, or what `DatabaseVersion.from_value` raises.
+            CommandError: NoSuchKey, TypeMismatch, or an error of `DatabaseVersion.from_value`.
         """
         return cls(
             id=required(document, "_id", str),
@@ -59,7 +59,7 @@ class CachedDatabase:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         document: dict[str, Any] = {
             "_id": self.id,
             "partitioned": False,
@@ -75,22 +75,14 @@ class CachedDatabase:
 
 @dataclass(frozen=True, slots=True)
 class CachedCollection:
-    """A document of ``config.cache.collections``.
+    """A document of ``config.cache.collections``. Attributes not listed here are as in the catalog.
 
     Args:
         namespace: its ``_id``.
-        epoch: as in the catalog.
-        timestamp: as in the catalog.
-        uuid: as in the catalog.
         key: the shard key pattern.
-        unique: as in the catalog.
-        default_collation: as in the catalog.
         refreshing: true while the cached chunks are being written, and must not be read.
-        last_refreshed_version: the collection version that the cached chunks have; None before the first refresh.
+        last_refreshed_version: the collection version of the cached chunks; None before the first refresh.
         enter_critical_section_counter: rises when a critical section begins.
-        max_chunk_size_bytes: as in the catalog.
-        allow_migrations: as in the catalog.
-        time_series: as in the catalog.
     """
 
     namespace: Namespace
@@ -131,7 +123,7 @@ class CachedCollection:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         document: dict[str, Any] = {
             "_id": str(self.namespace),
             "epoch": self.epoch,
@@ -159,7 +151,7 @@ class CachedCollection:
 
     @classmethod
     def from_collection(cls, collection: ShardedCollection, *, refreshing: bool) -> "CachedCollection":
-        """What to cache of a collection, before its chunks have been written."""
+        """Build the cached document of a collection, before its chunks have been written."""
         return cls(
             namespace=collection.namespace,
             epoch=collection.epoch,
@@ -175,7 +167,7 @@ class CachedCollection:
         )
 
     def for_routing(self) -> ShardedCollection:
-        """What routing needs of it.
+        """Return the routing fields.
 
         Raises:
             CommandError: BadValue, the key is not a shard key pattern.
@@ -195,7 +187,7 @@ class CachedCollection:
 
 
 def cached_placement_document(placement: ChunkPlacement) -> dict[str, Any]:
-    """A chunk of a routing table as a document of ``config.cache.chunks.<ns>``: its lower bound is the ``_id``."""
+    """Build the document of ``config.cache.chunks.<ns>`` for a chunk; its lower bound is the ``_id``."""
     return {
         "_id": rawbson.raw_document(placement.min),
         "max": rawbson.raw_document(placement.max),

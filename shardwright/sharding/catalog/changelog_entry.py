@@ -1,4 +1,4 @@
-"""``config.changelog`` and ``config.actionlog``: what was changed in the cluster, when and by whom."""
+"""``config.changelog`` and ``config.actionlog``: changes of the cluster, with their times and origins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from shardwright.sharding.document_fields import optional, required
 
 CHANGELOG_BYTES_MAX: Final = 200 << 20
 ACTIONLOG_BYTES_MAX: Final = 20 << 20
-"""Both collections are capped at these sizes."""
+"""Maximum sizes of both collections, which are capped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class ChangeLogEntry:
         id: ``host:port-time-ObjectId``, see `make_id`.
         server: ``host:port`` of the server that logs.
         shard: its shard, ``config`` on the config server.
-        client_address: of the client that asked for the change, empty for the server itself.
-        time: when, in UTC without a time zone.
+        client_address: of the client that requested the change, empty for the server itself.
+        time: in UTC without a time zone.
         what: kind of change, such as ``split`` or ``moveChunk.start``.
-        namespace: what it concerns, may be empty.
+        namespace: may be empty.
         details: depends on ``what``.
     """
 
@@ -40,7 +40,7 @@ class ChangeLogEntry:
 
     @staticmethod
     def make_id(server: str, time: datetime, unique: ObjectId) -> str:
-        """The ``_id`` of an entry that ``server`` writes at a time given in UTC."""
+        """Build the ``_id`` of an entry that ``server`` writes at a time given in UTC."""
         text = time.replace(tzinfo=UTC).isoformat(timespec="milliseconds")
         return f"{server}-{text}-{unique}"
 
@@ -63,7 +63,7 @@ class ChangeLogEntry:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         return {
             "_id": self.id,
             "server": self.server,

@@ -18,7 +18,7 @@ from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
 
 REFINING: Final = "chunksBeingRefined"
-"""The field of a collection whose chunks may still have bounds of a shorter key: that key. It is our own."""
+"""Field with the shorter key that bounds of chunks may still have, while the key is refined. An addition of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class CollectionEntry:
     """A sharded collection, apart from its chunks.
 
     Attributes:
-        epoch: with ``timestamp``, tells this incarnation of the collection from others of its name.
+        epoch: together with ``timestamp``, identifies this incarnation of the collection.
         lastmod: when it was sharded.
         timestamp: cluster time of its creation, or of the last change that replaced all its versions.
         key: the shard key pattern.
-        default_collation: a full collation, None when it is the simple one.
-        no_balance: the balancer leaves it alone.
+        default_collation: a full collation, None for the simple one.
+        no_balance: the balancer does not touch it.
         no_auto_split: its chunks are not split as they grow.
         permit_migrations: False while a user forbids migrations.
-        allow_migrations: False while a change of the collection keeps its chunks where they are.
-        is_defragmented: its chunks are being merged, on a user's request.
-        defragmentation_phase: how far that has got; None until it begins.
+        allow_migrations: False while a DDL operation forbids migrations.
+        is_defragmented: a user has requested defragmentation.
+        defragmentation_phase: the present phase; None before it begins.
         max_chunk_size_bytes: the collection's own limit above which chunks are too large.
-        time_series: how measurements are made into its buckets; None if it holds none.
-        refined_from: the key whose fields bounds of chunks may still have, while fields are added; otherwise None.
+        time_series: bucketing parameters; None if it does not hold buckets.
+        refined_from: while a shard key is being refined, the shorter key of bounds that are not extended yet.
     """
 
     namespace: Namespace
@@ -62,7 +62,7 @@ class CollectionEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
-        """Read a decoded document; fields of features that have no bearing on placement are ignored.
+        """Read a decoded document; fields of features that do not affect placement are ignored.
 
         Raises:
             CommandError: NoSuchKey, TypeMismatch or BadValue, it is not a collection's entry.
@@ -88,7 +88,7 @@ class CollectionEntry:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it when a collection is sharded."""
+        """Build the document as MongoDB 6.0 writes it when a collection is sharded."""
         document: dict[str, Any] = {
             "_id": str(self.namespace),
             "lastmodEpoch": self.epoch,
@@ -122,11 +122,11 @@ class CollectionEntry:
 
     @property
     def may_migrate(self) -> bool:
-        """Whether chunks may move: neither a user nor a change in progress forbids it."""
+        """Whether chunks may move: neither a user nor a DDL operation in progress forbids it."""
         return self.permit_migrations and self.allow_migrations
 
     def sharded_collection(self) -> ShardedCollection:
-        """What routing needs of it."""
+        """Return the routing fields."""
         return ShardedCollection(
             self.namespace,
             self.uuid,

@@ -1,8 +1,8 @@
-"""Catalog reads that are never older than the placement a daemon already knows.
+"""Catalog reads that are never older than the placement that a daemon has already seen.
 
-A config server that has just become primary has everything that was committed, but may not know yet that it is, and
-one that is cut off may still believe itself primary: both answer majority reads with an older state. So daemons keep
-the newest config time they have seen, and ask for what was committed by then.
+A config server that has just become primary has all committed writes, but its commit point may lag. One that is cut off
+may still believe itself primary. Both answer majority reads with an older state. So daemons keep the newest config time
+they have seen, and read after it.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ _OPERATION_TIME: Final = b"operationTime"
 
 
 def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as_of: int = 0) -> CatalogRead:
-    """The read, made at or after the known config time; a config server that has not reached it waits.
+    """Make a read at or after the known config time; a config server that has not reached it waits.
 
     Args:
         read: its read concern is majority or snapshot.
-        time: the clock of the daemon that reads; it is gossiped.
-        milliseconds_max: how long the config server may take in all.
+        time: the clock of the reading daemon; it is gossiped.
+        milliseconds_max: total time limit for the config server.
         as_of: a packed cluster time that the read must not be older than either.
     """
     after = max(time.config_time, as_of)
@@ -36,7 +36,7 @@ def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as
 def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
     """Advance the config time to the catalog time of a majority or snapshot read.
 
-    Genuine config servers report it; otherwise it is the operation time, which for such reads is majority committed.
+    Genuine config servers report it. Otherwise it is the operation time, which for such reads is majority committed.
 
     Args:
         clock: of the daemon that made the read.

@@ -15,10 +15,9 @@ class DatabaseEntry:
     """A database and its primary shard, which holds its unsharded collections.
 
     Attributes:
-        name: its name.
         primary: id of the primary shard.
-        version: its version.
-        moved_at: since when the primary shard has had all of it; None if it was created there. An addition of ours.
+        moved_at: when the last ``movePrimary`` to the primary shard was complete; None if the database was created
+            there. An addition of ours.
     """
 
     name: str
@@ -41,7 +40,7 @@ class DatabaseEntry:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it, including ``partitioned``, a relic that is always false."""
+        """Build the document as MongoDB 6.0 writes it, including ``partitioned``, a relic that is always false."""
         document: dict[str, Any] = {
             "_id": self.name,
             "primary": self.primary,
@@ -51,5 +50,5 @@ class DatabaseEntry:
         return document if self.moved_at is None else {**document, "movedAt": self.moved_at}
 
     def moved_to(self, shard: str, moved_at: Timestamp | None) -> "DatabaseEntry":
-        """The entry after another shard has become primary."""
+        """Return the entry after another shard has become primary."""
         return replace(self, primary=shard, version=self.version.with_last_mod_raised(), moved_at=moved_at)

@@ -17,7 +17,7 @@ class IndexDefinition:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_specification(self) -> dict[str, Any]:
-        """The specification that ``createIndexes`` takes."""
+        """Build the specification for ``createIndexes``."""
         name = "_".join(f"{path}_{direction}" for path, direction in self.key.items())
         specification: dict[str, Any] = {"key": dict(self.key), "name": name}
         if self.unique:
@@ -43,7 +43,10 @@ INDEXES: Final[Mapping[str, tuple[IndexDefinition, ...]]] = {
     HISTORY: (IndexDefinition({"at": 1}),),
     "system.sessions": (IndexDefinition({"lastUse": 1}, options={"name": "lsidTTLIndex", "expireAfterSeconds": 1800}),),
 }
-"""Of the config server's collections, by name within the database ``config``; key statistics are our own addition."""
+"""Indexes of the config server's collections, by name within the database ``config``.
+
+Key statistics are an addition of ours.
+"""
 
 CAPPED_BYTES: Final[Mapping[str, int]] = {
     "changelog": CHANGELOG_BYTES_MAX,
@@ -51,10 +54,10 @@ CAPPED_BYTES: Final[Mapping[str, int]] = {
     MINUTES: MINUTES_BYTES_MAX,
     HISTORY: HISTORY_BYTES_MAX,
 }
-"""The capped collections of the config server, with their sizes."""
+"""Capped collections of the config server, with their sizes."""
 
 CACHE_CHUNKS_INDEXES: Final = (IndexDefinition({"lastmod": 1}),)
-"""Of every ``config.cache.chunks.<ns>`` on a shard."""
+"""Indexes of every ``config.cache.chunks.<ns>`` on a shard."""
 
 RANGE_DELETIONS_INDEXES: Final = (IndexDefinition({"collectionUuid": 1, "range.min": 1, "range.max": 1}),)
-"""Of ``config.rangeDeletions`` on a shard."""
+"""Indexes of ``config.rangeDeletions`` on a shard."""

@@ -1,7 +1,7 @@
-"""What daemons read from the catalog, as generators that yield reads and are sent their results.
+"""Catalog reads of the daemons, as generators that yield reads and are sent their results.
 
-No I/O: the caller of a generator sends each `CatalogRead` to a config server, passes the raw documents of the whole
-cursor to its sink, and sends back the sink; the generator's return value is the result. The reads carry their own read
+No I/O. The caller of a generator sends each `CatalogRead` to a config server, passes the raw documents of the whole
+cursor to its sink, and sends back the sink. The generator's return value is the result. The reads carry their own read
 concern, and work against a config server of MongoDB 6.0 as well.
 """
 
@@ -28,21 +28,21 @@ from shardwright.wire.rawbson import decode_document
 CONFIG: Final = "config"
 
 ROUTING_READS_MAX: Final = 3
-"""How often a collection and its chunks are read while they do not fit together, before an error is raised."""
+"""Number of attempts to read a collection and its chunks consistently, before an error is raised."""
 
 CHANGED_CHUNKS_MAX: Final = 200_000
-"""How many changed chunks are laid over a known table, which blocks a daemon for about a second.
+"""Most changed chunks that are laid over a known table, which blocks a daemon for about a second.
 
 A table of all chunks is built batch by batch, while the daemon serves other requests.
 """
 
-# A document of one field "chunks": its length, a type byte and the name come before the chunk, a null byte after it.
+# A document of one field "chunks": its length, a type byte and the name precede the chunk, a null byte follows it.
 _CHUNK_PREFIX: Final = b"\x03chunks\0"
 _CHUNK_START: Final = 4 + len(_CHUNK_PREFIX)
 
 
 class CatalogIsOlderError(CommandError):
-    """The config servers have an older state of a collection than one that was read before."""
+    """A read of the config servers that returned an older state of a collection than an earlier read."""
 
 
 class CatalogRead(NamedTuple):
@@ -51,7 +51,7 @@ class CatalogRead(NamedTuple):
     Args:
         db: the database to send the command to.
         command: a command that opens a cursor.
-        new_sink: makes what takes the documents, a new one for each attempt to read them.
+        new_sink: creates the receiver of the documents, a new one for each attempt to read them.
         may_be_long: there may be millions of documents, so that only each batch has a time limit.
     """
 
@@ -66,15 +66,15 @@ CatalogReads: TypeAlias = Generator[CatalogRead, Any, Result]
 
 
 def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogReads[RoutingTable | None]:
-    """The routing table of a collection, None when it is not sharded.
+    """Read the routing table of a collection; None if it is not sharded.
 
-    Collection and chunks are read in one snapshot. Given the ``known`` table, only the chunks that changed
-    since are read, and the new table shares the others with it; if nothing changed, ``known`` itself is returned.
-    Placement never goes backwards: a config server that has an older state is asked again.
+    Collection and chunks are read in one snapshot. Given the ``known`` table, only the chunks that changed since are
+    read, and the new table shares the others with it. If nothing changed, ``known`` itself is returned. Placement never
+    goes backwards: a config server with an older state is read again.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, after `ROUTING_READS_MAX` reads the result does not fit together,
-            or (`CatalogIsOlderError`) is older than ``known``.
+        CommandError: ConflictingOperationInProgress, after `ROUTING_READS_MAX` reads the result is inconsistent, or
+            (`CatalogIsOlderError`) older than ``known``.
     """
     newest = known
     for attempt in range(1, ROUTING_READS_MAX + 1):
@@ -91,7 +91,7 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
 
 
 class _RoutingReply:
-    """Takes the documents of a routing read: the entry of the collection and its chunks, as they arrive.
+    """Sink of a routing read, for the entry of the collection and its chunks as they arrive.
 
     Args:
         known: the table that the changes were read for, if there is one.
@@ -105,7 +105,7 @@ class _RoutingReply:
         self._builder: RoutingTableBuilder | None = None
 
     def extend(self, documents: Iterable[bytes], /) -> None:
-        """Take some; chunks that do not fit together are reported by `table`.
+        """Add documents; `table` reports inconsistent chunks.
 
         Raises:
             CommandError: a document is malformed.
@@ -116,10 +116,10 @@ class _RoutingReply:
             self._take_chunks(entry, read_placements(map(_checked, rest), _CHUNK_START, 1))
 
     def table(self) -> RoutingTable | None:
-        """The table; None if the collection is not sharded.
+        """Build the table; None if the collection is not sharded.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, the chunks do not fit together.
+            CommandError: ConflictingOperationInProgress, the chunks are inconsistent.
         """
         if self._entry is None:
             return None
@@ -163,7 +163,7 @@ class _RoutingReply:
 
 
 def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable:
-    """The table, provided that it is not older than another one.
+    """Return the table, provided that it is not older than another one.
 
     Raises:
         CatalogIsOlderError: it is older.
@@ -182,19 +182,19 @@ def _age(table: RoutingTable) -> tuple[Timestamp, int]:
 
 
 def read_database(db: str) -> CatalogReads[DatabaseEntry | None]:
-    """The entry of a database, None when the catalog has none."""
+    """Read the entry of a database; None if the catalog has none."""
     documents = yield _find("databases", {"_id": db})
     return DatabaseEntry.from_document(_decode(documents[0])) if documents else None
 
 
 def read_shards() -> CatalogReads[list[ShardEntry]]:
-    """All shards, ordered by name."""
+    """Read all shards, ordered by name."""
     documents = yield _find("shards", {}, sort={"_id": 1})
     return [ShardEntry.from_document(_decode(document)) for document in documents]
 
 
 def read_chunk_size() -> CatalogReads[int]:
-    """The largest range in bytes that is moved at once, for collections without a chunk size of their own.
+    """Read the largest range in bytes that is moved at once, for collections without a chunk size of their own.
 
     Raises:
         CommandError: TypeMismatch or BadValue, the setting is malformed.
@@ -204,7 +204,7 @@ def read_chunk_size() -> CatalogReads[int]:
 
 
 def read_feature_version() -> CatalogReads[int]:
-    """The feature version of the cluster, see `sharding.feature_version`.
+    """Read the feature version of the cluster, see `sharding.feature_version`.
 
     Raises:
         CommandError: NoSuchKey or TypeMismatch, the document is malformed.
@@ -214,7 +214,7 @@ def read_feature_version() -> CatalogReads[int]:
 
 
 def read_signing_keys() -> CatalogReads[SigningKeys]:
-    """The keys that sign cluster times."""
+    """Read the keys that sign cluster times."""
     command = {"find": KEYS_COLLECTION, "filter": {"purpose": PURPOSE}, "readConcern": {"level": "majority"}}
     documents = yield CatalogRead(KEYS_DB, command)
     return SigningKeys(SigningKey.from_document(decode_document(document)) for document in documents)
@@ -223,13 +223,13 @@ def read_signing_keys() -> CatalogReads[SigningKeys]:
 def find_in_catalog(
     collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
 ) -> CatalogReads[list[bytes]]:
-    """The raw documents of a collection of the config database that match a query."""
+    """Find the raw documents of a collection of the config database that match a query."""
     documents: list[bytes] = yield _find(collection, query, **({} if sort is None else {"sort": sort}))
     return documents
 
 
 def aggregate_in_catalog(collection: str, pipeline: Sequence[Mapping[str, Any]]) -> CatalogReads[list[bytes]]:
-    """The raw documents that an aggregation of a collection of the config database returns."""
+    """Aggregate a collection of the config database; return raw documents."""
     command = {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "readConcern": {"level": "majority"}}
     documents: list[bytes] = yield CatalogRead(CONFIG, command)
     return documents
@@ -238,16 +238,16 @@ def aggregate_in_catalog(collection: str, pipeline: Sequence[Mapping[str, Any]])
 def find_in_snapshot(
     collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int]
 ) -> CatalogReads[list[bytes]]:
-    """As `find_in_catalog`, with all documents from one point in time, however many they are."""
+    """Find documents like `find_in_catalog`, all from one point in time, however many they are."""
     snapshot = {"readConcern": {"level": "snapshot"}}
     documents: list[bytes] = yield CatalogRead(CONFIG, {"find": collection, "filter": query, "sort": sort, **snapshot})
     return documents
 
 
 def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
-    """The collection's entry followed by its chunks, each as the field ``chunks`` of a document of its own.
+    """Build the read of a collection's entry followed by its chunks, each as the field ``chunks`` of its own document.
 
-    One aggregation is one snapshot, so a change committed in the meantime is seen in both or in neither.
+    One aggregation is one snapshot, so a concurrent change is seen in both or in neither.
     """
     pipeline: list[dict[str, Any]] = [{"$match": {"_id": namespace}}]
     incarnation: dict[str, Any] = {"_id": namespace}
@@ -269,7 +269,7 @@ def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
 
 
 def _chunks_of(collection: dict[str, Any], chunks: dict[str, Any], *stages: dict[str, Any]) -> dict[str, Any]:
-    """The stage that adds the chunks of a collection, after these stages, if its entry still matches."""
+    """Build the stage that adds a collection's chunks, after ``stages``, if its entry still matches."""
     same_uuid = {"$expr": {"$eq": ["$uuid", "$$uuid"]}}
     lookup = {
         "from": "chunks",

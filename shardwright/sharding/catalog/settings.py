@@ -1,4 +1,4 @@
-"""``config.settings``: settings of the balancer and of chunk sizes, absent until someone changes them."""
+"""``config.settings``: settings of the balancer and of chunk sizes, absent until a user changes them."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _TIME_OF_DAY: Final = re.compile(r"(\d{1,2}):(\d{2})")
 
 @dataclass(frozen=True, slots=True)
 class ActiveWindow:
-    """The time of day, on the server's clock, in which rounds may start; both ends are included."""
+    """Time of day, on the server's clock, in which rounds may start; both ends are included."""
 
     start: time
     stop: time
@@ -72,9 +72,9 @@ class BalancerSettings:
         mode: ``full``, ``autoSplitOnly`` or ``off``.
         active_window: ``{start: "HH:MM", stop: "HH:MM"}``; nothing is balanced outside of it.
         secondary_throttle: a boolean or a write concern for copied documents.
-        wait_for_delete: whether a migration waits until the donor has deleted what moved.
+        wait_for_delete: whether a migration waits until the donor has deleted the orphans.
         attempt_to_balance_jumbo_chunks: whether chunks above the size limit may move.
-        policy: what is evened out, ``dataSize`` or ``chunkCount``; an addition of ours.
+        policy: the quantity to even out, ``dataSize`` or ``chunkCount``; an addition of ours.
     """
 
     mode: str = "full"
@@ -86,7 +86,7 @@ class BalancerSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "BalancerSettings":
-        """Read the document, or the defaults where there is none.
+        """Read the document; return the defaults if there is none.
 
         Raises:
             CommandError: BadValue, an unknown mode or policy, or an impossible window; TypeMismatch.
@@ -118,7 +118,7 @@ class BalancerSettings:
         return self.active_window is None or ActiveWindow.from_document(self.active_window).includes(now)
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it; ``stopped`` is for old readers."""
+        """Build the document as MongoDB writes it; ``stopped`` is for old readers."""
         document: dict[str, Any] = {"_id": BALANCER_ID, "mode": self.mode, "stopped": self.mode == "off"}
         if self.active_window is not None:
             document["activeWindow"] = dict(self.active_window)
@@ -134,7 +134,7 @@ class BalancerSettings:
 
 
 def _secondary_throttle(settings: Mapping[str, Any]) -> bool | Mapping[str, Any] | None:
-    """The field ``_secondaryThrottle``; as in MongoDB, a number counts as a boolean.
+    """Read the field ``_secondaryThrottle``; as in MongoDB, a number counts as a boolean.
 
     Raises:
         CommandError: TypeMismatch.
@@ -151,10 +151,10 @@ class ChunkSizeSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "ChunkSizeSettings":
-        """Read the document, or the default where there is none.
+        """Read the document; return the default if there is none.
 
         Raises:
-            CommandError: BadValue, outside 1 to 1024 MB.
+            CommandError: TypeMismatch; BadValue, outside 1 to 1024 MB.
         """
         if document is None:
             return cls()
@@ -166,7 +166,7 @@ class ChunkSizeSettings:
         return cls(int(value))
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         return {"_id": CHUNK_SIZE_ID, "value": self.value_mb}
 
     @property
@@ -183,7 +183,7 @@ class AutoSplitSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "AutoSplitSettings":
-        """Read the document, or the default where there is none.
+        """Read the document; return the default if there is none.
 
         Raises:
             CommandError: TypeMismatch.
@@ -191,5 +191,5 @@ class AutoSplitSettings:
         return cls() if document is None else cls(optional(document, "enabled", bool) is not False)
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         return {"_id": AUTO_SPLIT_ID, "enabled": self.enabled}

@@ -16,15 +16,15 @@ SHARD_AWARE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard and where to find it.
+    """A shard and its address.
 
     Attributes:
         id: its name.
         host: connection string of its replica set, ``set/host:port,host:port``.
-        topology_time: cluster time at which this shard was added, or at which another one was removed; None in
-            entries written by versions without topology time.
+        topology_time: cluster time at which this shard was added, or at which another one was removed; None in entries
+            written by versions without topology time.
         is_draining: it is being removed.
-        tags: zones that it belongs to.
+        tags: its zones.
         max_size: MB, an old limit that is kept but has no effect.
     """
 
@@ -52,7 +52,7 @@ class ShardEntry:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it when a shard is added."""
+        """Build the document as MongoDB 6.0 writes it when a shard is added."""
         document: dict[str, Any] = {"_id": self.id, "host": self.host}
         if self.max_size is not None:
             document["maxSize"] = self.max_size
@@ -67,7 +67,7 @@ class ShardEntry:
 
     @property
     def connection_string(self) -> ConnectionString:
-        """Its replica set and the members that ``host`` names.
+        """Its replica set and the members in ``host``.
 
         Raises:
             CommandError: FailedToParse. As in MongoDB, such an entry can be read, so that it can be removed.
@@ -76,7 +76,7 @@ class ShardEntry:
 
 
 def topology_time(shards: Iterable[ShardEntry]) -> int:
-    """When a shard was last added or removed, given all shards; packed, see `pack_timestamp`, and 0 if unknown.
+    """Return when a shard was last added or removed, given all shards; packed, see `pack_timestamp`, and 0 if unknown.
 
     The removal of a shard writes its time into the entry of another one, so the latest time counts.
     """

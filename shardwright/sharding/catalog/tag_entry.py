@@ -42,7 +42,7 @@ class TagEntry:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         return {
             "_id": self.id,
             "ns": str(self.namespace),
@@ -52,10 +52,10 @@ class TagEntry:
         }
 
     def check_fits(self, proposed: ShardKeyPattern) -> None:
-        """Refuse a key by which its collection is about to be sharded.
+        """Refuse a proposed shard key that the zone's bounds do not fit.
 
         Raises:
-            CommandError: InvalidOptions, its bounds do not have the fields of the key, or no hash in a hashed one.
+            CommandError: InvalidOptions, the bounds do not have the fields of the key, or no hash in a hashed one.
         """
         low, high = encode_document(self.min), encode_document(self.max)
         bounds, key = f"{document_text(low)} -->> {document_text(high)}", document_text(proposed.document)
@@ -74,7 +74,7 @@ class TagEntry:
             )
 
     def zone_range(self, pattern: ShardKeyPattern) -> ZoneRange:
-        """The range with bounds that are full shard keys.
+        """Return the range with bounds that are full shard keys.
 
         Raises:
             CommandError: BadValue, the bounds are not prefixes of the shard key.

@@ -1,4 +1,4 @@
-"""``config.version``: which cluster this is."""
+"""``config.version``: the identity of the cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class VersionEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VersionEntry":
-        """Read it.
+        """Read the document.
 
         Raises:
             CommandError: NoSuchKey or TypeMismatch; IncompatibleShardingConfigVersion for a catalog of another schema.
@@ -35,7 +35,7 @@ class VersionEntry:
         return cls(required(document, "clusterId", ObjectId))
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Build the document as MongoDB writes it."""
         return {
             "_id": 1,
             "minCompatibleVersion": MIN_COMPATIBLE_VERSION,

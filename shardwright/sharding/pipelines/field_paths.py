@@ -26,28 +26,28 @@ from shardwright.wire.rawbson import (
 )
 
 WHOLE_DOCUMENT: Final = b""
-"""The path of the document itself."""
+"""Path of the document itself."""
 
 _COMPONENTS_MAX: Final = 50
 
 
 def first_component(path: bytes) -> bytes:
-    """The top-level field that a path begins with."""
+    """Return the top-level field that a path begins with."""
     return path.partition(b".")[0]
 
 
 def overlap(one: Iterable[bytes], other: Iterable[bytes]) -> bool:
     """Whether some path of each set begins with the same top-level field.
 
-    Finer distinctions would be wrong for stages that replace what is not an object on the way to a path.
+    Finer distinctions would be wrong for stages that replace a value other than an object on the way to a path.
     """
     return not {first_component(path) for path in one}.isdisjoint(first_component(path) for path in other)
 
 
 def projectable(path: bytes) -> bytes:
-    """The longest beginning of a path that a ``$project`` can include; `WHOLE_DOCUMENT` if there is none.
+    """Return the longest prefix of a path that a ``$project`` can include; `WHOLE_DOCUMENT` if there is none.
 
-    A number in the path of a query may mean a position in an array, and a projection only knows field names.
+    A number in the path of a query may mean a position in an array, but projections support only field names.
     """
     components = path.split(b".")
     end = 0
@@ -57,7 +57,7 @@ def projectable(path: bytes) -> bytes:
 
 
 def without_covered(paths: Iterable[bytes]) -> list[bytes]:
-    """The paths that are not inside others, in order."""
+    """Drop paths below other paths, and sort the rest."""
     kept: list[bytes] = []
     for path in sorted(set(paths), key=lambda path: path.split(b".")):
         if not kept or not path.startswith(kept[-1] + b"."):
@@ -77,10 +77,10 @@ _SORTING: Final = frozenset({b"$bottom", b"$bottomN", b"$top", b"$topN"})
 
 
 def expression_paths(document: bytes, span: Span) -> Iterator[bytes]:
-    """The paths that the expression at a span reads; `WHOLE_DOCUMENT` where it may read anything.
+    """Yield the paths that the expression at a span reads; `WHOLE_DOCUMENT` if it may read anything.
 
     An accumulator or a window function counts as an expression. Paths of the values of variables are included, so
-    expressions that give ``CURRENT`` another meaning read no more than what is returned here.
+    expressions that redefine ``CURRENT`` read no other paths.
     """
     kind, _, start, end = span
     if kind == STRING:
@@ -93,7 +93,7 @@ def expression_paths(document: bytes, span: Span) -> Iterator[bytes]:
 
 
 def sort_paths(document: bytes, start: int) -> Iterator[bytes]:
-    """The paths that a sort specification names; ``$meta`` reads no field."""
+    """Yield the paths that a sort specification names; ``$meta`` reads no field."""
     for name, (kind, _, _, _) in spans(document, start):
         if kind != OBJECT:
             yield name
@@ -131,7 +131,7 @@ _COMPARISONS: Final = frozenset({b"$eq", b"$gt", b"$gte", b"$in", b"$lt", b"$lte
 _FIXED: Final = re.compile(
     rb"\$(?:text|where|near|nearSphere|geoNear|comment|sampleRate|jsonSchema|rand|function|_internal\w+|always\w+)\0"
 )
-"""What a ``$match`` that stays in its place contains: it has to be first, differs from call to call, or is internal."""
+"""Operators that keep a ``$match`` in its place: it has to be first, differs from call to call, or is internal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class Condition:
 
     Attributes:
         raw: the condition as a filter.
-        paths: what it reads, `WHOLE_DOCUMENT` if anything.
-        field: the path that it is about, if it is about one.
+        paths: the paths that it reads, `WHOLE_DOCUMENT` if anything.
+        field: its path, if it is about a single one.
     """
 
     raw: bytes
@@ -150,13 +150,13 @@ class Condition:
 
     @classmethod
     def of(cls, raw: bytes) -> "Condition":
-        """A filter with one element."""
+        """Analyse a filter with one element."""
         [name] = index(raw)
         return cls(raw, frozenset(match_paths(raw, 0)), None if name.startswith(b"$") else name)
 
     @property
     def compares(self) -> bool:
-        """Whether it compares a field by value, so that it holds for all values that are equal or for none."""
+        """Whether it compares a field by value, so that it gives the same result for all equal values."""
         [(_, span)] = spans(self.raw)
         if self.field is None or span[0] == REGEX:
             return False
@@ -166,13 +166,13 @@ class Condition:
         return all(name in _COMPARISONS for name in operators) and not _has_regex(self.raw, span)
 
     def renamed(self, field: bytes) -> "Condition":
-        """The same condition about another path; it has to be about one."""
+        """Return the same condition about another path; it has to be about one."""
         [(_, (kind, _, start, end))] = spans(self.raw)
         return Condition(from_elements(element(field, kind, self.raw[start:end])), frozenset({field}), field)
 
 
 def match_paths(document: bytes, start: int) -> Iterator[bytes]:
-    """The paths that the filter at an offset reads; `WHOLE_DOCUMENT` where it may read anything."""
+    """Yield the paths that the filter at an offset reads; `WHOLE_DOCUMENT` if it may read anything."""
     for name, (kind, element_start, value, end) in spans(document, start):
         if name in _LOGICAL and kind == ARRAY:
             for _, (inner_kind, _, inner, _) in spans(document, value):
@@ -187,7 +187,7 @@ def match_paths(document: bytes, start: int) -> Iterator[bytes]:
 
 
 def conditions(stage: Stage) -> list[Condition] | None:
-    """The conditions of a ``$match``; None if they have to stay where they are."""
+    """Split a ``$match`` into its conditions; None if it has to stay in its place."""
     kind, _, start, _ = stage.span
     if kind != OBJECT or _FIXED.search(stage.raw) is not None:
         return None
@@ -195,7 +195,7 @@ def conditions(stage: Stage) -> list[Condition] | None:
 
 
 def match_stage(parts: list[Condition]) -> Stage:
-    """A ``$match`` that requires all of some conditions."""
+    """Build a ``$match`` that requires all of some conditions."""
     raw = parts[0].raw
     if len(parts) > 1:
         raw = from_elements(element(b"$and", ARRAY, array_of_documents([part.raw for part in parts])))
@@ -222,18 +222,18 @@ _FLAGS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128})
 
 
 def is_flag(span: Span) -> bool:
-    """Whether the value for a field says that it is included or excluded."""
+    """Whether the value of a field is a flag that includes or excludes it."""
     return span[0] in _FLAGS
 
 
 def is_set(document: bytes, span: Span) -> bool:
-    """Whether such a value says that the field is included."""
+    """Whether such a flag includes the field."""
     value = decode_value(document, span)
     return bool(value.to_decimal() if span[0] == DECIMAL128 else value)
 
 
 def is_nested(document: bytes, span: Span) -> bool:
-    """Whether the value for a field holds the fields inside it, and is not an expression."""
+    """Whether the value for a field contains nested fields, and is not an expression."""
     if span[0] != OBJECT:
         return False
     first = next(spans(document, span[2]), None)
@@ -247,7 +247,7 @@ def is_exclusion(document: bytes, start: int) -> bool:
 
 
 def source_field(document: bytes, span: Span) -> bytes | None:
-    """The top-level field that an expression is just a copy of; None if it is anything else."""
+    """Return the top-level field that an expression merely copies; None for any other expression."""
     kind, _, start, end = span
     text = document[start + 4 : end - 1] if kind == STRING else b""
     is_field = text.startswith(b"$") and not text.startswith(b"$$") and b"." not in text and len(text) > 1
@@ -255,7 +255,7 @@ def source_field(document: bytes, span: Span) -> bytes | None:
 
 
 def unset_paths(stage: Stage) -> Iterator[bytes]:
-    """The paths that an ``$unset`` removes."""
+    """Yield the paths that an ``$unset`` removes."""
     kind, _, start, end = stage.span
     if kind == STRING:
         yield stage.raw[start + 4 : end - 1]
@@ -266,7 +266,7 @@ def unset_paths(stage: Stage) -> Iterator[bytes]:
 
 
 def _flags(document: bytes, start: int) -> Iterator[bool]:
-    """For each field, also nested ones, whether it is kept. An expression keeps it."""
+    """Yield for each field, also nested ones, whether it is kept. An expression keeps it."""
     for _, span in spans(document, start):
         if is_nested(document, span):
             yield from _flags(document, span[2])

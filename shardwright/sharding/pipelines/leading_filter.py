@@ -14,13 +14,13 @@ DESCRIBE_SHARDS: Final = frozenset({"$collStats", "$currentOp", "$indexStats", "
 
 
 def leading_filter(pipeline: Pipeline, fields: TimeSeriesFields | None = None) -> bytes:
-    """The raw filter that all documents of the collection have to pass, empty if there is none.
+    """Return the raw filter that all documents of the collection have to pass, empty if there is none.
 
-    It consists of all ``$match`` stages behind nothing but each other and sorts, and the ``query`` of a ``$geoNear``.
+    It consists of all leading ``$match`` stages, between which only sorts may stand, and the ``query`` of a
+    ``$geoNear``.
 
     Args:
-        pipeline: the pipeline.
-        fields: of a collection of buckets; a filter of their measurements becomes one of the buckets.
+        fields: of a collection of buckets; a filter of their measurements becomes a filter of the buckets.
     """
     filters = list(_filters(pipeline.stages, fields))
     if len(filters) < 2:

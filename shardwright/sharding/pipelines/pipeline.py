@@ -20,7 +20,7 @@ class Stage:
     Attributes:
         name: ``$match`` and so on.
         raw: the document ``{<name>: <specification>}``.
-        span: where in ``raw`` the specification is.
+        span: the position of the specification in ``raw``.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Stage:
 
     @classmethod
     def parse(cls, raw: bytes) -> "Stage":
-        """Read a stage.
+        """Parse a stage.
 
         Raises:
             CommandError: 40323, it has not exactly one field.
@@ -41,7 +41,7 @@ class Stage:
 
     @property
     def specification(self) -> Any:  # noqa: ANN401 - each stage has its own
-        """The specification of the stage, decoded."""
+        """Decoded specification of the stage."""
         return decode_value(self.raw, self.span)
 
 
@@ -53,10 +53,10 @@ class Pipeline:
 
     @classmethod
     def parse(cls, request: Request) -> "Pipeline":
-        """Read the pipeline of a request.
+        """Parse the pipeline of a request.
 
         Raises:
-            CommandError: 40414 when there is none, TypeMismatch, 40323 for a stage without exactly one field.
+            CommandError: 40414 without a pipeline, TypeMismatch, 40323 for a stage without exactly one field.
         """
         span = request.fields.get(b"pipeline")
         if span is None:
@@ -72,19 +72,19 @@ class Pipeline:
 
     @property
     def first(self) -> str:
-        """The name of the first stage, empty if there is none."""
+        """Name of the first stage, empty if there is none."""
         return self.stages[0].name if self.stages else ""
 
     @property
     def filter(self) -> bytes:
-        """The raw filter of a leading ``$match``, empty if there is none; it determines the pipeline's targets."""
+        """Raw filter of a leading ``$match``, empty if there is none; it determines the pipeline's targets."""
         if self.first != "$match":
             return EMPTY_DOCUMENT
         kind, _, start, end = self.stages[0].span
         return self.stages[0].raw[start:end] if kind == OBJECT else EMPTY_DOCUMENT
 
     def involved_namespaces(self, db: str) -> dict[str, bool]:
-        """The other collections that stages name, in nested pipelines too, and whether they are written.
+        """Map the other collections that stages name, in nested pipelines too, to whether they are written.
 
         Args:
             db: the database of the aggregation, the default for collections named without one.

@@ -1,10 +1,10 @@
 """Moving ``$match`` and ``$sort`` towards the front of a pipeline, as mongos does before it targets and splits.
 
-So the shards drop documents, and sort them with a limit, that the merger would otherwise receive; and a condition on
-the shard key targets shards wherever in the pipeline it is written.
+The shards can then drop documents, and sort them with a limit, before they reach the results merger. A condition on the
+shard key targets shards wherever in the pipeline it is written.
 
-A condition passes a stage if it holds for a result exactly when it holds for the document that the result is made
-from, whatever the document is like. Fields that a stage just renames are renamed in the condition.
+A condition may pass a stage if, for every document, it holds for the stage's result exactly when it holds for the
+document itself. If a stage just renames a field, the condition is renamed too.
 """
 
 import math
@@ -50,13 +50,13 @@ _SORT_COMPONENTS_MAX: Final = 32
 
 
 def before(stage: Stage, condition: Condition) -> Condition | None:
-    """The condition that, in front of a stage, has the effect of a condition behind it; None if there is none."""
+    """Translate a condition after a stage into an equivalent one before it; None if there is none."""
     rule = _RULES.get(stage.name)
     return None if rule is None else rule(stage, condition)
 
 
 def sort_before(stage: Stage, sort: Stage) -> Stage | None:
-    """The ``$sort`` that, in front of a stage, gives the order of one behind it; None if there is none."""
+    """Translate a ``$sort`` after a stage into an equivalent one before it; None if there is none."""
     kind, _, start, _ = sort.span
     by = set(sort_paths(sort.raw, start)) if kind == OBJECT else set()
     if not by or WHOLE_DOCUMENT in by:
@@ -68,7 +68,7 @@ def sort_before(stage: Stage, sort: Stage) -> Stage | None:
 
 
 def is_valid_sort(sort: Stage) -> bool:
-    """Whether mongod certainly accepts a ``$sort``, so that one that has no effect may be dropped."""
+    """Whether mongod certainly accepts a ``$sort``, so that one without effect may be dropped."""
     components = sort.specification
     return (
         isinstance(components, dict)
@@ -100,7 +100,7 @@ def _sort_of_buckets(unpacking: Stage, sort: Stage) -> Stage | None:
 
 
 def _modified_by_join(stage: Stage) -> bytes | None:
-    """The path that a ``$lookup`` or ``$graphLookup`` sets; None for any other stage."""
+    """Return the path that a ``$lookup`` or ``$graphLookup`` sets; None for any other stage."""
     if stage.name not in ("$lookup", "$graphLookup") or stage.span[0] != OBJECT:
         return None
     return _string(stage.raw, index(stage.raw, stage.span[2]).get(b"as"))
@@ -159,7 +159,7 @@ def _projected(stage: Stage, condition: Condition) -> Condition | None:
 
 
 def _renamed(condition: Condition, document: bytes, fields: Mapping[bytes, Span]) -> Condition | None:
-    """The condition about the field that its own field is a copy of."""
+    """Rename a condition to the source field that its own field is a copy of."""
     if condition.field is None:
         return None
     field, dot, rest = condition.field.partition(b".")
@@ -168,9 +168,10 @@ def _renamed(condition: Condition, document: bytes, fields: Mapping[bytes, Span]
 
 
 def _grouped(stage: Stage, condition: Condition) -> Condition | None:
-    """A condition on a field that is grouped by, if it holds for all values that count as equal, or for none.
+    """Translate a condition on a group key, if it gives the same result for all values that group together.
 
-    So it must not ask for the type, for example; or whether the field exists, since groups have null for missing.
+    So it must not test the type, for example. Nor may it test whether the field exists, because groups have null for
+    missing.
     """
     kind, _, start, _ = stage.span
     group_id = index(stage.raw, start).get(_ID) if kind == OBJECT else None
@@ -189,7 +190,7 @@ def _grouped(stage: Stage, condition: Condition) -> Condition | None:
 
 
 def _united(stage: Stage, condition: Condition) -> Condition | None:
-    """The other collection's documents have to meet the condition as well."""
+    """Return the condition unchanged; the other collection's documents have to meet it as well."""
     kind, _, start, _ = stage.span
     if kind == STRING:
         return condition
@@ -200,7 +201,7 @@ def _united(stage: Stage, condition: Condition) -> Condition | None:
 
 
 def _unpacked(stage: Stage, condition: Condition) -> Condition | None:
-    """A condition on nothing but the metadata, which all measurements of a bucket have in common."""
+    """Translate a condition that reads only the metadata, which all measurements of a bucket share."""
     fields = unpacked_fields(stage)
     filter_document = None if fields is None else meta_filter(condition.raw, fields)
     return None if filter_document is None else Condition.of(filter_document)
@@ -230,7 +231,7 @@ _WINDOW: Final = frozenset({"$limit", "$skip"})
 
 
 def moved_forward(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with each ``$match`` and ``$sort`` as early as its results allow; the same object if none moves."""
+    """Move each ``$match`` and ``$sort`` as early as its results allow; return the same object if none moves."""
     if _MOVED.isdisjoint(pipeline.names[1:]) or is_too_deep(pipeline.stages):
         return pipeline
     moved: list[Stage] = []
@@ -252,12 +253,12 @@ def moved_forward(pipeline: Pipeline) -> Pipeline:
 
 
 def is_too_deep(stages: Iterable[Stage]) -> bool:
-    """Whether stages are nested deeper than mongod accepts, and not to be analysed."""
+    """Whether stages are nested deeper than mongod accepts, so that they must not be analysed."""
     return any(depth_exceeds(stage.raw, NESTING_LEVELS_MAX) for stage in stages)
 
 
 def _add_match(stages: list[Stage], match: Stage) -> None:
-    """Add a ``$match``, or rather each of its conditions, behind the last stage that it cannot pass."""
+    """Add each condition of a ``$match`` after the last stage that it cannot pass."""
     arrived: dict[int, list[Condition]] = defaultdict(list)
     united: dict[int, list[Condition]] = defaultdict(list)
     for condition in conditions(match) or ():
@@ -282,7 +283,7 @@ def _add_match(stages: list[Stage], match: Stage) -> None:
 
 
 def _with_match(union: Stage, match: Stage) -> Stage:
-    """A ``$unionWith`` whose other documents have to pass a ``$match``."""
+    """Add a ``$match`` to the pipeline of a ``$unionWith``."""
     kind, _, start, end = union.span
     if kind == STRING:
         collection, pipeline = element(b"coll", STRING, union.raw[start:end]), []
@@ -297,12 +298,12 @@ def _with_match(union: Stage, match: Stage) -> Stage:
 
 
 def _add_sort(stages: list[Stage], sort: Stage) -> int:
-    """Add a ``$sort`` in front of the joins that it follows and does not depend on, and of what unpacks its buckets.
+    """Add a ``$sort`` before the joins and the bucket unpacking that precede it and do not affect it.
 
-    It replaces a ``$sort`` that it would directly follow, whose order it would undo, as in MongoDB.
+    It replaces a ``$sort`` directly before it, whose order it would undo, as in MongoDB.
 
     Returns:
-        Where the ``$skip`` and ``$limit`` behind it belong; 0 if it did not move.
+        The position of its ``$skip`` and ``$limit``; 0 if it did not move.
     """
     at = len(stages)
     while at and (moved := sort_before(stages[at - 1], sort)) is not None:

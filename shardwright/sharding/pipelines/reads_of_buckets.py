@@ -1,8 +1,8 @@
-"""Reads of a time-series collection as reads of its buckets.
+"""Reads of a time-series collection, translated into reads of its buckets.
 
-The first stage unpacks the buckets into measurements. Stages that belong in front of it move there as soon as the view
-is resolved, as in MongoDB's routers. A mongod moves them too, but only in a whole pipeline that begins with that stage.
-A shard's part begins with the filter for orphans, and its results must have the sort keys that unpacking removes.
+The first stage unpacks the buckets into measurements. Stages that belong before it move there as soon as the view is
+resolved, as in MongoDB's routers. A mongod moves them too, but only in a whole pipeline that begins with that stage. A
+shard's part begins with the ownership filter, and its results must have the sort keys that unpacking removes.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from shardwright.wire.rawbson import (
 )
 
 UNPACK_BUCKET: Final = "$_internalUnpackBucket"
-"""Makes the measurements out of the buckets of a time-series collection, as the first stage of reads."""
+"""First stage of reads, which unpacks the buckets of a time-series collection into measurements."""
 
 CONVERT_INDEX_STATS: Final = "$_internalConvertBucketIndexStats"
-"""Shows the indexes of buckets as indexes of measurements, after ``$indexStats``."""
+"""Stage after ``$indexStats`` that shows the indexes of buckets as indexes of measurements."""
 
 
 _CHANGED_FIELDS: Final = ("exclude", "computedMetaProjFields")
@@ -43,7 +43,7 @@ def stages_of_buckets(stages: Sequence[bytes]) -> list[bytes]:
     if fields is None or not others:
         return list(stages)
     if others[0].name == "$indexStats":
-        # The buckets' indexes are reported; their measurements are not read.
+        # This reports the buckets' indexes, and does not read their measurements.
         meta = {} if fields.meta_field is None else {"metaField": fields.meta_field}
         conversion = encode_document({CONVERT_INDEX_STATS: {"timeField": fields.time_field, **meta}})
         return [stages[1], conversion, *stages[2:]]
@@ -52,9 +52,9 @@ def stages_of_buckets(stages: Sequence[bytes]) -> list[bytes]:
 
 
 def with_hint_for_buckets(body: bytes, fields: TimeSeriesFields) -> bytes:
-    """An ``aggregate`` with its hint in terms of buckets.
+    """Translate the hint of an ``aggregate`` for its buckets.
 
-    A hint that is not about an index of measurements remains as it is, for mongod to refuse.
+    A hint that is not for an index of measurements stays as it is, for mongod to refuse.
     """
     hint = find(body, b"hint")
     if hint is None or hint[0] != OBJECT:
@@ -66,7 +66,7 @@ def with_hint_for_buckets(body: bytes, fields: TimeSeriesFields) -> bytes:
 
 
 def unpacked_fields(stage: Stage) -> TimeSeriesFields | None:
-    """How the measurements that a stage unpacks were made into buckets.
+    """Return the bucketing parameters of an unpacking stage.
 
     None if it is another stage, or a client's own that mongod refuses or that leaves fields out.
     """
@@ -78,7 +78,7 @@ def unpacked_fields(stage: Stage) -> TimeSeriesFields | None:
 
 
 def _near_buckets(stage: Stage, fields: TimeSeriesFields) -> bytes | None:
-    """The ``$geoNear`` of buckets for one of measurements.
+    """Translate a ``$geoNear`` of measurements into one of buckets.
 
     None if it is not about positions in the metadata, or mongod refuses it for time-series collections.
     """

@@ -1,19 +1,19 @@
-"""What a recipient writes for the documents that it has from several donors.
+"""The writes of a recipient for the documents that it receives from several donors.
 
-``_id`` is unique on each shard, not in a sharded collection. While a document moves from donor to donor, because an
-update changes its present shard key, a recipient may learn of the arrival first: then it has two documents with the
-same ``_id``. It keeps one of them in the collection and the other one in the *conflict stash* of its donor.
+``_id`` is unique on each shard, not in a sharded collection. While an update of the present shard key moves a document
+from donor to donor, a recipient may see the arrival first. Then it has two documents with the same ``_id``. It keeps
+one of them in the collection and the other one in the *conflict stash* of its donor.
 
 A donor reports the state of an ``_id``: the document that it hands over, or that it has none. States of one donor come
-in the order of time; one may be repeated, or left out if a later one follows. The order across donors does not matter:
+in the order of time. One may be repeated, or left out if a later one follows. The order across donors does not matter:
 
-* A document goes to its donor's stash if that already has the ``_id``, or if the collection has it from another donor;
-  otherwise to the collection.
-* An ``_id`` that is gone is deleted from its donor's stash if that has it, otherwise from the collection if that has it
-  from this donor. Then a document with this ``_id`` from another donor's stash takes its place.
+* A document goes to its donor's stash if the stash already has the ``_id``, or if the collection has it from another
+  donor. Otherwise it goes to the collection.
+* An ``_id`` that is gone is deleted from its donor's stash if the stash has it. Otherwise it is deleted from the
+  collection if it came from this donor, and a document with this ``_id`` from another donor's stash takes its place.
 
 So collection and stashes together always have exactly the last reported documents, and the stashes are empty unless two
-donors have the same ``_id``. Two documents that are both meant to stay cannot be resharded to one shard.
+donors have the same ``_id``. Two permanent documents with the same ``_id`` cannot be resharded to one shard.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from shardwright.sharding.key_order import encode_key
 from shardwright.wire import rawbson
 
 COLLECTION: Final = None
-"""Stands for the collection itself, where otherwise the name of a donor stands for its stash."""
+"""Place of a write to the collection itself, rather than to the stash of a donor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Write:
 
 @dataclass(slots=True)
 class KnownDocuments:
-    """What a recipient has under some ids, by `identity_key`, and what it is about to write.
+    """A recipient's documents under some ids, by `identity_key`, and its pending writes.
 
     Attributes:
-        collection: documents of the collection, each with the donor that it is from.
+        collection: documents of the collection, each with its donor.
         stashes: documents of the stashes by donor.
         writes: the writes so far, in order.
     """
@@ -57,7 +57,7 @@ class KnownDocuments:
     writes: list[Write] = field(default_factory=list)
 
     def heal(self) -> None:
-        """Delete from a stash what was moved to the collection before a crash."""
+        """Delete from a stash documents that were moved to the collection before a crash."""
         for key, (donor, _) in self.collection.items():
             left = self.stashes.get(donor, {}).pop(key, None)
             if left is not None:
@@ -66,11 +66,10 @@ class KnownDocuments:
     def apply(self, donor: str, gone: Sequence[bytes], documents: Sequence[bytes]) -> None:
         """Apply the states that a donor reports, adding to ``writes``.
 
-        The writes may be executed one after the other. If only some of them are, applying the same states again to
-        what there is then leads to the same result.
+        The writes may be executed one after the other. If only some of them are, applying the same states again to the
+        result leads to the same end.
 
         Args:
-            donor: the donor.
             gone: raw ``{_id}`` under which it hands over nothing. They come before ``documents``.
             documents: raw documents that it hands over.
         """
@@ -115,7 +114,7 @@ class KnownDocuments:
                 return
 
     def _replace(self, place: str | None, stored: bytes | None, document: bytes) -> None:
-        """Store a document in place of the one that is there.
+        """Store a document in place of the present one.
 
         An ``_id`` cannot be changed, not even from ``1`` to ``1.0``; then the former document is deleted first.
         """
@@ -126,12 +125,12 @@ class KnownDocuments:
 
 
 def identity_of(document: bytes) -> bytes:
-    """The raw ``{_id}`` of a raw document."""
+    """Return the raw ``{_id}`` of a raw document."""
     span = rawbson.find(document, b"_id")
     assert span is not None, "every document has an _id"
     return rawbson.from_elements(document[span[1] : span[3]])
 
 
 def identity_key(document: bytes) -> bytes:
-    """Bytes that are the same for ids that MongoDB holds equal, such as ``1`` and ``1.0``."""
+    """Return bytes that are the same for ids that MongoDB treats as equal, such as ``1`` and ``1.0``."""
     return encode_key(identity_of(document))

@@ -1,4 +1,4 @@
-"""A resharding operation as its coordinator persists it, and as ``$currentOp`` shows it, with the time left."""
+"""A resharding operation in its coordinator's document and in ``$currentOp``, with its remaining time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _RECIPIENTS: Mapping[CoordinatorState, RecipientState] = {
     CoordinatorState.BLOCKING_WRITES: RecipientState.APPLYING,
     CoordinatorState.COMMITTING: RecipientState.STRICT_CONSISTENCY,
 }
-"""What donors and recipients have reached at least when the coordinator is in a state."""
+"""Minimum states of donors and recipients by the coordinator's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class ReshardingOperation:
     """One operation.
 
     Attributes:
-        participation: what the participants need to know; without recipients until the chunks are planned.
-        state: what the coordinator does, or has to resume.
-        chunk_count: how many chunks were requested; None for as many as there are now.
+        participation: the part that participants receive; without recipients until the chunks are planned.
+        state: the coordinator's present state, from which it resumes.
+        chunk_count: the requested number of chunks; None for the present number.
         zones: the zones of the new key as requested, ``{zone, min, max}``; None if none were given.
         preset_chunks: chunks given by the caller, ``{recipientShardId, min, max}``; None if none were given.
-        approximate_bytes: how much the donors have, once they have reported it.
-        approximate_documents: how many documents the donors have, likewise.
-        abort_reason: why it is aborted: the code, the name and the text of an error.
+        approximate_bytes: the donors' total, once they have reported it.
+        approximate_documents: the donors' total, once they have reported it.
+        abort_reason: the code, the name and the text of the error that aborts it.
     """
 
     participation: Participation
@@ -58,7 +58,7 @@ class ReshardingOperation:
 
     @property
     def id(self) -> UUID:
-        """The operation's id, which becomes the UUID of the collection."""
+        """Id of the operation, which becomes the UUID of the collection."""
         return self.participation.id
 
     @property
@@ -112,7 +112,7 @@ class ReshardingOperation:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document with MongoDB's fields. The requested chunks are kept for the next primary."""
+        """Build the document with MongoDB's fields. The requested chunks are kept for the next primary."""
         told = self.participation
         document: dict[str, Any] = {
             "_id": Binary.from_uuid(told.id),
@@ -145,7 +145,7 @@ def _encoded(documents: Sequence[Mapping[str, Any]] | None) -> list[bytes] | Non
 
 
 def shown_operation(role: str, told: Participation, seconds: float, details: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of one part in an operation.
+    """Build the ``$currentOp`` entry of one role in an operation.
 
     Args:
         role: ``Coordinator``, ``Donor`` or ``Recipient``.
@@ -173,12 +173,12 @@ def shown_operation(role: str, told: Participation, seconds: float, details: Map
 
 
 def remaining_millis(*, elapsed_millis: int, copied: int, to_copy: int, applied: int, fetched: int) -> int | None:
-    """The estimated time until a recipient has applied all that it knows of; None if there is nothing to go by.
+    """Estimate the time until a recipient has applied all known changes; None without a basis for an estimate.
 
-    While it clones, the applying of changes is expected to take as long again.
+    While it clones, applying the changes is expected to take as long again.
 
     Args:
-        elapsed_millis: how long the present phase, cloning or applying, has taken.
+        elapsed_millis: duration so far of the present phase, cloning or applying.
         copied: bytes cloned.
         to_copy: estimated bytes to clone.
         applied: changes applied.

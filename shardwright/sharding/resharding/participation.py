@@ -1,6 +1,6 @@
-"""What a donor or a recipient is told about a resharding operation, and which documents it has to do with.
+"""A resharding operation as donors and recipients receive it, and the documents that each of them handles.
 
-Chunks do not move while a collection is resharded, so both follow from the document alone.
+Chunks do not move while a collection is resharded, so donor and recipient follow from the document alone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,22 +21,21 @@ _STASH_PREFIX: Final = "localReshardingConflictStash."
 
 
 def temporary_namespace(namespace: Namespace, source_uuid: UUID) -> Namespace:
-    """The collection in which recipients assemble their documents, renamed to ``namespace`` by the commit.
+    """Return the collection in which recipients assemble their documents; the commit renames it to ``namespace``.
 
     Args:
-        namespace: the collection that is resharded.
-        source_uuid: its UUID before.
+        source_uuid: the UUID of ``namespace`` before.
     """
     return Namespace(namespace.db, f"{_TEMPORARY_PREFIX}{source_uuid}")
 
 
 def is_temporary(namespace: Namespace) -> bool:
-    """Whether it is such a collection."""
+    """Whether a namespace is such a temporary collection."""
     return namespace.collection.startswith(_TEMPORARY_PREFIX)
 
 
 def stash_namespace(source_uuid: UUID, donor: str) -> Namespace:
-    """A recipient's collection for the documents of one donor whose ``_id`` another donor's document has.
+    """Return a recipient's conflict stash for one donor.
 
     Args:
         source_uuid: the UUID of the collection before.
@@ -50,7 +49,7 @@ class Ownership:
 
     Args:
         source: the routing table by the present shard key.
-        target: the one by the new shard key.
+        target: the routing table by the new shard key.
     """
 
     def __init__(self, source: RoutingTable, target: RoutingTable) -> None:
@@ -58,7 +57,7 @@ class Ownership:
         self._target = target
 
     def donor_of(self, document: bytes) -> str:
-        """The shard that owns a document now; a copy on any other shard is an orphan.
+        """Return the shard that owns a document now; a copy on any other shard is an orphan.
 
         Raises:
             CommandError: ShardKeyNotFound, it has an array in its shard key.
@@ -66,7 +65,7 @@ class Ownership:
         return self._source.shard_for_key(self._source.key_pattern.key_bytes_of_document(document))
 
     def recipient_of(self, document: bytes) -> str:
-        """The shard that will own a document.
+        """Return the shard that will own a document.
 
         Raises:
             CommandError: ShardKeyNotFound, it has an array in its new shard key.
@@ -74,7 +73,7 @@ class Ownership:
         return self._target.shard_for_key(self._target.key_pattern.key_bytes_of_document(document))
 
     def source_key_of(self, document: bytes) -> bytes:
-        """The present shard key of a document, as a raw document.
+        """Return the present shard key of a document, as a raw document.
 
         Raises:
             CommandError: as for `donor_of`.
@@ -82,7 +81,7 @@ class Ownership:
         return self._source.key_pattern.extract_from_document(document)
 
     def handed_over(self, documents: Sequence[bytes], donor: str, recipient: str) -> list[bytes]:
-        """The documents that ``donor`` owns now and ``recipient`` will own.
+        """Select the documents that ``donor`` owns now and ``recipient`` will own.
 
         Raises:
             CommandError: ShardKeyNotFound, one of them has an array in its new shard key.
@@ -96,12 +95,11 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """One resharding operation, as all its participants know it.
+    """One resharding operation, in the form that all its participants have.
 
     Attributes:
         id: the operation, whose id becomes the UUID of the collection.
-        namespace: the collection.
-        source_uuid: its UUID until the commit.
+        source_uuid: the collection's UUID until the commit.
         key: the new shard key.
         donors: ids of the shards that own chunks by the present shard key.
         recipients: ids of the shards that will own chunks, and of the database's primary shard.
@@ -116,7 +114,7 @@ class Participation:
 
     @property
     def temporary(self) -> Namespace:
-        """The collection in which recipients assemble their documents."""
+        """Collection in which recipients assemble their documents."""
         return temporary_namespace(self.namespace, self.source_uuid)
 
     @property
@@ -126,7 +124,7 @@ class Participation:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Participation":
-        """Read the form in which it is sent and persisted; other fields are ignored.
+        """Read the document in which it is sent and persisted; other fields are ignored.
 
         Raises:
             CommandError: NoSuchKey, TypeMismatch or BadValue.
@@ -141,7 +139,7 @@ class Participation:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The form in which it is sent and persisted, with MongoDB's names."""
+        """Build the document in which it is sent and persisted, with MongoDB's names."""
         return {
             "_id": Binary.from_uuid(self.id),
             "ns": str(self.namespace),

@@ -1,7 +1,7 @@
-"""The chunks of a collection by its new shard key: where they begin, and which shards get them.
+"""The chunks of a collection by its new shard key: their bounds and their shards.
 
-The rules are MongoDB 6.0's: split points are the bounds of zones, then keys of sampled documents until there are enough
-chunks; each chunk goes to the shard of its zone that has the fewest so far.
+The rules are MongoDB 6.0's. Split points are the bounds of zones, then keys of sampled documents until there are enough
+chunks. Each chunk goes to the shard of its zone that has the fewest so far.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,7 @@ from shardwright.wire.errors import CommandError
 TOO_FEW_KEYS: Final = 4952606
 ZONE_WITHOUT_SHARDS: Final = 4952607
 SAMPLES_PER_CHUNK: Final = 10
-"""How many documents MongoDB samples for each split point."""
+"""Number of documents that MongoDB samples for each split point."""
 
 
 def plan_chunks(
@@ -28,11 +28,11 @@ def plan_chunks(
     zones: Sequence[ZoneRange] = (),
     shards_of_zone: Mapping[str, Sequence[str]] | None = None,
 ) -> list[PlannedChunk]:
-    """The chunks of the new key.
+    """Plan the chunks of the new key.
 
     Args:
         pattern: the new shard key.
-        count: how many chunks there should be; zones may require more.
+        count: the requested number of chunks; zones may require more.
         samples: raw shard keys of sampled documents, in any order.
         shards: ids of all shards that may get chunks.
         zones: ranges of the new key, in any order.
@@ -56,7 +56,7 @@ def plan_chunks(
 def _sampled_points(
     pattern: ShardKeyPattern, count: int, samples: Iterable[bytes], taken: Mapping[bytes, bytes]
 ) -> dict[bytes, bytes]:
-    """Evenly spaced keys out of the samples.
+    """Choose evenly spaced keys from the samples.
 
     Raises:
         CommandError: 4952606, there are not enough.
@@ -66,7 +66,7 @@ def _sampled_points(
     unusable = {*taken, pattern.global_min_bytes()}
     chosen = {keys[(position + 1) * len(keys) // (count + 1)]: None for position in range(count)} if keys else {}
     found = [key for key in chosen if key not in unusable]
-    # Where a key is frequent, several points coincide: any other key will do for the rest.
+    # For a frequent key, several points coincide: any other key will do for the rest.
     others = (key for key in dict.fromkeys(keys) if key not in unusable and key not in chosen)
     while len(found) < count and (another := next(others, None)) is not None:
         found.append(another)
@@ -79,7 +79,7 @@ def _sampled_points(
 
 
 class _Owners:
-    """Chooses the shards of chunks."""
+    """Assignment of chunks to shards."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class _Owners:
         self._chunks: Counter[str] = Counter()
 
     def take(self, low: bytes) -> str:
-        """The shard of the chunk that begins at ``low``; it gets the chunk."""
+        """Choose the shard of the chunk that begins at ``low``, and count the chunk."""
         shard = min(self._candidates(self._pattern.key_bytes(low)), key=lambda each: self._chunks[each])
         self._chunks[shard] += 1
         return shard

@@ -1,7 +1,7 @@
 """The states of the three parties to a resharding operation, in MongoDB's words and order.
 
 The coordinator on the config servers leads. It enters its next state when every donor or every recipient has reported
-what the present one requires.
+the state that the present one requires.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class CoordinatorState(StrEnum):
-    """What the whole operation is doing."""
+    """State of the whole operation."""
 
     INITIALIZING = "initializing"
     PREPARING_TO_DONATE = "preparing-to-donate"
@@ -21,7 +21,7 @@ class CoordinatorState(StrEnum):
 
 
 class DonorState(StrEnum):
-    """What a shard that gives documents is doing."""
+    """State of a shard that gives documents."""
 
     PREPARING_TO_DONATE = "preparing-to-donate"
     DONATING_INITIAL_DATA = "donating-initial-data"
@@ -33,7 +33,7 @@ class DonorState(StrEnum):
 
 
 class RecipientState(StrEnum):
-    """What a shard that receives documents is doing."""
+    """State of a shard that receives documents."""
 
     AWAITING_FETCH_TIMESTAMP = "awaiting-fetch-timestamp"
     CREATING_COLLECTION = "creating-collection"
@@ -63,11 +63,11 @@ _RECIPIENT_ORDER: Final = (
 )
 
 DECIDED: Final = frozenset({CoordinatorState.COMMITTING, CoordinatorState.ABORTING})
-"""The states that the operation does not leave for the opposite outcome."""
+"""States that the operation does not leave for the opposite outcome."""
 
 
 def may_follow(present: CoordinatorState, following: CoordinatorState) -> bool:
-    """Whether the coordinator may go from one state to another: to the next one, or, before the decision, to abort."""
+    """Whether the coordinator may change to a state: to the next one, or, before the decision, to abort."""
     if present in DECIDED:
         return False
     if following is CoordinatorState.ABORTING:
@@ -76,7 +76,7 @@ def may_follow(present: CoordinatorState, following: CoordinatorState) -> bool:
 
 
 def has_reached(state: RecipientState, wanted: RecipientState) -> bool:
-    """Whether a recipient has come at least as far as a state; one that has failed has reached only ``error``."""
+    """Whether a recipient has reached a state; one that has failed has reached only ``error``."""
     if RecipientState.ERROR in (state, wanted):
         return state is wanted
     return _RECIPIENT_ORDER.index(state) >= _RECIPIENT_ORDER.index(wanted)

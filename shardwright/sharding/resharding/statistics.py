@@ -1,6 +1,7 @@
-"""What a process has done for resharding operations since it started: ``serverStatus.shardingStatistics.resharding``.
+"""A process's totals for resharding operations since its start: ``serverStatus.shardingStatistics.resharding``.
 
-A config daemon counts what it has coordinated, a shard daemon what it has taken part in. The names are MongoDB 6.0's.
+A config daemon counts the operations that it has coordinated, a shard daemon those that it has taken part in. The names
+are MongoDB 6.0's.
 """
 
 from bisect import bisect_right
@@ -13,7 +14,7 @@ _BOUNDS_MILLIS: Final = (10, 100, 1_000, 10_000)
 
 
 class LatencyHistogram:
-    """Durations by their order of magnitude."""
+    """Counts of durations by order of magnitude."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BOUNDS_MILLIS) + 1)
@@ -23,7 +24,7 @@ class LatencyHistogram:
         self._counts[bisect_right(_BOUNDS_MILLIS, seconds * 1000)] += 1
 
     def to_document(self) -> dict[str, Any]:
-        """The counts by range of milliseconds."""
+        """Build the counts by range of milliseconds."""
         low, *others = _BOUNDS_MILLIS
         pairs = zip(_BOUNDS_MILLIS, others, strict=False)
         names = [f"(-inf, {low})", *(f"[{start}, {end})" for start, end in pairs), f"[{_BOUNDS_MILLIS[-1]}, inf)"]
@@ -37,14 +38,14 @@ class ReshardingStatistics:
 
     Attributes:
         started, succeeded, failed, canceled: operations; one in which a shard is donor and recipient is one.
-        documents_copied, bytes_copied: what has been cloned.
-        changes_fetched, changes_applied: changes made meanwhile: the newest versions of documents.
-        stored, deleted: these, by whether there is a newest version.
+        documents_copied, bytes_copied: cloned data.
+        changes_fetched, changes_applied: concurrent changes, which are the newest versions of documents.
+        stored, deleted: applied changes, by whether there is a newest version.
         held_writes: writes that had to wait for a critical section.
-        chunk_imbalance: by how many chunks recipients differed after the last operation.
+        chunk_imbalance: difference between recipients' numbers of chunks after the last operation.
         remaining_millis: the shortest and the longest remaining time of a recipient in the present operation.
-        fetching: how long it took to get a batch of the clone.
-        applying: how long it took to write a batch of changes.
+        fetching: durations of fetching a batch of the clone.
+        applying: durations of writing a batch of changes.
     """
 
     started: int = 0
@@ -74,7 +75,7 @@ class ReshardingStatistics:
             self.failed += 1
 
     def to_section(self) -> dict[str, Any]:
-        """The section ``shardingStatistics``, which lacks ``resharding`` as long as there has been no operation."""
+        """Build the section ``shardingStatistics``, which lacks ``resharding`` until the first operation."""
         if not self.started:
             return {}
         shortest, longest = self.remaining_millis
@@ -94,7 +95,7 @@ class ReshardingStatistics:
             "minShardRemainingOperationTimeEstimatedMillis": shortest,
             "maxShardRemainingOperationTimeEstimatedMillis": longest,
         }
-        # The documents of an operation may be there already, so that it is unknown which are inserted.
+        # An operation's documents may already exist, so inserts cannot be told from updates.
         changes = {"insert": 0, "update": self.stored, "delete": self.deleted}
         return {
             "resharding": {

@@ -1,8 +1,9 @@
-"""Which shards an operation goes to: from a filter to ranges of the shard key, and from those to shards.
+"""Targeting of operations: from a filter to ranges of the shard key, and from these to shards.
 
-Pure functions over raw BSON. `filters.key_ranges` says which keys a filter's matches can have, `targets.target_ranges`
-which shards own such keys, `past_placement` which owned them at an earlier time, `exact_key` whether a filter pins down
-one key or one ``_id``, and `collation` when strings may be compared as bytes. `statements` parses the statements of
-updates and deletes, `writes` says where each statement of a write goes.
+Pure functions over raw BSON. `filters.key_ranges` returns the keys that a filter's matches can have.
+`targets.target_ranges` returns the shards that own such keys, and `past_placement` their owners at an earlier time.
+`exact_key` finds filters that fix one key or one ``_id``, and `collation` decides whether strings may be compared as
+bytes. `statements` parses the statements of updates and deletes, and `writes` targets each statement of a write.
+
 May import the files beside it in `sharding`.
 """

@@ -1,8 +1,8 @@
-"""What a filter allows the fields of a shard key to be, and the ranges of compound keys that follow.
+"""Values that a filter allows for the fields of a shard key, and the resulting ranges of compound keys.
 
 A *box* has one set of values per field of the key; a key is in it when each of its parts is in its set. A filter is
-turned into a union of boxes: ``$and`` intersects, ``$or`` unites. Everything is a superset of what the filter matches,
-and limits here widen the result, so that a huge filter costs a broadcast rather than the router's memory.
+turned into a union of boxes: ``$and`` intersects, ``$or`` unites. All results are supersets of the filter's matches.
+Limits here widen the result, so that a huge filter costs a broadcast rather than the router's memory.
 """
 
 from typing import Final, TypeAlias
@@ -14,28 +14,28 @@ Box: TypeAlias = tuple[Intervals, ...]
 Boxes: TypeAlias = tuple[Box, ...]
 
 BOXES_MAX: Final = 256
-"""How many boxes an intersection may have before one of its sides is dropped."""
+"""Most boxes of an intersection; beyond it, one of its sides is dropped."""
 
 KEY_RANGES_MAX: Final = 100_000
-"""How many ranges the points of a box's first fields may be multiplied to; mongos fails at four million instead."""
+"""Most ranges to which the points of a box's first fields are multiplied; mongos fails at four million instead."""
 
 NO_BOXES: Final[Boxes] = ()
 
 
 def unlimited(fields: int) -> Boxes:
-    """The whole key space of a key with that many fields."""
+    """Return the whole key space of a key with that many fields."""
     return ((ALL,) * fields,)
 
 
 def limited(fields: int, field: int, values: Intervals) -> Boxes:
-    """The keys with one field limited to some values."""
+    """Limit one field to some values."""
     if not values:
         return NO_BOXES
     return ((ALL,) * field + (values,) + (ALL,) * (fields - field - 1),)
 
 
 def intersect(left: Boxes, right: Boxes) -> Boxes:
-    """The keys in both, or, where that would be too many boxes, those in one of them."""
+    """Return the keys in both, or, where that would be too many boxes, the keys in one of them."""
     if len(left) * len(right) > BOXES_MAX:
         return min(left, right, key=len)
     boxes = []
@@ -48,7 +48,7 @@ def intersect(left: Boxes, right: Boxes) -> Boxes:
 
 
 def unite(alternatives: list[Boxes]) -> Boxes:
-    """The keys in any of them. Boxes that differ in one field only become one."""
+    """Return the keys in any of them. Boxes that differ in only one field become one."""
     boxes = [box for alternative in alternatives for box in alternative]
     if len(boxes) < 2:
         return tuple(boxes)
@@ -61,11 +61,11 @@ def unite(alternatives: list[Boxes]) -> Boxes:
 
 
 def compound_ranges(box: Box) -> list[Interval]:
-    """The ranges of key bytes that cover a box.
+    """Return the ranges of key bytes that cover a box.
 
-    Fields limited to points are multiplied with one another; the first field that is not ends the precise part, since
-    behind a range the further fields no longer make one. They count as MinKey at the low end: a range from ``{a: 5}``
-    begins at ``{a: 5, b: MinKey}``, where chunks tend to begin, and not below.
+    Fields limited to points are multiplied with one another. The first field that is not ends the precise part, because
+    after a range the further fields no longer form a range. They count as MinKey at the low end: a range from ``{a:
+    5}`` begins at ``{a: 5, b: MinKey}``, where chunks tend to begin, and not below.
     """
     prefixes = [b""]
     fields_left = len(box)

@@ -1,7 +1,7 @@
-"""From filters of the measurements in a time-series collection to filters of its buckets.
+"""Translation of filters of measurements in a time-series collection into filters of its buckets.
 
-`bucket_filter` is for targeting: its matches include all buckets with measurements that match. It keeps conditions on
-the metadata, and turns those on the time into bounds of a bucket's beginning; others do not restrict buckets.
+`bucket_filter` is for targeting: its matches include all buckets with matching measurements. It keeps conditions on the
+metadata, and turns conditions on the time into bounds of a bucket's beginning. Others do not restrict buckets.
 `meta_filter` is for updates and deletes, which affect whole buckets and so may only name the metadata.
 """
 
@@ -22,16 +22,16 @@ _OF_FILTERS: Final = frozenset({b"$and", b"$or"})
 _OF_META_FILTERS: Final = _OF_FILTERS | {b"$nor"}
 
 Bounds = tuple[int, int]
-"""The first and the last time, in milliseconds."""
+"""First and last time, in milliseconds."""
 
 
 def bucket_filter(filter_document: bytes, fields: TimeSeriesFields, start: int = 0) -> bytes:
-    """A filter of buckets that holds for every bucket with a measurement for which the given one holds.
+    """Translate a filter of measurements into one that matches every bucket with a matching measurement.
 
     Args:
         filter_document: the filter of measurements.
-        fields: how measurements are made into buckets.
-        start: where the filter begins.
+        fields: the bucketing parameters.
+        start: the offset of the filter.
 
     Raises:
         InvalidBSONError: it is not well-formed.
@@ -59,12 +59,12 @@ def bucket_filter(filter_document: bytes, fields: TimeSeriesFields, start: int =
 
 
 def meta_filter(filter_document: bytes, fields: TimeSeriesFields, start: int = 0) -> bytes | None:
-    """The filter of buckets for a filter that names only the metadata; None if it names anything else.
+    """Translate a filter that names only the metadata into a filter of buckets; None if it names anything else.
 
     Args:
         filter_document: the filter of measurements.
-        fields: how measurements are made into buckets.
-        start: where the filter begins.
+        fields: the bucketing parameters.
+        start: the offset of the filter.
 
     Raises:
         InvalidBSONError: it is not well-formed.
@@ -88,7 +88,7 @@ def meta_filter(filter_document: bytes, fields: TimeSeriesFields, start: int = 0
 
 
 def _bounds(document: bytes, span: Span) -> Bounds | None:
-    """The times for which a condition on the time can hold; None if it does not restrict them to dates."""
+    """Return the times for which a condition on the time can hold; None if it does not restrict them to dates."""
     if span[0] == DATE:
         return _between(document, span)
     if not is_operator_object(document, span):
@@ -125,7 +125,7 @@ def _between(document: bytes, span: Span) -> Bounds:
 
 
 def _beginning_within(bounds: Bounds, fields: TimeSeriesFields) -> bytes:
-    """The condition that a bucket can have such measurements: it begins at most its span before the first."""
+    """Build the condition that a bucket can have such measurements: it begins at most its span before the first."""
     low, high = bounds
     limits = element(b"$gte", DATE, _int64.pack(max(low - fields.span_ms, _MS_MIN)))
     limits += element(b"$lte", DATE, _int64.pack(high))

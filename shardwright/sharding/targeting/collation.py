@@ -1,6 +1,6 @@
-"""When strings may be compared as bytes, and when two collations are the same one.
+"""Conditions under which strings may be compared as bytes, and two collations are the same.
 
-Chunk bounds are in simple (binary) order. So a key that holds a string, or may, does not determine where a match is
+Chunk bounds are in simple (binary) order. So a key with a possible string does not determine the place of a match,
 unless the effective collation of the operation is the simple one.
 """
 
@@ -21,7 +21,7 @@ ICU_DEFAULTS: Final[Mapping[str, Any]] = {
     "normalization": False,
     "backwards": False,
 }
-"""What mongod fills in for the fields that a collation with a locale leaves out."""
+"""Defaults of mongod for fields that a collation with a locale omits."""
 
 
 def is_simple(collation: Mapping[str, Any] | None) -> bool:
@@ -32,7 +32,7 @@ def is_simple(collation: Mapping[str, Any] | None) -> bool:
 def effective(
     operation: Mapping[str, Any] | None, collection_default: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """The collation of an operation: its own if it names one, ``simple`` included, or else the collection's."""
+    """Return the collation of an operation: its own if it names one, ``simple`` included, or else the collection's."""
     return operation or collection_default
 
 
@@ -42,7 +42,7 @@ def is_collection_default(operation: Mapping[str, Any] | None, collection_defaul
 
 
 def uncollated_field(pattern: ShardKeyPattern, key: bytes) -> str | None:
-    """The first field of a shard key document that cannot be used under a collation other than simple; None if all are.
+    """Return the first field of a shard key document that is unusable under a non-simple collation, if there is one.
 
     A hashed field never can be: its value may be the hash of a string.
     """
@@ -53,7 +53,7 @@ def uncollated_field(pattern: ShardKeyPattern, key: bytes) -> str | None:
 
 
 def _spelled_out(collation: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """With the defaults that a catalog entry has spelled out and a command has not; without the ICU's version."""
+    """Fill in the defaults that a command omits and a catalog entry has; drop the ICU's version."""
     if is_simple(collation):
         return {"locale": "simple"}
     return {**ICU_DEFAULTS, **{key: value for key, value in (collation or {}).items() if key != "version"}}

@@ -1,6 +1,6 @@
-"""Whether a filter pins down one shard key, or one ``_id``, by equality alone.
+"""Filters that fix one shard key, or one ``_id``, by equality alone.
 
-Upserts, single deletes and ``findAndModify`` need that, and what counts is exactly what MongoDB 6.0 counts: top-level
+Upserts, single deletes and ``findAndModify`` need that. The accepted forms are exactly MongoDB 6.0's: top-level
 equality, ``$eq``, ``$in`` and ``$all`` of one value, inside of ``$and`` and of ``$or`` with one branch. A path that is
 fixed twice, even to the same value, counts as conflicting. All of it was compared with mongod's own routing code.
 """
@@ -23,7 +23,7 @@ _UNUSABLE: Final = frozenset({rawbson.ARRAY, rawbson.REGEX, rawbson.UNDEFINED})
 
 
 def exact_shard_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
-    """The shard key document that every match of the filter has, hashed values hashed; None if it is not fixed.
+    """Return the shard key document that every match of the filter has, hashed values hashed; None if it is not fixed.
 
     Raises:
         CommandError: Overflow for a value that is nested too deep.
@@ -65,7 +65,7 @@ def has_exact_id(filter_document: bytes, *, collection_collation: bool = True) -
 
 
 def _relevant_equalities(filter_document: bytes, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
-    """The equalities on paths of the key, above them and below them; None if two concern the same value."""
+    """Return the equalities on paths of the key, above them and below them; None if two concern the same value."""
     found: dict[bytes, Span] = {}
     for path, span in _equalities(filter_document, 0, 0):
         if any(_one_above_other(path, field.name) for field in pattern.fields):
@@ -80,7 +80,7 @@ def _one_above_other(path: bytes, other: bytes) -> bool:
 
 
 def _equalities(document: bytes, start: int, depth: int) -> Iterator[_Equality]:
-    """All equalities that a match must satisfy, as path and value."""
+    """Yield all equalities that a match must satisfy, as path and value."""
     if depth > FILTER_DEPTH_MAX:
         return
     for name, span in rawbson.spans(document, start):
@@ -101,7 +101,7 @@ def _equalities(document: bytes, start: int, depth: int) -> Iterator[_Equality]:
 
 
 def _single_operand(document: bytes, operator: bytes, operand: Span) -> Span | None:
-    """The value that an operator compares for equality with, if it is one value."""
+    """Return the one value that an operator tests equality with; None if there is not exactly one."""
     if operator == b"$eq":
         return operand
     if operator not in (b"$in", b"$all") or operand[0] != rawbson.ARRAY:

@@ -1,8 +1,8 @@
-"""From a filter to the ranges of shard key values that its matches can have.
+"""Translation of a filter into the ranges of shard key values that its matches can have.
 
-The filter is read as raw BSON. It understands equality, ``$eq``, ``$in``, ``$gt``, ``$gte``, ``$lt``, ``$lte``,
-``$all``, ``$exists: false``, ``$and`` and ``$or`` on the paths of the key; anything else does not restrict the keys,
-which is always safe. A filter that mongod will refuse is sent nevertheless, and mongod's error comes back.
+The filter is read as raw BSON. Supported are equality, ``$eq``, ``$in``, ``$gt``, ``$gte``, ``$lt``, ``$lte``,
+``$all``, ``$exists: false``, ``$and`` and ``$or`` on the paths of the key. Any other condition does not restrict the
+keys, which is always safe. A filter that mongod will refuse is sent nevertheless, and mongod's error comes back.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ EVERYTHING: Final = KeyRanges(ALL)
 
 
 def only_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
-    """The key bytes for a filter that is just ``{<the key>: <plain value>}``, by far the most frequent; else None.
+    """Return the key bytes for a filter of the most frequent form, ``{<the key>: <plain value>}``; else None.
 
     It is what `key_ranges` says of such a filter, for the simple collation, in a fraction of the time.
 
@@ -67,7 +67,7 @@ def only_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
 
 
 def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_collation: bool = True) -> KeyRanges:
-    """The keys that matches of a filter can have.
+    """Return the keys that matches of a filter can have.
 
     Args:
         filter_document: the filter as raw BSON.
@@ -88,7 +88,7 @@ def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_colla
 
 
 class _FilterReader:
-    """Reads the filters of one operation."""
+    """Reader of the filters of one operation."""
 
     __slots__ = ("_fields", "_on_path", "_simple_collation", "_unlimited")
 
@@ -99,7 +99,7 @@ class _FilterReader:
         self._on_path = pattern.fields_by_path
 
     def document(self, document: bytes, start: int, depth: int) -> Boxes:
-        """The keys that match all that a filter document says."""
+        """Return the keys that match all conditions of a filter document."""
         boxes = self._unlimited
         if depth > FILTER_DEPTH_MAX:
             return boxes
@@ -116,7 +116,7 @@ class _FilterReader:
         return boxes
 
     def _branches(self, document: bytes, span: Span, depth: int) -> list[Boxes]:
-        """Each branch of ``$and`` or ``$or``; anything but a document is mongod's to refuse."""
+        """Return the keys of each branch of ``$and`` or ``$or``; mongod refuses anything but a document."""
         if span[0] != rawbson.ARRAY:
             return []
         return [
@@ -130,7 +130,7 @@ class _FilterReader:
         return unite(branches)
 
     def _predicate(self, field: ShardKeyField, levels: int, document: bytes, span: Span) -> Intervals:
-        """The values of a field for which ``{<first levels of its path>: <value at span>}`` can hold."""
+        """Return the values of a field for which ``{<first levels of its path>: <value at span>}`` can hold."""
         if not is_operator_object(document, span):
             return self._equal_to(field, levels, document, span)
         values = ALL
@@ -155,7 +155,10 @@ class _FilterReader:
         return ALL
 
     def _all_of(self, field: ShardKeyField, levels: int, document: bytes, operand: Span) -> Intervals:
-        """A value that is not an array has all of some values only by being equal to each; none has all of none."""
+        """Intersect the equalities of ``$all``.
+
+        A value other than an array has all of some values only if it equals each of them, and no value has all of none.
+        """
         values = ALL
         for _, below in rawbson.spans(document, operand[2]):
             if is_operator_object(document, below):  # $elemMatch
@@ -168,7 +171,7 @@ class _FilterReader:
 
 
 def is_operator_object(document: bytes, span: Span) -> bool:
-    """Whether a value in a filter is ``{$<operator>: …}`` rather than something to be equal to."""
+    """Whether a value in a filter is ``{$<operator>: …}`` rather than an operand of equality."""
     return (
         span[0] == rawbson.OBJECT and span[3] - span[2] > rawbson.DOCUMENT_BYTES_MIN and document[span[2] + 5] == 0x24
     )

@@ -1,8 +1,8 @@
 """Sets of values of one shard key field, as sorted disjoint intervals of their order-preserving bytes.
 
-An interval ``(low, high)`` is half-open: all values, and all compound keys, whose bytes are in ``[low, high)``.
-Since no value's encoding is followed by ``AFTER`` inside another's, one value is ``(encoding, encoding + AFTER)``, and
-every kind of bound of a query fits the half-open form.
+An interval ``(low, high)`` is half-open: all values, and all compound keys, whose bytes are in ``[low, high)``. Since
+no value's encoding is followed by ``AFTER`` inside another's, one value is ``(encoding, encoding + AFTER)``, and every
+kind of bound of a query fits the half-open form.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ ALL: Final[Intervals] = ((ENCODED_MIN_KEY, ENCODED_MAX_KEY + AFTER),)
 
 
 def point(encoding: bytes) -> Interval:
-    """The one value with this encoding."""
+    """Return the interval of the one value with this encoding."""
     return encoding, encoding + AFTER
 
 
@@ -28,7 +28,7 @@ def is_point(interval: Interval) -> bool:
 
 
 def union(sets: Iterable[Intervals]) -> Intervals:
-    """The values in any of the sets."""
+    """Return the values in any of the sets."""
     merged: list[Interval] = []
     for low, high in sorted(interval for intervals in sets for interval in intervals):
         if merged and low < merged[-1][1]:
@@ -40,7 +40,7 @@ def union(sets: Iterable[Intervals]) -> Intervals:
 
 
 def intersection(left: Intervals, right: Intervals) -> Intervals:
-    """The values in both sets."""
+    """Return the values in both sets."""
     if left == ALL:
         return right
     if right == ALL:

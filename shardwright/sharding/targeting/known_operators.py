@@ -1,7 +1,7 @@
 """The operators of MongoDB's filters, for the error that names the first unknown one.
 
-Filters are validated by the shards they are sent to. One with an unknown operator does not fix the shard key, so a
-statement with it may not be targetable at all: `unknown_operator` finds the real error.
+Filters are validated by the shards they are sent to. A filter with an unknown operator does not fix the shard key, so
+its statement may not be targetable at all: `unknown_operator` finds the real error.
 """
 
 from typing import Final
@@ -36,13 +36,13 @@ _OF_FIELDS: Final = frozenset(
 
 _NESTED: Final = frozenset({b"$not", b"$elemMatch"})
 _REFERENCE: Final = frozenset({b"$ref", b"$id", b"$db"})
-"""The fields of a DBRef, which is a value."""
+"""Fields of a DBRef, which is a value."""
 
 _INTERNAL: Final = b"$_internal"
 
 
 def unknown_operator(filter_document: bytes) -> CommandError | None:
-    """MongoDB's error for the first operator that it does not know; None if it knows all."""
+    """Return MongoDB's error for the first unknown operator; None if all are known."""
     return _in_document(filter_document, 0)
 
 

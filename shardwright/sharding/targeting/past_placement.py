@@ -1,4 +1,4 @@
-"""Where the chunks of a collection were at a time in the past, for reads at that time (``atClusterTime``)."""
+"""Past placement of a collection's chunks, for reads at that time (``atClusterTime``)."""
 
 from functools import cached_property
 
@@ -11,12 +11,12 @@ from shardwright.sharding.timestamps import pack_timestamp
 
 
 class PastPlacement:
-    """A routing table as of a time; what `sharding.targeting` needs of it.
+    """A routing table as of a time, with the interface that `sharding.targeting` needs.
 
-    Every method raises StaleChunkHistory if the catalog no longer knows who owned a chunk that matters.
+    Every method raises StaleChunkHistory if the catalog has dropped the history of a relevant chunk.
 
     Args:
-        table: the current table, whose chunks remember where they were.
+        table: the current table, whose chunks have their history.
         time: the cluster time.
     """
 
@@ -31,19 +31,19 @@ class PastPlacement:
 
     @cached_property
     def shards(self) -> frozenset[str]:
-        """The shards that owned at least one chunk."""
+        """Shards that owned at least one chunk."""
         pattern = self.key_pattern
         return frozenset(self.shards_for_range(pattern.global_min_bytes(), pattern.global_max_bytes()))
 
     def shard_for_key(self, key: bytes) -> str:
-        """The shard that owned the key with these bytes."""
+        """Return the shard that owned the key with these bytes."""
         return self._table.shard_for_key_at(key, self._time)
 
     def shards_for_range(self, low: bytes, high: bytes) -> set[str]:
-        """The shards that owned a part of ``[low, high)``."""
+        """Return the shards that owned a part of ``[low, high)``."""
         return self._table.shards_for_range_at(low, high, self._time)
 
 
 def placement_at(table: RoutingTable, time: Timestamp) -> Placement:
-    """Where the chunks of a table were at a time: the table itself unless a chunk has moved since."""
+    """Return the placement of a table's chunks at a time: the table itself unless a chunk has moved since."""
     return table if pack_timestamp(time) >= table.newest_valid_after else PastPlacement(table, time)

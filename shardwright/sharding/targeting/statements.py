@@ -1,11 +1,11 @@
 """One statement of an update or a delete: its fields in place, checked as MongoDB's own parser does.
 
 Only the fields that determine its targets are decoded. As in MongoDB, one malformed statement fails the whole batch
-before any of it is executed; filters and updates are validated by the shards.
+before any of it is executed. Filters and updates are validated by the shards.
 
-On a sharded time-series collection, the rules and the texts of errors are MongoDB 6.0's, with one exception:
-MongoDB's shards refuse an update that changes a shard key, and this refuses one that may, since all updates here are
-of many documents.
+On a sharded time-series collection, the rules and the texts of errors are MongoDB 6.0's, with one exception. MongoDB's
+shards refuse an update that changes a shard key. This module refuses one that may, because all updates here are of many
+documents.
 """
 
 import math
@@ -46,7 +46,7 @@ _INT64_LIMIT: Final = 2.0**63
 
 
 class UpdateStyle(Enum):
-    """What the ``u`` of an update is."""
+    """Kind of the ``u`` of an update."""
 
     OPERATORS = auto()
     REPLACEMENT = auto()
@@ -56,11 +56,11 @@ class UpdateStyle(Enum):
 
 
 class _Statement:
-    """What updates and deletes have in common.
+    """Common part of updates and deletes.
 
     Attributes:
         document: the statement's bytes.
-        fields: where its fields are.
+        fields: the spans of its fields.
         filter: the bytes of ``q``.
         collation: the statement's, decoded; None if it has none.
     """
@@ -85,7 +85,7 @@ class _Statement:
             raise CommandError(ErrorCode.FailedToParse, "Hint must be a string or an object")
 
     def _text(self, name: bytes) -> str | None:
-        """One field as MongoDB shows it in messages, where a hint by name is an object."""
+        """Format one field as MongoDB does in messages, where a hint by name is an object."""
         span = self.fields.get(name)
         if span is None or span[0] == NULL:
             return None
@@ -99,7 +99,7 @@ class UpdateStatement(_Statement):
     """``{q, u, multi, upsert, …}``.
 
     Attributes:
-        style: what ``u`` is.
+        style: the kind of ``u``.
         is_multi: all matches are updated, not one.
         is_upsert: a document is inserted if none matches.
     """
@@ -125,7 +125,7 @@ class UpdateStatement(_Statement):
 
     @property
     def replacement(self) -> bytes:
-        """The bytes of ``u``."""
+        """Bytes of ``u``."""
         span = self.fields[b"u"]
         return self.document[span[2] : span[3]]
 
@@ -188,7 +188,7 @@ def _read_fields(document: bytes, name: str, known: tuple[bytes, ...]) -> dict[b
 
 
 def _style(document: bytes, span: Span) -> UpdateStyle:
-    """The style of an update, by the names of its fields; an empty document replaces.
+    """Determine the style of an update from the names of its fields; an empty document replaces.
 
     Raises:
         CommandError: FailedToParse, neither object nor array; TypeMismatch, a pipeline with a stage that is not an
@@ -210,7 +210,7 @@ def _style(document: bytes, span: Span) -> UpdateStyle:
 
 
 def _limit(document: bytes, span: Span) -> int:
-    """As MongoDB reads it: anything but a number is 0."""
+    """Read a limit as MongoDB does: anything but a number is 0."""
     if span[0] not in _NUMBERS:
         return 0
     value = rawbson.decode_value(document, span)
@@ -230,7 +230,7 @@ FULL_KEY_MISSING: Final = 31025
 
 
 def shard_of_measurement(measurement: bytes, fields: TimeSeriesFields, table: CollectionPlacement) -> str:
-    """The shard of the bucket for a measurement.
+    """Return the shard of the bucket for a measurement.
 
     Raises:
         CommandError: 5743702, it has no time; ShardKeyNotFound, the metadata has an array on a path of the key.
@@ -239,11 +239,11 @@ def shard_of_measurement(measurement: bytes, fields: TimeSeriesFields, table: Co
 
 
 def filter_of_update(update: UpdateStatement, fields: TimeSeriesFields, pattern: ShardKeyPattern) -> bytes:
-    """The filter of the buckets that an update may change.
+    """Return the filter of the buckets that an update may change.
 
     Raises:
-        CommandError: InvalidOptions, it is not one of many documents, or an upsert; 31025 or InvalidOptions, it may
-            change the shard key.
+        CommandError: InvalidOptions, the update is not ``multi``, or an upsert; 31025 or InvalidOptions, it may change
+            the shard key.
     """
     if not update.is_multi:
         raise CommandError(
@@ -266,10 +266,10 @@ def filter_of_update(update: UpdateStatement, fields: TimeSeriesFields, pattern:
 
 
 def filter_of_delete(delete: DeleteStatement, fields: TimeSeriesFields) -> bytes:
-    """The filter of the buckets that a delete may remove.
+    """Return the filter of the buckets that a delete may remove.
 
     Raises:
-        CommandError: IllegalOperation, it is one of a single document.
+        CommandError: IllegalOperation, it deletes a single document.
     """
     if delete.is_single:
         raise CommandError(ErrorCode.IllegalOperation, "Cannot perform a non-multi delete on a time-series collection")

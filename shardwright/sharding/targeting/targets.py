@@ -1,4 +1,4 @@
-"""From ranges of the shard key, or from one key, to the shards that own them."""
+"""Owners of ranges of the shard key, or of one key."""
 
 from collections.abc import Set
 from typing import Protocol
@@ -14,7 +14,7 @@ from shardwright.wire.errors import CommandError
 
 
 class Placement(Protocol):
-    """What targeting needs of a routing table."""
+    """The interface of a routing table for targeting."""
 
     @property
     def key_pattern(self) -> ShardKeyPattern:
@@ -22,17 +22,17 @@ class Placement(Protocol):
 
     @property
     def shards(self) -> Set[str]:
-        """The shards that own at least one chunk."""
+        """Shards that own at least one chunk."""
 
     def shard_for_key(self, key: bytes) -> str:
-        """The shard that owns the key with these bytes."""
+        """Return the shard that owns the key with these bytes."""
 
     def shards_for_range(self, low: bytes, high: bytes) -> Set[str]:
-        """The shards that own a part of ``[low, high)``."""
+        """Return the shards that own a part of ``[low, high)``."""
 
 
 class CollectionPlacement(Placement, Protocol):
-    """What targeting a write needs of a routing table."""
+    """The interface of a routing table for targeting a write."""
 
     @property
     def collection(self) -> ShardedCollection:
@@ -40,15 +40,15 @@ class CollectionPlacement(Placement, Protocol):
 
     @property
     def namespace(self) -> Namespace:
-        """The name of the collection."""
+        """Name of the collection."""
 
 
 def target_filter(filter_document: bytes, placement: Placement, *, simple_collation: bool = True) -> Set[str]:
-    """The shards that may hold matches of a filter; an arbitrary one if nothing can match.
+    """Return the shards that may have matches of a filter; an arbitrary one if nothing can match.
 
     Args:
         filter_document: the filter as raw BSON.
-        placement: where the chunks of the collection are.
+        placement: the chunks of the collection.
         simple_collation: whether the effective collation compares strings as bytes.
 
     Raises:
@@ -65,7 +65,7 @@ def target_filter(filter_document: bytes, placement: Placement, *, simple_collat
 
 
 def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
-    """The shards that own keys in the ranges.
+    """Return the shards that own keys in the ranges.
 
     Without ranges it is the shard of the first chunk, as in mongos: some shard has to answer, if only with an empty
     cursor or the error for the filter.
@@ -85,16 +85,16 @@ def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
 
 
 def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple_collation: bool = True) -> str:
-    """The shard that owns one shard key, given as a shard key document.
+    """Return the shard that owns one shard key, given as a shard key document.
 
     Args:
-        key: what `exact_key.exact_shard_key` or `ShardKeyPattern.extract_from_document` found.
-        placement: where the chunks of the collection are.
+        key: the result of `exact_key.exact_shard_key` or `ShardKeyPattern.extract_from_document`.
+        placement: the chunks of the collection.
         namespace: of the collection, for the message of the error.
         simple_collation: whether the effective collation compares strings as bytes.
 
     Raises:
-        CommandError: ShardKeyNotFound, the key depends on collation, or no chunk can hold it.
+        CommandError: ShardKeyNotFound, the key depends on collation, or no chunk can contain it.
     """
     pattern = placement.key_pattern
     if not simple_collation:
@@ -111,7 +111,7 @@ def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple
 
 
 def beyond_all_chunks(key: bytes, namespace: str) -> CommandError:
-    """The last chunk ends before MaxKey, so MongoDB stores no document whose whole key is MaxKey."""
+    """Build the error for a key of only MaxKey. The last chunk ends before it, so MongoDB stores no such document."""
     return CommandError(
         ErrorCode.ShardKeyNotFound,
         f"Cannot target single shard using key {document_text(key)} for namespace {namespace}",

@@ -1,6 +1,6 @@
-"""What a comparison in a filter allows one field of the shard key to be.
+"""Values that a comparison in a filter allows for one field of the shard key.
 
-Shard key fields never hold arrays, so a field has one value, and comparisons of it can be intersected. Everything here
+Shard key fields never contain arrays, so a field has one value, and comparisons of it can be intersected. All results
 may be wider than the comparison, never narrower.
 """
 
@@ -24,7 +24,7 @@ from shardwright.wire import rawbson
 from shardwright.wire.rawbson import Span
 
 _COLLATABLE: Final = frozenset({rawbson.STRING, rawbson.SYMBOL, rawbson.OBJECT, rawbson.ARRAY})
-"""Types whose order depends on a collation, or may contain one that does."""
+"""Types whose order depends on a collation, or that may contain such values."""
 
 _NOT_COMPARED: Final = frozenset({rawbson.REGEX, rawbson.UNDEFINED, rawbson.ARRAY})
 """Operands that do more than compare, that mongod refuses, or that only arrays match."""
@@ -32,7 +32,7 @@ _NOT_COMPARED: Final = frozenset({rawbson.REGEX, rawbson.UNDEFINED, rawbson.ARRA
 _UNBRACKETED: Final = _NOT_COMPARED | {rawbson.MIN_KEY, rawbson.MAX_KEY, rawbson.NULL}
 """Operands whose ``$gt``, ``$lt`` … do not simply stay inside the operand's type."""
 
-# Behind its rank the lowest value of a type has this many zero bytes, as the encodings of `sharding.key_order` are.
+# Number of zero bytes after the rank in the lowest value of a type, as `sharding.key_order` encodes it.
 _LOWEST_VALUE_BYTES: Final = {
     rawbson.STRING: 1,
     rawbson.SYMBOL: 1,
@@ -58,10 +58,10 @@ def is_collatable(kind: int) -> bool:
 
 
 def equal_to(field: ShardKeyField, depth: int, document: bytes, span: Span, *, simple_collation: bool) -> Intervals:
-    """The values of ``field`` in documents where the first ``depth`` parts of its path equal a value.
+    """Return the values of ``field`` in documents where the first ``depth`` parts of its path equal a value.
 
     An equality on a path above the key's, such as ``{a: {b: 1}}`` for the key ``a.b``, fixes the whole object and with
-    it the field; a field that the object lacks is null in the key.
+    it the field. A field that the object lacks is null in the key.
     """
     if span[0] in _NOT_COMPARED:
         return ALL
@@ -83,21 +83,21 @@ def equal_to(field: ShardKeyField, depth: int, document: bytes, span: Span, *, s
 
 
 def missing(field: ShardKeyField) -> Intervals:
-    """The values of a field that equals null: null, which also stands for a missing one, and undefined."""
+    """Return the values of a field that equals null: null, which also represents a missing one, and undefined."""
     if field.hashed:
         return union([_hashes(b"", _NULL_SPAN), _hashes(b"", _UNDEFINED_SPAN)])
     return _NULLISH
 
 
 def absent(field: ShardKeyField) -> Intervals:
-    """The values that a key has for a field that does not exist."""
+    """Return the values that a key has for a field that does not exist."""
     return _hashes(b"", _NULL_SPAN) if field.hashed else (point(ENCODED_NULL),)
 
 
 def compared(
     field: ShardKeyField, operator: bytes, document: bytes, span: Span, *, simple_collation: bool
 ) -> Intervals:
-    """The values of a field that are ``$gt``, ``$gte``, ``$lt`` or ``$lte`` an operand.
+    """Return the values of a field that are ``$gt``, ``$gte``, ``$lt`` or ``$lte`` an operand.
 
     They stay in the operand's type, as all comparisons of a filter do.
     """
@@ -121,7 +121,7 @@ def compared(
 
 
 def _bracket(kind: int) -> Interval:
-    """All values of a type and its equals; of numbers, all but NaN."""
+    """Return the interval of all values of a type and its equals; of numbers, all but NaN."""
     rank = RANKS[kind]
     if rank == RANKS[rawbson.INT32]:
         return NUMBERS_MIN, NUMBERS_END

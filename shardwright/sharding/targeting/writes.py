@@ -1,8 +1,8 @@
-"""Where each statement of a write on a sharded collection goes.
+"""Targeting of each statement of a write on a sharded collection.
 
-The rules and the texts of errors are MongoDB 6.0's: inserts go by their document, upserts by the exact shard key in
-their filter, other updates by their filter or replacement, single deletes by the exact key. A statement that affects
-one document by exact ``_id`` may be sent everywhere.
+The rules and the texts of errors are MongoDB 6.0's. Inserts are targeted by their document, upserts by the exact shard
+key in their filter, other updates by their filter or replacement, single deletes by the exact key. A statement that
+affects one document by exact ``_id`` may be broadcast.
 """
 
 from collections.abc import Mapping, Set
@@ -46,7 +46,7 @@ class Broadcast(Enum):
 ALL_SHARDS: Final = Broadcast.ALL_SHARDS
 
 Destination: TypeAlias = str | Broadcast | CommandError
-"""One shard; all shards of the cluster, which then ignore versions; or why the statement can go nowhere."""
+"""One shard; all shards of the cluster, which then ignore versions; or the error if there is no destination."""
 
 Collation: TypeAlias = Mapping[str, Any] | None
 
@@ -55,13 +55,13 @@ _NO_EXACT_KEY: Final = "could not extract exact shard key"
 
 
 class Destinations(NamedTuple):
-    """Where the statements of a batch go, in their order.
+    """Destinations of the statements of a batch, in their order.
 
     Attributes:
         by_statement: the destination of each.
         has_errors: some statement cannot be targeted.
         has_broadcasts: some statement goes to all shards.
-        updates_by_id: how many updates of one document go to all shards, which only an exact ``_id`` allows.
+        updates_by_id: the number of broadcast updates of one document, which only an exact ``_id`` allows.
     """
 
     by_statement: list[Destination]
@@ -71,12 +71,12 @@ class Destinations(NamedTuple):
 
     @classmethod
     def of(cls, found: list[Destination]) -> "Destinations":
-        """The destinations, looked through for errors and broadcasts."""
+        """Collect destinations, detecting errors and broadcasts."""
         return cls(found, any(isinstance(each, CommandError) for each in found), ALL_SHARDS in found)
 
 
 def target_inserts(documents: list[bytes], table: CollectionPlacement) -> Destinations:
-    """The shards that own the shard keys of documents."""
+    """Return the shards that own the shard keys of documents."""
     pattern = table.key_pattern
     key_bytes = pattern.key_bytes_of_document
     shard_for_key = table.shard_for_key
@@ -98,11 +98,11 @@ def target_inserts(documents: list[bytes], table: CollectionPlacement) -> Destin
 def target_measurements(
     statement: bytes | UpdateStatement | DeleteStatement, fields: TimeSeriesFields, table: CollectionPlacement
 ) -> Destination:
-    """Where a statement about measurements of a sharded time-series collection goes.
+    """Target a statement about measurements of a sharded time-series collection.
 
     Args:
         statement: an update, a delete, or an inserted measurement.
-        fields: how measurements are made into buckets.
+        fields: the bucketing parameters.
         table: the routing table of the buckets.
 
     Raises:
@@ -122,9 +122,9 @@ def target_measurements(
 
 
 def with_ids(documents: list[bytes], pattern: ShardKeyPattern) -> list[bytes] | None:
-    """The documents, those without ``_id`` given a new one, if ``_id`` is part of the key; None if none needs that.
+    """Add a new ``_id`` to documents without one, if ``_id`` is part of the key; None if no document needs it.
 
-    Elsewhere mongod makes the ``_id``, as it does for its own clients.
+    Elsewhere mongod creates the ``_id``, as it does for its own clients.
     """
     if all(field.path[0] != b"_id" for field in pattern.fields):
         return None
@@ -139,7 +139,7 @@ def with_ids(documents: list[bytes], pattern: ShardKeyPattern) -> list[bytes] | 
 
 
 def target_update(update: UpdateStatement, table: CollectionPlacement) -> Destination:
-    """Where an update goes."""
+    """Target an update."""
     if update.style is UpdateStyle.MIXED:
         return CommandError(
             ErrorCode.UnsupportedFormat,
@@ -165,7 +165,7 @@ def target_update(update: UpdateStatement, table: CollectionPlacement) -> Destin
 
 
 def target_delete(delete: DeleteStatement, table: CollectionPlacement) -> Destination:
-    """Where a delete goes."""
+    """Target a delete."""
     exact = _exact_shard(delete.filter, delete.collation, table)
     if is_string(exact):
         return exact
@@ -181,11 +181,11 @@ def target_delete(delete: DeleteStatement, table: CollectionPlacement) -> Destin
 
 
 def target_find_and_modify(query: bytes, collation: Collation, table: CollectionPlacement) -> str:
-    """The shard of a ``findAndModify``.
+    """Return the shard of a ``findAndModify``.
 
     Raises:
-        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation, or it is
-            one that no chunk can hold.
+        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation, or no
+            chunk can contain the key.
     """
     key = exact_shard_key(query, table.key_pattern)
     if key is None:
@@ -194,7 +194,7 @@ def target_find_and_modify(query: bytes, collation: Collation, table: Collection
 
 
 def _exact_shard(filter_document: bytes, collation: Collation, table: CollectionPlacement) -> str | CommandError | None:
-    """The shard of the key that a filter fixes, why there is none, or None if it fixes no key."""
+    """Return the shard of the key that a filter fixes, or the error of its targeting; None if it fixes no key."""
     key = exact_shard_key(filter_document, table.key_pattern)
     if key is None:
         return None
@@ -205,7 +205,7 @@ def _exact_shard(filter_document: bytes, collation: Collation, table: Collection
 
 
 def _shard_of_upsert(update: UpdateStatement, table: CollectionPlacement) -> str | CommandError:
-    """The shard of the key that the filter fixes: the inserted document will have it too."""
+    """Return the shard of the key that the filter fixes: the inserted document will have it too."""
     context = "Failed to target upsert by query"
     exact = _exact_shard(update.filter, update.collation, table) or unknown_operator(update.filter)
     if exact is None:
@@ -216,7 +216,7 @@ def _shard_of_upsert(update: UpdateStatement, table: CollectionPlacement) -> str
 
 
 def _shard_of_replacement(update: UpdateStatement, table: CollectionPlacement) -> str | CommandError:
-    """The shard that owns what a document is replaced by; an ``_id`` that it does not name is the filter's."""
+    """Return the shard that owns a document's replacement, which gets the filter's ``_id`` if it has none."""
     context = "Failed to target update by replacement document"
     replacement = update.replacement
     if not _has_id(replacement):
