@@ -62,9 +62,6 @@ class Arguments:
 
     Methods raise 40414 for a missing field and TypeMismatch for a wrong type. The ``maybe_`` methods return None for a
     missing field.
-
-    Attributes:
-        document: the bytes that contain the fields.
     """
 
     __slots__ = ("_fields", "_path", "document")
@@ -82,11 +79,7 @@ class Arguments:
 
     @classmethod
     def of(cls, request: Request, struct: str | None = None) -> "Arguments":
-        """Read the arguments of a command.
-
-        Args:
-            struct: MongoDB's name of the arguments in errors, if it differs from the command's name.
-        """
+        """Read the arguments of a command; ``struct`` is their name in MongoDB's errors, by default the command's."""
         return cls(request.body, struct or request.name, request.fields)
 
     def refuse_unknown(self, known: Container[bytes]) -> None:
@@ -129,11 +122,7 @@ class Arguments:
         return self._boolean(name, self._required(name), strictness)
 
     def maybe_integer(self, name: bytes, *, minimum: int | None = 0) -> int | None:
-        """Read a number, truncated and clamped to an int64 (MongoDB's ``safeInt64``).
-
-        Raises:
-            CommandError: 51024, the number is below ``minimum``.
-        """
+        """Read a number, truncated and clamped to an int64 (MongoDB's ``safeInt64``); raise 51024 below ``minimum``."""
         span = self._fields.get(name)
         if span is None or span[0] == rawbson.NULL:
             return None
@@ -155,11 +144,7 @@ class Arguments:
         return float(value.to_decimal() if isinstance(value, Decimal128) else value)
 
     def enumeration(self, name: bytes, values: range, default: int) -> int:
-        """Read an integer of the range ``values``, or return its default.
-
-        Raises:
-            CommandError: BadValue, the number is outside the range.
-        """
+        """Read an integer, or return its default; raise BadValue if it is not in ``values``."""
         if self._is_missing(name):
             return default
         span = self._fields[name]
@@ -184,11 +169,7 @@ class Arguments:
         return value
 
     def uuid(self, name: bytes) -> UUID:
-        """Read a UUID.
-
-        Raises:
-            CommandError: InvalidUUID, the value is not 16 bytes long.
-        """
+        """Read a UUID; raise InvalidUUID if it is not 16 bytes long."""
         value = bytes(rawbson.decode_value(self.document, self.span(name, rawbson.BINARY)))
         if len(value) != _UUID_BYTES:
             raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
@@ -219,11 +200,7 @@ class Arguments:
         return found
 
     def raw_documents(self, name: bytes) -> list[bytes]:
-        """Return the documents of an array as raw bytes.
-
-        Raises:
-            CommandError: InvalidBSON.
-        """
+        """Return the documents of an array as raw bytes; raise InvalidBSON if they are malformed."""
         return documents_of_array(self.document, self.span(name, rawbson.ARRAY), self._path_of(name))
 
     def maybe_raw_documents(self, name: bytes) -> list[bytes] | None:

@@ -53,20 +53,12 @@ class DocumentSink(Protocol):
 
 
 class DecodedBatch:
-    """The batch of a decoded reply (see `CursorBatch`).
-
-    Attributes:
-        cursor: the field ``cursor`` of the reply.
-    """
+    """The batch of a decoded reply (see `CursorBatch`); ``cursor`` is the reply's field of that name."""
 
     __slots__ = ("cursor", "cursor_id", "namespace")
 
     def __init__(self, reply: Mapping[str, Any]) -> None:
-        """Find the batch in a reply that is not an error.
-
-        Raises:
-            RemoteProtocolError: the reply has no cursor.
-        """
+        """Find the batch in a reply that is not an error; raise RemoteProtocolError if it has no cursor."""
         if "cursor" not in reply:
             raise RemoteProtocolError("a reply without a cursor")
         self.cursor: Mapping[str, Any] = reply["cursor"]
@@ -83,7 +75,6 @@ class RawBatch:
     """A batch within the frame of its reply, not decoded (see `CursorBatch`).
 
     Attributes:
-        frame: the reply.
         fields: the spans of the body's top-level fields in the frame.
         cursor: the spans of the fields of ``cursor`` in the frame.
     """

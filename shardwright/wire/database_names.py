@@ -19,11 +19,7 @@ def is_valid_database_name(db: str) -> bool:
 
 
 def check_database_name(db: str) -> None:
-    """Refuse an invalid ``$db``.
-
-    Raises:
-        CommandError: InvalidNamespace.
-    """
+    """Raise InvalidNamespace for an invalid ``$db``."""
     if is_valid_database_name(db):
         return
     if "." in db:
@@ -34,12 +30,9 @@ def check_database_name(db: str) -> None:
 
 
 def name_text(raw: bytes) -> str:
-    """Decode the name of a database or collection. MongoDB allows any bytes but NUL; this refuses invalid UTF-8.
+    """Decode the name of a database or collection; raise InvalidNamespace if it is not UTF-8.
 
-    A lossy decoding would name another database or collection.
-
-    Raises:
-        CommandError: InvalidNamespace.
+    MongoDB allows any bytes but NUL. A lossy decoding would name another database or collection.
     """
     try:
         return raw.decode()

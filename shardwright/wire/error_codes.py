@@ -2,8 +2,7 @@
 
 The only table of codes in this code base. Names and numbers come from mongod 6.0.5; a test compares them with a mongod.
 Categories come from ``src/mongo/base/error_codes.yml`` of MongoDB 6.0. Numbers that MongoDB uses for one assertion each
-have no name. They are constants next to the check that raises them, and `code_name` calls them ``Location<number>``, as
-mongod does.
+are constants next to the check that raises them. `code_name` calls them ``Location<number>``, as mongod does.
 """
 
 from enum import Enum, IntEnum, auto

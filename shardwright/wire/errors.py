@@ -27,7 +27,6 @@ class CommandError(Exception):
 
     Args:
         code: a number of `wire.error_codes.ErrorCode`, or a number that MongoDB uses for a single assertion.
-        message: the text for ``errmsg``.
         labels: ``errorLabels``, for example ``TransientTransactionError``.
         extra: fields that this code adds to the top level of its reply, for example ``vWanted`` of StaleConfig.
     """
@@ -82,11 +81,7 @@ _COMMON_REPLY_FIELDS = frozenset(
 
 
 def check_writes(reply: Mapping[str, Any]) -> None:
-    """Raise the write errors hidden in an ``ok: 1`` reply.
-
-    Raises:
-        CommandError: the first of the ``writeErrors``, otherwise the ``writeConcernError``.
-    """
+    """Raise the first of the ``writeErrors`` of an ``ok: 1`` reply, otherwise its ``writeConcernError``."""
     for failure in reply.get("writeErrors", ()):
         raise CommandError.from_reply(failure)
     if "writeConcernError" in reply:
@@ -100,10 +95,7 @@ class RemoteProtocolError(Exception):
 class MalformedRequestError(RemoteProtocolError):
     """A complete message with malformed contents.
 
-    A request with this error is answered, and its connection stays open. In a reply it counts as the base class.
-
-    Attributes:
-        error: the answer.
+    A request with it is answered with ``error``, and its connection stays open. In a reply it counts as the base class.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -119,7 +111,6 @@ class BackendError(Exception):
     """Failed communication with a remote host, below the level of commands.
 
     Attributes:
-        address: ``host:port`` or the path of a UNIX socket.
         sent: whether at least a part of the request was sent, so that it may have been executed.
         is_silent: whether the host did not react at all, as when it is frozen or unplugged. Its other connections then
             stay open too.
@@ -149,8 +140,7 @@ VALUE_TOO_SMALL: Final = 51024
 def missing_field(path: str) -> CommandError:
     """Build the error for a missing required field.
 
-    Args:
-        path: ``<struct>.<field>``, where the struct is MongoDB's name for the arguments, usually the command's name.
+    ``path`` is ``<struct>.<field>``, where the struct is MongoDB's name for the arguments, usually the command's name.
     """
     return CommandError(MISSING_FIELD, f"BSON field '{path}' is missing but a required field")
 
@@ -171,13 +161,7 @@ def not_allowed_strictly(path: str) -> CommandError:
 
 
 def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
-    """Build the error for a field of the wrong type.
-
-    Args:
-        path: ``<struct>.<field>``.
-        kind: the actual type.
-        expected: the names of the accepted types.
-    """
+    """Build the error for the field ``<struct>.<field>`` of the wrong type."""
     # MongoDB's message misplaces the quote and bracket of the second form, too.
     expecting = f"type '{expected[0]}'" if len(expected) == 1 else f"types '[{', '.join(expected)}']"
     return CommandError(

@@ -45,8 +45,7 @@ class Header:
 def frame_length(data: bytes | bytearray) -> int:
     """Return the length of the frame that begins with ``data``, at least four bytes.
 
-    Raises:
-        RemoteProtocolError: the length is impossible.
+    Raises RemoteProtocolError if it is impossible.
     """
     length = int(_unpack_int32(data)[0])
     if not HEADER_BYTES <= length <= MESSAGE_BYTES_MAX:
@@ -68,15 +67,11 @@ def _check_opcode(data: bytes) -> None:
 
 
 class FrameReader:
-    """Splitter of a stream of bytes into frames.
+    """Splitter of a stream of bytes into frames of at most ``bytes_max``.
 
     Feed it received bytes, then take frames until it returns None. `bytes_missing` lets a transport read a long message
-    in few calls.
-
-    Attributes:
-        available: the number of bytes fed and not taken. At 0 the peer can close the connection without truncating a
-            message.
-        bytes_max: the longest accepted frame.
+    in few calls. ``available`` counts the bytes fed and not taken. At 0 the peer can close the connection without
+    truncating a message.
     """
 
     __slots__ = ("_frame_bytes", "_is_header_known", "_pieces", "available", "bytes_max")

@@ -33,7 +33,6 @@ class ClientMetadata:
     Attributes:
         document: the raw document, which ``currentOp`` shows and which may be forwarded.
         app_name: ``application.name``, or "".
-        driver: the driver's name and version in one string, for log lines.
     """
 
     document: bytes
@@ -174,7 +173,6 @@ class HelloRequest:
         topology_version: the newest that the client has seen, or None if it does not wait.
         max_await_ms: limit of the wait for a newer one; present exactly if ``topology_version`` is.
         exhaust_allowed: the client accepts further replies without sending requests (OP_MSG ``exhaustAllowed``).
-        hello_ok: the client prefers ``hello`` to the legacy names.
         compression: the client's compressors in its order of preference, or None if it does not negotiate.
     """
 

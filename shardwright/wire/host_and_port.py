@@ -120,12 +120,7 @@ _MIRRORED_CONFIG_SERVERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """A replica set and some of its members, or a lone server.
-
-    Attributes:
-        set_name: empty for a lone server.
-        hosts: members of the set, or the server.
-    """
+    """A replica set and some of its members, or a lone server with an empty ``set_name``."""
 
     set_name: str
     hosts: tuple[HostAndPort, ...]
@@ -133,9 +128,6 @@ class ConnectionString:
     @classmethod
     def parse(cls, text: str, *, default_port: int | None = DEFAULT_PORT) -> "ConnectionString":
         """Parse ``set/host:port,host:port``, or the ``host:port`` or UNIX socket path of a lone server.
-
-        Args:
-            default_port: see `HostAndPort.parse`.
 
         Raises:
             CommandError: FailedToParse or Overflow, with mongod's message.
@@ -154,11 +146,7 @@ class ConnectionString:
 
     @classmethod
     def of_set(cls, set_name: str, addresses: Iterable[str]) -> "ConnectionString":
-        """Build the connection string of a replica set.
-
-        Raises:
-            CommandError: FailedToParse, an address is invalid.
-        """
+        """Build the connection string of a replica set; raise FailedToParse for an invalid address."""
         return cls(set_name, tuple(map(HostAndPort.parse, addresses)))
 
     def __str__(self) -> str:

@@ -93,10 +93,9 @@ def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -
 
 
 def parse_query(frame: bytes) -> LegacyQuery:
-    """Parse a whole OP_QUERY frame, ignoring the field selector, which has no meaning for commands.
+    """Parse a whole OP_QUERY frame; raise RemoteProtocolError if it is malformed.
 
-    Raises:
-        RemoteProtocolError: the frame is not a well-formed OP_QUERY.
+    The field selector is ignored: it has no meaning for commands.
     """
     opcode = int.from_bytes(frame[12:16], "little")
     if len(frame) < HEADER_BYTES + _FLAGS.size or opcode != OP_QUERY:

@@ -37,11 +37,7 @@ CONNECTIONS_MAX: Final = 1_000_000
 
 
 def check_size(size: int) -> None:
-    """Refuse an encoded size that does not fit into one document.
-
-    Raises:
-        CommandError: BSONObjectTooLarge.
-    """
+    """Raise BSONObjectTooLarge for an encoded size that does not fit into one document."""
     if size > BSON_OBJECT_INTERNAL_BYTES_MAX:
         raise CommandError(
             ErrorCode.BSONObjectTooLarge,

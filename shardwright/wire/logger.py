@@ -14,11 +14,7 @@ RESERVED: Final = frozenset({"t", "level", "component", "msg", "traceback"})
 
 
 class InternalErrors:
-    """Counter of unexpected exceptions, which are logged with their tracebacks.
-
-    Attributes:
-        total: the number logged by this process.
-    """
+    """Counter of unexpected exceptions, which are logged with their tracebacks."""
 
     __slots__ = ("total",)
 
@@ -34,10 +30,6 @@ class Logger:
     """A component's logger: ``logger.info("Refreshed a collection", namespace=str(namespace))``.
 
     A field may be a function without arguments, called only if the line is written.
-
-    Args:
-        component: such as ``router.cursors``.
-        fields: fields of all its lines.
     """
 
     __slots__ = ("_component", "_fields", "_logger")
@@ -68,10 +60,9 @@ class Logger:
         self._log(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, *, raised: BaseException | None = None, **fields: object) -> None:
-        """Log an unexpected error with a traceback, and count it in `INTERNAL_ERRORS`.
+        """Log an unexpected error with its traceback, and count it in `INTERNAL_ERRORS`.
 
-        Args:
-            raised: the exception; by default the one being handled.
+        The default of ``raised`` is the exception being handled.
         """
         INTERNAL_ERRORS.total += 1
         self._log(logging.ERROR, message, fields, raised or True)

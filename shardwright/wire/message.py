@@ -55,11 +55,7 @@ class DocumentSequence:
 
     @property
     def documents(self) -> list[bytes]:
-        """The documents, each as its own bytes.
-
-        Raises:
-            MalformedRequestError: the documents do not fill the section exactly.
-        """
+        """Documents, each as its own bytes; raises MalformedRequestError if they do not fill the section exactly."""
         if self._documents is None:
             self._documents = split_documents(self.data)
         return self._documents
@@ -72,8 +68,7 @@ class DocumentSequence:
 def parse_sections(frame: bytes, end: int) -> tuple[bytes, list[DocumentSequence]]:
     """Split a message, whose sections end at ``end``, into its body and document sequences.
 
-    Raises:
-        MalformedRequestError: the sections do not add up.
+    Raises MalformedRequestError if the sections do not add up.
     """
     body: bytes | None = None
     sequences: list[DocumentSequence] = []
@@ -101,11 +96,7 @@ def parse_sections(frame: bytes, end: int) -> tuple[bytes, list[DocumentSequence
 
 
 def _document(data: bytes, start: int, end: int) -> bytes:
-    """Cut out the document at ``start``, checking only its length.
-
-    Raises:
-        MalformedRequestError: the document reaches past ``end``.
-    """
+    """Cut out the document at ``start``, checking only its length; raise MalformedRequestError if it passes ``end``."""
     length = _unpack_length(data, start)[0] if start + DOCUMENT_BYTES_MIN <= end else 0
     if length < DOCUMENT_BYTES_MIN:
         raise _invalid_bson("BSON data has to be at least 5 bytes")
@@ -115,11 +106,7 @@ def _document(data: bytes, start: int, end: int) -> bytes:
 
 
 def _sequence_content(frame: bytes, start: int, end: int) -> bytes:
-    """Return a document sequence without its length.
-
-    Raises:
-        MalformedRequestError: its length is impossible.
-    """
+    """Return a document sequence without its length; raise MalformedRequestError if the length is impossible."""
     left = end - start - _LENGTH.size
     if left < 0:
         raise _overflow(f"buffer size too small to read (4) bytes out of buffer[{end - start}]")
@@ -157,11 +144,7 @@ def _has_field(body: bytes, name: bytes) -> bool:
 
 
 def split_documents(data: bytes) -> list[bytes]:
-    """Split concatenated documents by their length prefixes.
-
-    Raises:
-        MalformedRequestError: they do not fill ``data`` exactly.
-    """
+    """Split documents by their length prefixes; raise MalformedRequestError if they do not fill ``data`` exactly."""
     documents: list[bytes] = []
     position, end = 0, len(data)
     last = end - DOCUMENT_BYTES_MIN
@@ -291,9 +274,7 @@ def _too_short(frame: bytes) -> RemoteProtocolError:
 def op_msg(body: bytes, *, request_id: int, response_to: int = 0, flags: int = 0, sections: bytes = b"") -> bytes:
     """Build the frame of an OP_MSG without a checksum.
 
-    Args:
-        flags: `MORE_TO_COME` and `EXHAUST_ALLOWED`.
-        sections: further sections, as returned by `encode_sequence`.
+    ``flags`` may be `MORE_TO_COME` and `EXHAUST_ALLOWED`; `encode_sequence` builds ``sections``.
     """
     length = 21 + len(body) + len(sections)
     return _pack_prefix(length, request_id, response_to, OP_MSG, flags, 0) + body + sections

@@ -96,11 +96,7 @@ class InsertedDocument(NamedTuple):
         return b"".join((frame[:at], frame[end:], frame[at:end]))
 
     def moved_back(self, frame: bytes, size: int) -> bytes:
-        """Move a document from the end of a request back into its array, and correct the length of the body.
-
-        Args:
-            size: of the document.
-        """
+        """Move a document of ``size`` bytes from the end of a request into its array; correct the body's length."""
         at, length = self.at, len(frame) - BODY_AT
         return b"".join(
             (frame[:BODY_AT], length.to_bytes(4, "little"), frame[BODY_AT + 4 : at], frame[-size:], frame[at:-size])
@@ -118,11 +114,7 @@ class InsertedDocument(NamedTuple):
 
 
 class Epoch:
-    """Counter of changes that may make a daemon serve the same bytes differently.
-
-    Attributes:
-        number: the changes so far.
-    """
+    """Counter of changes that may make a daemon serve the same bytes differently."""
 
     __slots__ = ("number",)
 
@@ -141,8 +133,7 @@ EPOCH: Final = Epoch()
 class Passage:
     """A layout of frames, and the epoch in which it was learned. Daemons add the action for such frames.
 
-    Attributes:
-        document_at: offset of a document of any layout; 0 without one.
+    ``document_at`` is the offset of a document of any layout; 0 without one.
     """
 
     __slots__ = (
@@ -164,7 +155,6 @@ class Passage:
         """Learn a layout.
 
         Args:
-            frame: a frame of the layout.
             free: where bytes may differ; the header's ids always may.
             epoch: the number of the epoch in which its decision began.
             document: the place of a document of any layout, if there is one.

@@ -23,7 +23,7 @@ def update_pipelines(request: Request) -> Iterator[tuple[bytes, Span]]:
 
     Raises:
         CommandError: an ``update`` without statements.
-        InvalidBSONError: a statement is not well-formed.
+        InvalidBSONError: a statement is malformed.
     """
     if request.name in _FIND_AND_MODIFY:
         span = request.fields.get(b"update")

@@ -63,14 +63,9 @@ class ReadPreference:
 
 
 def has_tags(tags: Mapping[str, str], wanted: object) -> bool:
-    """Whether a member has all tags of a set; False if ``wanted`` is not a set.
+    """Whether a member has all ``wanted`` tags, one of the ``tag_sets``; False if ``wanted`` is not a set.
 
-    Args:
-        tags: the member's tags.
-        wanted: one of the ``tag_sets``.
-
-    Raises:
-        CommandError: 13111, a wanted tag is not a string.
+    Raises 13111 if a wanted tag is not a string.
     """
     if not isinstance(wanted, Mapping):
         return False

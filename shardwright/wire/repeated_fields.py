@@ -14,12 +14,7 @@ _ANY_JOIN: Final = re.compile(rb"\$(?:graphLookup|lookup)\0")
 
 
 def refuse_repeated_join_fields(document: bytes) -> None:
-    """Refuse joins with two fields of one name, at any depth of a document.
-
-    Raises:
-        CommandError: 40413.
-        InvalidBSONError: the document is not well-formed.
-    """
+    """Raise 40413 for joins with two fields of one name, at any depth of a document."""
     if _ANY_JOIN.search(document) is None:
         return
     for name, (kind, _, value_start, _) in spans_at_any_depth(document):
@@ -28,17 +23,7 @@ def refuse_repeated_join_fields(document: bytes) -> None:
 
 
 def refuse_repeated_fields(document: bytes, start: int, path: str) -> None:
-    """Refuse two fields of one name in a document.
-
-    Args:
-        document: the bytes that contain it.
-        start: its offset.
-        path: its name in the message.
-
-    Raises:
-        CommandError: 40413.
-        InvalidBSONError: the document is not well-formed.
-    """
+    """Raise 40413 for two fields of one name in the document at ``start``; ``path`` is its name in the message."""
     seen: set[bytes] = set()
     for name, _ in spans(document, start):
         if name in seen:

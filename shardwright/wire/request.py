@@ -50,10 +50,7 @@ _LENGTH_BYTES: Final = 4
 class CommandLayout:
     """Field positions shared by similar commands.
 
-    Attributes:
-        fields: the spans of the top-level elements, by name.
-        name: the command.
-        db: its database.
+    ``fields`` are the spans of the top-level elements, by name.
     """
 
     __slots__ = ("_length", "_mask", "_masked", "db", "fields", "name")
@@ -142,11 +139,8 @@ class Request:
     """One command message.
 
     Attributes:
-        message: the message that contains it.
-        body: the raw command document.
         fields: the spans of its top-level elements, by name.
         name: the command, as the client spelt it.
-        db: its database.
     """
 
     __slots__ = ("_document", "body", "db", "fields", "message", "name")
@@ -222,11 +216,7 @@ class Request:
         return self.body[span[2] : span[3]]
 
     def raw_object(self, name: bytes) -> bytes | None:
-        """Return the bytes of a top-level document; None if it is absent.
-
-        Raises:
-            CommandError: TypeMismatch, the field is not a document.
-        """
+        """Return the bytes of a top-level document; None if it is absent. Raises TypeMismatch for another type."""
         span = self.fields.get(name)
         if span is None:
             return None
@@ -277,11 +267,7 @@ class Request:
 
 
 def _refuse_repeated(body: bytes, fields: Mapping[bytes, Span]) -> None:
-    """Refuse a command that has a field twice.
-
-    Raises:
-        CommandError: 40413, with the struct that MongoDB parses first in any command.
-    """
+    """Raise 40413 if a field occurs twice, with the struct that MongoDB parses first in any command."""
     # The index keeps only one element of a repeated field, so the lengths do not add up then.
     if sum([span[3] - span[1] for span in fields.values()]) == len(body) - DOCUMENT_BYTES_MIN:
         return
@@ -293,11 +279,7 @@ def _refuse_repeated(body: bytes, fields: Mapping[bytes, Span]) -> None:
 
 
 def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:
-    """Return the documents of an array as raw bytes.
-
-    Args:
-        body: the document that contains the array.
-        path: ``<struct>.<field>`` for errors.
+    """Return the documents of an array as raw bytes; ``path`` is ``<struct>.<field>`` for errors.
 
     Raises:
         CommandError: TypeMismatch, an element is not a document; InvalidBSON.

@@ -16,12 +16,7 @@ from shardwright.wire.request import Request
 
 
 def error_of_request(failure: Exception, request: Request) -> CommandError | None:
-    """Return the error to send for a failed command; None for an internal error.
-
-    Args:
-        failure: the exception raised by its handler.
-        request: the command.
-    """
+    """Return the error to send for a command whose handler raised ``failure``; None for an internal error."""
     if isinstance(failure, CommandError):
         return failure
     if not isinstance(failure, InvalidBSONError | InvalidBSON | RecursionError):
@@ -39,12 +34,7 @@ def error_of_request(failure: Exception, request: Request) -> CommandError | Non
 
 
 def _check(document: bytes, start: int, levels: int) -> None:
-    """Validate a document at all levels.
-
-    Raises:
-        InvalidBSONError: the document is not well-formed.
-        CommandError: Overflow, it is nested too deep.
-    """
+    """Validate a document at all levels; raise InvalidBSONError, or Overflow if it is nested too deep."""
     if not levels:
         raise CommandError(ErrorCode.Overflow, "BSONObj exceeds maximum nested object depth")
     for _, (kind, _, value_start, value_end) in rawbson.spans(document, start):

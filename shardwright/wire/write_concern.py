@@ -34,8 +34,7 @@ _REMEMBERED_MAX: Final = 64
 def check_write_concern(request: Request) -> None:
     """Check the ``writeConcern`` of a request, which must have one.
 
-    Raises:
-        CommandError: TypeMismatch, FailedToParse, BadValue, 40415.
+    Raises TypeMismatch, FailedToParse, BadValue or 40415.
     """
     kind, _, start, end = request.fields[WRITE_CONCERN]
     if kind != OBJECT:
@@ -72,11 +71,7 @@ _check_once = lru_cache(_REMEMBERED_MAX)(_check)
 
 
 def _check_members(w: object) -> None:
-    """Check the members that must acknowledge a write.
-
-    Raises:
-        CommandError: FailedToParse.
-    """
+    """Check the members that must acknowledge a write; raise FailedToParse."""
     if _is_number(w):
         number = clamp_int64(w)
         if not 0 <= number <= _MEMBERS_MAX:

@@ -28,11 +28,7 @@ class ApplicationError:
     """The failure of an operation.
 
     Attributes:
-        address: the server's address.
-        code: the reply's error code, if a command failed.
-        topology_version: the reply's ``topologyVersion``.
         generation: the pool's generation when the connection was opened; None for the current one.
-        is_after_handshake: whether the handshake was complete.
         wire_version: the server's newest wire version.
     """
 

@@ -25,12 +25,7 @@ class Election:
         return cls(primary.election_id, primary.set_version)
 
     def is_older_than(self, newest: "Election", wire_version: int) -> bool:
-        """Whether a primary of this election has been deposed.
-
-        Args:
-            newest: the newest known election.
-            wire_version: the newest wire version of the primary of this election.
-        """
+        """Whether a primary of this election, with this newest wire version, has been deposed."""
         if wire_version >= _ELECTION_ID_FIRST_WIRE_VERSION:
             return self._by_election_id() < newest._by_election_id()
         if not self._is_complete or not newest._is_complete:

@@ -29,10 +29,8 @@ def suitable_servers(
     """Return the servers that a read preference allows, regardless of latency.
 
     Args:
-        topology: the replica set.
         preference: mode, tags and staleness; the mode ``primary`` for writes.
         deprioritized: addresses of servers that are chosen only if no other is suitable.
-        heartbeat_seconds: the interval of heartbeats.
 
     Raises:
         CommandError: MaxStalenessOutOfRange, the maximum is too small to be checked with heartbeats; 13111, a tag is
@@ -62,12 +60,7 @@ def in_latency_window(servers: Sequence[Server]) -> Sequence[Server]:
 
 
 def least_busy_of_two(servers: Sequence[Server], in_progress: Callable[[str], int]) -> Server:
-    """Pick two servers at random and return the one with fewer operations in progress.
-
-    Args:
-        servers: at least one server.
-        in_progress: returns the number of our operations in progress at an address.
-    """
+    """Pick two servers at random and return the one with fewer of our operations in progress."""
     if len(servers) == 1:
         return servers[0]
     first, second = random.sample(servers, 2)

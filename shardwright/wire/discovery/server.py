@@ -41,11 +41,7 @@ class Server:
         me: its address according to itself.
         primary: the address of the primary according to it.
         set_version: the version of its replica set's configuration.
-        election_id: the id of the election that made it primary.
         topology_version: ``processId`` and ``counter``, which order its hellos.
-        tags: its replica set tags.
-        wire_versions: its oldest and newest wire version.
-        session_timeout_minutes: its ``logicalSessionTimeoutMinutes``.
         round_trip_seconds: smoothed duration of a hello; None if not measured yet.
         last_write_ms: its ``lastWriteDate`` in milliseconds since the epoch.
         last_update_ms: when its hello was received, by a clock common to all servers' hellos.
@@ -80,7 +76,6 @@ class Server:
         """Build the state described by a reply to hello.
 
         Args:
-            now_ms: when the reply was received.
             round_trip_seconds: the smoothed duration of a hello, see `smoothed_round_trip`.
         """
         if not hello.get("ok"):
@@ -127,8 +122,6 @@ def is_topology_version_stale(
     """Whether a topology version is older than the known one of the same process.
 
     Args:
-        known: the newest so far.
-        received: the version in a hello or an error.
         is_equal_stale: True for errors, which carry no news at the known version; False for hellos, which are
             heartbeats then.
     """

@@ -5,6 +5,8 @@ element_start, value_start, value_end)``. These are offsets into the bytes objec
 ``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router creates about
 ten of them for every operation.
 
+All functions raise InvalidBSONError for documents that are not well-formed, as far as they read them.
+
 `types` defines the types, `spans` locates elements, `building` builds documents from bytes, `arrays` splits and builds
 arrays of documents, `values` decodes, `repeated` decodes documents with repeated fields.
 

@@ -28,14 +28,7 @@ _READ_HEADERS: Final = tuple((header, len(header), _HEADER_READERS[len(header)])
 
 
 class DocumentArray:
-    """The documents of an array, cut out on demand.
-
-    Args:
-        data: the document that contains the array.
-
-    Raises:
-        InvalidBSONError: the element is not an array.
-    """
+    """The documents of the array at ``span`` of ``data``, cut out on demand."""
 
     __slots__ = ("_data", "_end", "_number", "_position")
 
@@ -57,11 +50,7 @@ class DocumentArray:
         return len(self._data)
 
     def take(self, count: int) -> list[bytes]:
-        """Return the next ``count`` documents, or fewer at the end, each as its own bytes.
-
-        Raises:
-            InvalidBSONError: the array has other elements, or ends in the wrong place.
-        """
+        """Return the next ``count`` documents, or fewer at the end, each as its own bytes."""
         # This does not call `spans`, because migrations split millions of documents here. The usual form is tried
         # first: names that count from 0. `_take_any` accepts any names, and detects errors.
         found: list[bytes] = []
@@ -100,11 +89,7 @@ class DocumentArray:
 
 
 def array_documents(document: bytes, span: Span) -> list[bytes]:
-    """Return the documents of an array element, each as its own bytes.
-
-    Raises:
-        InvalidBSONError: the element is not an array of documents.
-    """
+    """Return the documents of an array element, each as its own bytes."""
     return DocumentArray(document, span).take(len(document))
 
 

@@ -72,11 +72,7 @@ def without(document: bytes, names: Container[bytes]) -> bytes:
 
 
 def without_spans(document: bytes, removed: Iterable[Span], more: bytes = b"") -> bytes:
-    """Remove top-level elements, whose spans are given in order.
-
-    Args:
-        more: elements to add at the end.
-    """
+    """Remove top-level elements, whose spans are given in order, and append ``more`` elements."""
     kept: list[bytes] = []
     kept_from = 4
     for _, element_start, _, value_end in removed:

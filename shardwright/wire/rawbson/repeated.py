@@ -17,11 +17,7 @@ from shardwright.wire.rawbson.values import VALUE_CODEC, decode_leniently, decod
 
 
 class WholeDocument(dict[str, Any]):
-    """A decoded document that keeps repeated fields.
-
-    Attributes:
-        repeated: the fields hidden by a later one of the same name.
-    """
+    """A decoded document; ``repeated`` keeps the fields hidden by a later one of the same name."""
 
     __slots__ = ("repeated",)
 
@@ -44,11 +40,7 @@ _CODEC: Final[CodecOptions[Any]] = VALUE_CODEC.with_options(document_class=Whole
 
 
 def decode_whole(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """Decode one element like `decode_value`, but with `WholeDocument` for its documents.
-
-    Raises:
-        InvalidBSONError: the element is not well-formed.
-    """
+    """Decode one element like `decode_value`, but with `WholeDocument` for its documents."""
     kind, _, value_start, value_end = span
     if kind not in (OBJECT, ARRAY):
         return decode_value(document, span)

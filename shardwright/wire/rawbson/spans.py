@@ -69,11 +69,7 @@ for _type, _size in {
 
 
 def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
-    """Yield the elements of the document at ``start``, in order, as ``(name, span)``.
-
-    Raises:
-        InvalidBSONError: an element read so far has an impossible length or type.
-    """
+    """Yield the elements of the document at ``start``, in order, as ``(name, span)``."""
     end = document_end(document, start)
     position = start + 4
     while True:
@@ -100,9 +96,6 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
     """Index the elements of a document by name, in their order; of elements with the same name, the last.
 
     This repeats the loop of `spans`, with the most common types first, because every message of a daemon is indexed.
-
-    Raises:
-        InvalidBSONError: an element has an impossible length or type.
     """
     end = document_end(document, start)
     found: dict[bytes, Span] = {}
@@ -135,11 +128,7 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
 
 
 def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
-    """Find the first element of that name in the document at ``start``. Later elements are not checked.
-
-    Raises:
-        InvalidBSONError: an element up to this one has an impossible length or type.
-    """
+    """Find the first element of that name in the document at ``start``. Later elements are not checked."""
     end = document_end(document, start)
     terminated = name + b"\0"
     position = start + 4
@@ -221,11 +210,7 @@ def _variable_size(document: bytes, kind: int, way: int, value_start: int, end: 
 
 
 def spans_at_any_depth(document: bytes) -> Iterator[tuple[bytes, Span]]:
-    """Yield the names and spans of all elements at all levels, including repeated names.
-
-    Raises:
-        InvalidBSONError: the document is not well-formed.
-    """
+    """Yield the names and spans of all elements at all levels, including repeated names."""
     pending = [0]
     while pending:
         for each in spans(document, pending.pop()):

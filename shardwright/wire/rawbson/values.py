@@ -47,9 +47,7 @@ class VerbatimDocument(dict[str, Any]):
 
     Args:
         fields: its fields, decoded as far as possible.
-        document: the bytes of an enclosing document.
-        start: its start in them.
-        end: its end in them.
+        document: the bytes of an enclosing document, which contain it from ``start`` to ``end``.
     """
 
     _type_marker = RawBSONDocument._type_marker
@@ -82,9 +80,6 @@ def decode_document(document: bytes) -> dict[str, Any]:
 
     A mongod checks neither that text is UTF-8 nor the inner length of binary data of the old subtype 2. Such text gets
     replacement characters, and such data is returned whole. Nested documents with either become `VerbatimDocument`.
-
-    Raises:
-        InvalidBSONError: the document is not well-formed.
     """
     try:
         return bson.decode(document, codec_options=VALUE_CODEC)
@@ -107,18 +102,12 @@ def decode_leniently(
     otherwise each document would be read once for every enclosing document.
 
     Args:
-        document: the bytes of an enclosing document.
-        span: the value's position in them.
-        codec: for documents in the value.
         inexact: creates the value of a nested document of which pymongo refuses a part. Its arguments are the fields,
             the bytes around it, and its bounds there.
         whole_bytes_max: the longest part that is tried whole.
 
     Returns:
         The value, and whether pymongo would not have refused it after all.
-
-    Raises:
-        InvalidBSONError: the value is not well-formed.
     """
     kind, _, start, end = span
     if kind not in (OBJECT, ARRAY):
@@ -153,20 +142,13 @@ def decode_exactly(document: bytes) -> dict[str, Any]:
 
     Nested documents that a dict cannot represent, such as those with two fields of one name, become `VerbatimDocument`.
     This costs an encoding of the document, so it is for documents that are stored or forwarded.
-
-    Raises:
-        InvalidBSONError: the document is not well-formed.
     """
     decoded = decode_document(document)
     return decoded if _represents(decoded, document) else _decode_fields_exactly(document, 0)
 
 
 def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """Decode one element like `decode_document`, but faster for the types of most arguments.
-
-    Raises:
-        InvalidBSONError: the element is not well-formed.
-    """
+    """Decode one element like `decode_document`, but faster for the types of most arguments."""
     kind, _, value_start, value_end = span
     if kind == INT32:
         return _unpack_int32(document, value_start)[0]
@@ -191,8 +173,7 @@ def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON v
 def is_string(value: object) -> TypeGuard[str]:
     """Whether a decoded value is a BSON string.
 
-    ``isinstance(value, str)`` is also true of JavaScript, which MongoDB does not treat as a string and which has no
-    hash.
+    ``bson.Code`` (JavaScript) is a subclass of ``str``, but not a string to MongoDB, and it has no hash.
     """
     return type(value) is str
 

@@ -15,11 +15,7 @@ ITERATIONS_MAX: Final = 1_000_000
 
 
 class ClientConversation:
-    """Proof to a server that this side knows a password, and verification that the server knows it too.
-
-    Args:
-        nonce: random, printable and without commas.
-    """
+    """Proof to a server that this side knows a password, and verification that the server knows it too."""
 
     def __init__(self, user: str, nonce: bytes) -> None:
         self._first = ClientFirst(user, nonce)
@@ -31,11 +27,7 @@ class ClientConversation:
         return self._first.message
 
     def read(self, message: bytes) -> ServerFirst:
-        """Parse the server's first message.
-
-        Raises:
-            ScramError: the message is malformed, of another conversation, or has an unacceptable number of iterations.
-        """
+        """Parse the server's first message; raise ScramError also for an unacceptable number of iterations."""
         reply = ServerFirst.parse(message)
         if not reply.nonce.startswith(self._first.nonce) or len(reply.nonce) == len(self._first.nonce):
             raise ScramError("the server's nonce does not extend the client's")
@@ -44,12 +36,7 @@ class ClientConversation:
         return reply
 
     def prove(self, reply: ServerFirst, keys: ScramKeys) -> bytes:
-        """Build the last message, with the proof.
-
-        Args:
-            reply: the server's first message.
-            keys: derived from the password with the salt and the number of iterations in ``reply``.
-        """
+        """Build the last message, with the proof; ``keys`` are for the salt and the iterations in ``reply``."""
         mechanism, final = keys.mechanism, ClientFinal(reply.nonce)
         proven = auth_message(self._first, reply, final)
         signature = mechanism.mac(mechanism.hash(keys.client), proven)
@@ -58,10 +45,6 @@ class ClientConversation:
         return ClientFinal(reply.nonce, proof).message
 
     def verify(self, message: bytes) -> None:
-        """Check the server's own proof. The connection must not be used before.
-
-        Raises:
-            ScramError: the server does not know the password.
-        """
+        """Check the server's own proof, before any other use of the connection; raise ScramError if it is wrong."""
         if not self._signature or not hmac.compare_digest(message, b"v=" + b64encode(self._signature)):
             raise ScramError("the server does not know the password")

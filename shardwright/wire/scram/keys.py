@@ -63,10 +63,9 @@ class ScramKeys:
 
     @classmethod
     def derive(cls, mechanism: Mechanism, password: bytes, salt: bytes, iterations: int) -> Self:
-        """Derive the keys of a password, which takes time in proportion to the iterations.
+        """Derive the keys of a password, prepared as the mechanism demands.
 
-        Args:
-            password: prepared as the mechanism demands.
+        Takes time in proportion to the iterations.
         """
         salted = pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
         return cls(mechanism, mechanism.mac(salted, b"Client Key"), mechanism.mac(salted, b"Server Key"))
@@ -76,10 +75,7 @@ class ScramKeys:
 class Credentials:
     """A server's credentials for a user: enough to verify a proof, not to make one.
 
-    Attributes:
-        salt: public.
-        iterations: public.
-        stored_key: the hash of the client's key.
+    ``stored_key`` is the hash of the client's key.
     """
 
     mechanism: Mechanism
@@ -98,8 +94,7 @@ class Credentials:
     def from_document(cls, mechanism: Mechanism, document: Mapping[str, Any]) -> Self:
         """Read the credentials in a user's document (``credentials.<mechanism>``).
 
-        Raises:
-            KeyError, TypeError, ValueError: the document is malformed.
+        Raises KeyError, TypeError or ValueError if the document is malformed.
         """
         salt, stored, server = (b64decode(document[name], validate=True) for name in ("salt", "storedKey", "serverKey"))
         return cls(mechanism, salt, int(document["iterationCount"]), stored, server)

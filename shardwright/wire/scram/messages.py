@@ -41,11 +41,7 @@ class ClientFirst:
 
     @classmethod
     def parse(cls, message: bytes) -> Self:
-        """Parse a message.
-
-        Raises:
-            ScramError: the message is malformed.
-        """
+        """Parse a message."""
         if len(message) > MESSAGE_BYTES_MAX or not message.startswith(GS2_HEADER):
             raise ScramError("the first message does not begin as MongoDB's do")
         name, nonce = _attributes(message[len(GS2_HEADER) :], b"n", b"r")
@@ -63,11 +59,7 @@ class ClientFirst:
 
 @dataclass(frozen=True, slots=True)
 class ServerFirst:
-    """``r=nonce,s=salt,i=iterations``.
-
-    Attributes:
-        nonce: the client's nonce followed by the server's.
-    """
+    """``r=nonce,s=salt,i=iterations``; the nonce is the client's followed by the server's."""
 
     nonce: bytes
     salt: bytes
@@ -80,11 +72,7 @@ class ServerFirst:
 
     @classmethod
     def parse(cls, message: bytes) -> Self:
-        """Parse a message.
-
-        Raises:
-            ScramError: the message is malformed.
-        """
+        """Parse a message."""
         nonce, salt, iterations = _attributes(message, b"r", b"s", b"i")
         if not iterations.isdigit():
             raise ScramError("the number of iterations is not a number")
@@ -93,12 +81,7 @@ class ServerFirst:
 
 @dataclass(frozen=True, slots=True)
 class ClientFinal:
-    """``c=biws,r=nonce,p=proof``.
-
-    Attributes:
-        nonce: the nonce in the server's message.
-        proof: empty before it is computed.
-    """
+    """``c=biws,r=nonce,p=proof``, with the nonce of the server's message; ``proof`` is empty before it is computed."""
 
     nonce: bytes
     proof: bytes = b""
@@ -115,11 +98,7 @@ class ClientFinal:
 
     @classmethod
     def parse(cls, message: bytes) -> Self:
-        """Parse a message.
-
-        Raises:
-            ScramError: the message is malformed.
-        """
+        """Parse a message."""
         if len(message) > MESSAGE_BYTES_MAX:
             raise ScramError("the message is too long")
         channel, nonce, proof = _attributes(message, b"c", b"r", b"p")
@@ -134,11 +113,7 @@ def auth_message(first: ClientFirst, reply: ServerFirst, final: ClientFinal) -> 
 
 
 def decoded(text: bytes) -> bytes:
-    """Decode base64.
-
-    Raises:
-        ScramError: the text is not base64.
-    """
+    """Decode base64; raise ScramError if it is not base64."""
     try:
         return b64decode(text, validate=True)
     except Error as error:

@@ -11,11 +11,8 @@ from shardwright.wire.scram.messages import ClientFinal, ClientFirst, ScramError
 class ServerConversation:
     """Verification that a client knows a password.
 
-    Args:
-        first: the client's first message.
-        credentials: alternatives with the same mechanism, salt and number of iterations. If empty, every proof is
-            wrong.
-        reply: the answer to the first message, with the salt; see `first_reply`.
+    ``credentials`` are alternatives with the same mechanism, salt and number of iterations. If empty, every proof is
+    wrong. ``reply`` is the answer to the first message (`first_reply`).
     """
 
     def __init__(self, first: ClientFirst, credentials: Sequence[Credentials], reply: ServerFirst) -> None:
@@ -24,11 +21,7 @@ class ServerConversation:
         self.reply = reply
 
     def finish(self, message: bytes) -> bytes:
-        """Answer the client's last message, with the server's own proof.
-
-        Raises:
-            ScramError: the client does not know the password, or the message is malformed.
-        """
+        """Answer the client's last message, with the server's own proof; raise ScramError if the client's is wrong."""
         final = ClientFinal.parse(message)
         if not hmac.compare_digest(final.nonce, self.reply.nonce):
             raise ScramError("the nonce belongs to another conversation")
@@ -40,11 +33,7 @@ class ServerConversation:
 
 
 def first_reply(first: ClientFirst, nonce: bytes, salt: bytes, iterations: int) -> ServerFirst:
-    """Build the answer to the client's first message.
-
-    Args:
-        nonce: random, printable and without commas.
-    """
+    """Build the answer to the client's first message."""
     return ServerFirst(first.nonce + nonce, salt, iterations)
 
 

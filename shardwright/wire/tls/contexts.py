@@ -13,11 +13,7 @@ PROTOCOLS: Final = ("TLS1_0", "TLS1_1", "TLS1_2", "TLS1_3")
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Build the context for clients that connect to this process.
-
-    Raises:
-        TlsConfigurationError: a file cannot be used.
-    """
+    """Build the context for clients that connect to this process."""
     assert settings.certificate_key_file is not None, "checked with the settings"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_protocols(context, settings)
@@ -34,11 +30,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 def client_context(settings: TlsSettings, *, checks_host_name: bool) -> ssl.SSLContext:
     """Build the context for servers that this process connects to.
 
-    Args:
-        checks_host_name: whether the certificate has to match the host; not over a UNIX socket, which has none.
-
-    Raises:
-        TlsConfigurationError: a file cannot be used.
+    The certificate has to match the host if ``checks_host_name``, but not over a UNIX socket, which has none.
     """
     own, password_file = settings.cluster_file, settings.cluster_password_file
     if own is None:
@@ -93,12 +85,7 @@ def _refuse_encrypted_key() -> str:
 
 
 def _password_in(path: Path) -> bytes:
-    """Read the first line of a file that only its owner may read.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: others may read it.
-    """
+    """Read the first line of a file; raise OSError if that fails, ValueError if not only the owner may read it."""
     if path.stat().st_mode & (S_IRWXG | S_IRWXO):
         raise ValueError(f"permissions on {path} are too open")
     first_line, _, _ = path.read_bytes().partition(b"\n")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def own_certificate(path: Path) -> tuple[Organization, datetime]:
     """Read the attributes O, OU and DC and the expiry of the certificate in a file, which may also contain its key.
 
-    Raises:
-        TlsConfigurationError: there is no certificate, or it is not valid now.
+    An expired certificate is refused.
     """
     from cryptography import x509  # only with TLS: this takes as long as a tenth of the start
 
@@ -31,8 +30,7 @@ def own_certificate(path: Path) -> tuple[Organization, datetime]:
 def organization_in_name(text: str) -> Organization:
     """Read the attributes O, OU and DC of a name in the format of RFC 4514, such as ``O=shop,OU=servers``.
 
-    Raises:
-        ValueError: the text is not such a name, or has none of them; the message is for the user.
+    Raises ValueError if the text is not such a name, or has none of them; the message is for the user.
     """
     from cryptography import x509
 

@@ -20,7 +20,6 @@ class ProcessTls:
         dialing: for servers on the network; None if connections to them do not use TLS.
         dialing_locally: for servers on UNIX sockets.
         organization: the attributes common to the certificates of the cluster's members (`own_certificate`).
-        expires_at: the expiry of this server's certificate; None without TLS.
     """
 
     def __init__(self) -> None:
@@ -32,29 +31,17 @@ class ProcessTls:
         self.expires_at: datetime | None = None
 
     def use(self, settings: TlsSettings) -> None:
-        """Enable TLS according to the settings.
-
-        Raises:
-            TlsConfigurationError: they contradict each other, or a file cannot be used.
-        """
+        """Enable TLS according to the settings."""
         settings.check()
         self._load(settings)
         self.settings = settings
 
     def rotate(self) -> None:
-        """Read all files again, for future connections; open ones are unaffected. Either all of them change or none.
-
-        Raises:
-            TlsConfigurationError: a file cannot be used.
-        """
+        """Read all files again, for future connections; open ones are unaffected. Either all of them change or none."""
         self._load(self.settings)
 
     def is_member(self, subject: Subject | None) -> bool:
-        """Whether a certificate belongs to a member of the cluster: it has this server's own organization.
-
-        Args:
-            subject: the name in a verified certificate; None without one.
-        """
+        """Whether a verified certificate belongs to a member of the cluster: it has this server's organization."""
         organization = organization_of(subject or ())
         return bool(organization) and organization in (self.organization, self.settings.members_too)
 

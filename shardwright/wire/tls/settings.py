@@ -44,13 +44,9 @@ class TlsSettings:
 
     Attributes:
         certificate_key_file: the certificate of this server and its private key, PEM.
-        certificate_key_password_file: the password of that private key, if it is encrypted.
         ca_file: the authorities for the certificates of peers, PEM; without it clients are not asked for any.
-        crl_file: the certificates that were revoked, PEM.
         cluster_file: certificate and key for connections to other servers, in place of ``certificate_key_file``.
-        cluster_password_file: the password of its private key, if that is encrypted.
         cluster_ca_file: the authorities for clients' certificates, in place of ``ca_file``.
-        disabled_protocols: names such as ``TLS1_2``.
         allows_connections_without_certificates: clients need none; one that is sent is checked.
         allows_invalid_certificates: certificates of peers are not checked at all.
         allows_invalid_hostnames: a server's certificate may be for another host.
@@ -81,11 +77,7 @@ class TlsSettings:
         return self.cluster_ca_file or self.ca_file
 
     def check(self) -> None:
-        """Refuse combinations that a mongod refuses, with its errors, and settings that would verify no peer.
-
-        Raises:
-            TlsConfigurationError: the settings are such a combination.
-        """
+        """Refuse combinations that a mongod refuses, with its errors, and settings that would verify no peer."""
         if self.mode is TlsMode.DISABLED:
             if self != TlsSettings():
                 raise TlsConfigurationError(

@@ -52,9 +52,7 @@ def needs_greeting(accepted: socket.socket) -> bool:
 class Arrivals:
     """The connections of one server at this stage; when there are too many, the oldest is closed.
 
-    Args:
-        count_max: the limit; by default it follows from the number of clients.
-        connections_max: the server's limit on clients.
+    The limit ``count_max`` follows by default from the server's limit on clients, ``connections_max``.
     """
 
     def __init__(self, count_max: int | None, connections_max: int) -> None:
@@ -75,8 +73,7 @@ class Arrivals:
     async def greet(self, accepted: socket.socket, peer: str, scope: trio.CancelScope) -> ClientConnection | None:
         """Call `greet` in the scope that `add` has returned.
 
-        Raises:
-            TlsHandshakeError: as `greet`; or newer connections needed the room.
+        Raises TlsHandshakeError also if newer connections needed the room.
         """
         try:
             with scope:
@@ -89,12 +86,7 @@ class Arrivals:
 async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
     """Detect whether a client uses TLS, and shake hands; return None if it left before it sent anything.
 
-    Args:
-        accepted: its socket, which is closed on failure.
-        peer: its address.
-
-    Raises:
-        TlsHandshakeError: the handshake failed or took too long, or the client does not use the required TLS.
+    On failure, such as a missing or slow handshake, the socket is closed and TlsHandshakeError raised.
     """
     accepted.setblocking(False)
     try:
@@ -146,11 +138,7 @@ _INTERVAL_SECONDS: Final = 1.0
 
 
 class RefusalLog:
-    """Counter of refused connections, which `run` logs.
-
-    Attributes:
-        refused: their total number.
-    """
+    """Counter of refused connections, which `run` logs."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -159,12 +147,7 @@ class RefusalLog:
         self._noted = trio.Event()
 
     def note(self, peer: str, open_connections: int) -> None:
-        """Count a refused connection.
-
-        Args:
-            peer: ``ip:port`` of the client.
-            open_connections: the number of open connections, which is the maximum.
-        """
+        """Count a connection refused because ``open_connections`` is the maximum."""
         self.refused += 1
         self._latest = (peer, open_connections)
         self._noted.set()

@@ -68,12 +68,8 @@ _OPCODE_AT: Final = 12
 class Answers:
     """Builder of a server's replies.
 
-    Attributes:
-        frame_error: builds the reply for an error, given the id of the request. A daemon that adds fields to its
-            replies replaces it.
-
-    Args:
-        newcomers: the clients that have not logged in; None if they need not.
+    ``frame_error`` builds the reply for an error, given the id of the request. A daemon that adds fields to its replies
+    replaces it. ``newcomers`` are the clients that have not logged in; None if they need not.
     """
 
     def __init__(self, handler: Handler, newcomers: Newcomers | None) -> None:
@@ -208,11 +204,7 @@ async def compress(frame: bytes, compressor: Compressor) -> bytes:
 
 @may_run_in_reactor
 async def decompress(frame: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[bytes, Compressor]:
-    """Decompress a frame, see `wire.compression.decompress`.
-
-    Args:
-        bytes_max: the longest frame that may be inside.
-    """
+    """Decompress a frame of at most ``bytes_max``, see `wire.compression.decompress`."""
     announced = compression.announced_bytes(frame)
     if announced + HEADER_BYTES > bytes_max:
         raise RemoteProtocolError(f"a compressed message of {announced} bytes, more than a message may have")

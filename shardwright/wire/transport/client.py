@@ -41,11 +41,7 @@ _SILENCE_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.E
 
 
 def handshake_document(application: str) -> dict[str, Any]:
-    """Build the hello for the handshake on our own connections.
-
-    Args:
-        application: the daemon's name, which a mongod shows in its log and ``currentOp``.
-    """
+    """Build the hello for our own connections; a mongod shows ``application`` in its log and ``currentOp``."""
     return {
         "hello": 1,
         "helloOk": True,
@@ -61,10 +57,12 @@ def handshake_document(application: str) -> dict[str, Any]:
 class Connection:
     """A connection to one remote host.
 
+    Methods raise ConnectionClosedError if the peer broke the connection, and RemoteProtocolError if a frame is not the
+    reply to its request.
+
     Attributes:
         address: ``host:port``, or the path of a UNIX socket.
         hello: the reply to the handshake.
-        stream: its frames.
         broken_off: the reason given to `break_off`, or "".
         silent_host: the host to blame for it: the peer, or one from which the peer was reading for the request.
         take_abandoned: takes over the stream when a sent request is cancelled; without it, the stream is closed.
@@ -128,12 +126,7 @@ class Connection:
         return connection
 
     async def log_in(self) -> None:
-        """Log in as a part of the cluster, if there is access control.
-
-        Raises:
-            CommandError: AuthenticationFailed (`ClusterAuth.log_in`).
-            BackendError: the connection broke.
-        """
+        """Log in as a part of the cluster, if there is access control; raises as `ClusterAuth.log_in`."""
         await CLUSTER_AUTH.log_in(self.command, self._certificate)
 
     @property
@@ -154,8 +147,6 @@ class Connection:
         abandoned (`abandon`).
 
         Raises:
-            ConnectionClosedError: the peer broke the connection.
-            RemoteProtocolError: the received frame is not the reply to this request.
             CommandError: ExceededMemoryLimit, there is no memory for the reply (`wire.transport.reservations`).
         """
         await self.ask(frame)
@@ -167,23 +158,15 @@ class Connection:
     async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
         """Send a request; return its reply, or None if the relay forwarded a long one while it was still arriving.
 
-        After an error the receiver may have got part of the reply; its connection is then closed too.
-
-        Raises:
-            ConnectionClosedError: the peer broke the connection.
-            RemoteProtocolError: the received frame is not the reply to this request.
-            OSError: the receiver broke its connection.
+        After an error the receiver may have got part of the reply; its connection is then closed too. Raises OSError if
+        the receiver broke its connection.
         """
         await self.ask(frame)
         return await self.receive_answer(frame, relay)
 
     @may_run_in_reactor
     async def ask(self, frame: bytes) -> None:
-        """Send a request. Before any other use of the connection, `receive_answer` must read the reply.
-
-        Raises:
-            ConnectionClosedError: the peer broke the connection.
-        """
+        """Send a request. Before any other use of the connection, `receive_answer` must read the reply."""
         complete = False
         try:
             rest = self.stream.post(frame)
@@ -243,11 +226,7 @@ class Connection:
 
     @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
-        """Send a frame that gets no reply (it has the flag `MORE_TO_COME`).
-
-        Raises:
-            ConnectionClosedError: the peer broke the connection.
-        """
+        """Send a frame that gets no reply (it has the flag `MORE_TO_COME`)."""
         if not frame[16] & MORE_TO_COME:
             raise LocalProtocolError("a request that gets an answer has to be exchanged")
         try:
@@ -258,11 +237,7 @@ class Connection:
 
     @may_run_in_reactor
     async def receive(self) -> bytes:
-        """Receive the next frame of an exhaust reply, which the peer sends without a request.
-
-        Raises:
-            ConnectionClosedError: the peer broke the connection.
-        """
+        """Receive the next frame of an exhaust reply, which the peer sends without a request."""
         try:
             frame = await self.stream.receive()
         except OSError as error:
@@ -274,12 +249,7 @@ class Connection:
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command given as a dict and return its decoded reply.
-
-        Raises:
-            CommandError: the reply says ``ok: 0``.
-            ConnectionClosedError: the peer broke the connection.
-        """
+        """Run a command given as a dict and return its decoded reply; raise CommandError if it is ``ok: 0``."""
         return await self.command_document({**command, "$db": db})
 
     @may_run_in_reactor
@@ -302,12 +272,7 @@ class Connection:
             self.take_abandoned(self.stream)
 
     def break_off(self, reason: str, silent_host: str | None = None) -> None:
-        """Fail a request in progress with a ConnectionClosedError, because the peer will not answer.
-
-        Args:
-            reason: for the error.
-            silent_host: the host that does not answer; None for the peer.
-        """
+        """Fail a request in progress with a ConnectionClosedError: the peer, or ``silent_host``, will not answer."""
         if not self._was_abandoned and not self.broken_off:
             self.broken_off = reason
             self.silent_host = silent_host or self.address
@@ -322,10 +287,7 @@ class Connection:
 class Begun:
     """An operation whose request was posted on a connection that `is_quiet`, and whose reply is pending.
 
-    Attributes:
-        connection: the connection to the next server.
-        frame: the request as it was sent.
-        started: when the operation began, on the clock of `time.perf_counter`.
+    ``started`` is on the clock of `time.perf_counter`.
     """
 
     __slots__ = ("connection", "frame", "started")
@@ -341,22 +303,14 @@ class Begun:
 
 
 def response_body(frame: bytes) -> bytes:
-    """Return the body of an OP_MSG frame.
-
-    Raises:
-        RemoteProtocolError: the frame is not an OP_MSG.
-    """
+    """Return the body of an OP_MSG frame; raise RemoteProtocolError for another opcode."""
     if Header(frame).opcode != OP_MSG:
         raise RemoteProtocolError(f"a reply with opcode {Header(frame).opcode}")
     return OpMsg(frame).body
 
 
 def decode_reply(frame: bytes) -> dict[str, Any]:
-    """Decode the body of an OP_MSG frame; values that are stored or forwarded re-encode to the same bytes.
-
-    Raises:
-        RemoteProtocolError: the frame is not an OP_MSG.
-    """
+    """Decode the body of an OP_MSG frame; values that are stored or forwarded re-encode to the same bytes."""
     return decode_exactly(response_body(frame))
 
 

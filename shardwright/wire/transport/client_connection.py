@@ -50,14 +50,9 @@ class ClientConnection:
         begun: the running operation, if its request has been sent already (`wire.transport.express_lane`).
         id: the connection's number, unique in this process; ``connectionId`` in hello.
         peer: ``ip:port`` of the client (or the path of the UNIX socket).
-        certificate_subject: the name in its certificate; None without one.
         tls_version: such as ``TLSv1.3``; None without TLS.
-        metadata: the ``client`` document of its handshake.
-        compressors: the compressors negotiated by hello.
-        failed_log_ins: the number of failed log-ins.
         is_newcomer: whether it has to log in and has not.
         is_interruptible: whether the running operation may be cancelled when the client disconnects.
-        is_disconnected: whether the client has closed its side.
         is_answered_verbatim: whether the reply to the running request is sent exactly as the handler returns it,
             without compression or checksum, so that the handler may also write it to the stream itself.
         is_finished: whether the running request is the last one to be read.
@@ -66,7 +61,6 @@ class ClientConnection:
         lane: serves recognised requests; None if the daemon has no passages.
         interruption: the error with which the running operation was interrupted.
         deadline: end of the running operation's time limit, on trio's clock.
-        log_ins: observes its log-ins; None without access control.
         loop: the loop for the connection's requests, once it is served.
         permit: selects its passages (`wire.passages.PassageTable`); None for none.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).

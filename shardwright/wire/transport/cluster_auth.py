@@ -60,11 +60,7 @@ UNDEFINED: Final = "undefined"
 
 
 def mode_named(name: object) -> ClusterAuthMode:
-    """Parse the name of a mode.
-
-    Raises:
-        CommandError: BadValue, there is no such mode.
-    """
+    """Parse the name of a mode; raise BadValue if there is no such mode."""
     for mode in _MODES:
         if mode.value == name:
             return mode
@@ -72,14 +68,9 @@ def mode_named(name: object) -> ClusterAuthMode:
 
 
 def check_transition(old: ClusterAuthMode | None, new: ClusterAuthMode) -> None:
-    """Allow only the step to the next mode. At no time does one process then send a proof that another does not accept.
+    """Raise 5579202 for any transition but the step to the next mode.
 
-    Args:
-        old: the present mode; None without access control.
-        new: the wanted mode.
-
-    Raises:
-        CommandError: 5579202, ``new`` is not the next mode.
+    At no time does one process then send a proof that another does not accept.
     """
     if old is None or _MODES.index(new) != _MODES.index(old) + 1:
         raise CommandError(
@@ -95,11 +86,7 @@ RunCommand: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, A
 
 
 class ClusterKeys:
-    """The keys of this process, empty until `use` is called, once, at startup.
-
-    Attributes:
-        keys: in the order of use. Empty without a key file.
-    """
+    """The keys of this process in the order of use, empty until `use` is called, once, at startup."""
 
     def __init__(self) -> None:
         self.keys: tuple[bytes, ...] = ()
@@ -112,8 +99,7 @@ class ClusterKeys:
     async def log_in(self, run: RunCommand) -> None:
         """Log in on a connection, if there are keys. The server's messages are not trusted before it is verified.
 
-        Args:
-            run: sends a command on the connection, given its database, and returns the reply.
+        ``run`` sends a command on the connection, given its database, and returns the reply.
 
         Raises:
             CommandError: AuthenticationFailed, the server refuses all keys, or does not know the one that it accepts.
@@ -173,7 +159,6 @@ class ClusterAuth:
     """Cluster authentication of a process; off until `use` is called, once, at startup.
 
     Attributes:
-        keys: the keys of this process.
         mode: the proofs sent and accepted; None without access control.
         secret: a secret of the cluster: the key, or without one a digest of the private key of this process.
     """
@@ -211,12 +196,8 @@ class ClusterAuth:
     def use(self, mode: ClusterAuthMode | None, keys: tuple[str, ...]) -> None:
         """Enable access control, if a mode or keys are given. `TLS` has to be in use already.
 
-        Args:
-            mode: None for the mode that the keys imply.
-            keys: empty without a key file.
-
-        Raises:
-            TlsConfigurationError: the mode needs other options; the text is a mongod's, where a mongod refuses it too.
+        Without a mode, the keys imply it. Raises TlsConfigurationError if the mode needs other options, with a mongod's
+        text where a mongod refuses it too.
         """
         self.keys.use(keys)
         if mode is not None:
@@ -231,8 +212,7 @@ class ClusterAuth:
     def change_mode(self, name: object) -> None:
         """Change to the next mode, for future log-ins.
 
-        Raises:
-            CommandError: BadValue or 5579202, it is not the next one; or this process has no certificate of a member.
+        Raises BadValue or 5579202 if it is not the next one, or this process has no certificate of a member.
         """
         self.check_ability(name)
         mode = mode_named(name)
@@ -240,11 +220,7 @@ class ClusterAuth:
         self.mode = mode
 
     def check_ability(self, name: object) -> None:
-        """Refuse a mode for which this process lacks TLS or a certificate.
-
-        Raises:
-            CommandError: BadValue.
-        """
+        """Raise BadValue for a mode for which this process lacks TLS or a certificate."""
         mode_named(name)
         if TLS.dialing is None:
             raise CommandError(
@@ -263,9 +239,8 @@ class ClusterAuth:
     async def log_in(self, run: RunCommand, server: Subject | None) -> None:
         """Log in on a connection, if there is access control; the server has to belong to the cluster too.
 
-        Args:
-            run: sends a command on the connection, given its database, and returns the reply.
-            server: the name in the server's verified certificate; None without TLS.
+        ``run`` is as in `ClusterKeys.log_in`. ``server`` is the name in the server's verified certificate; None without
+        TLS.
 
         Raises:
             CommandError: AuthenticationFailed, one of the two does not recognise the other.

@@ -50,7 +50,6 @@ class Cursor(ABC, Generic[Batch, Document]):
 
     Attributes:
         id: 0 before the cursor is opened and after it has ended.
-        is_exhausted: whether the last batch was read.
     """
 
     def __init__(
@@ -78,9 +77,6 @@ class Cursor(ABC, Generic[Batch, Document]):
 
     async def next_batch(self, **arguments: object) -> Batch:
         """Read the next batch, which may be empty. Must not be called after the last one.
-
-        Args:
-            arguments: more arguments of this one command, such as ``batchSize`` of a ``getMore``.
 
         Raises:
             CommandError: the server refuses, or the cursor was killed; NetworkInterfaceExceededTimeLimit, the server
@@ -168,12 +164,7 @@ class Cursor(ABC, Generic[Batch, Document]):
 
 
 class RawCursor(Cursor[RawBatch, bytes]):
-    """A cursor that returns raw documents.
-
-    Args:
-        exchange: sends its commands.
-        db: see `Cursor` for this and the others.
-    """
+    """A cursor that returns raw documents; ``exchange`` sends its commands."""
 
     def __init__(
         self,
@@ -208,12 +199,7 @@ class RawCursor(Cursor[RawBatch, bytes]):
 
 
 class DecodedCursor(Cursor[DecodedBatch, dict[str, Any]]):
-    """A cursor that returns decoded documents.
-
-    Args:
-        run_command: runs its commands.
-        db: see `Cursor` for this and the others.
-    """
+    """A cursor that returns decoded documents; ``run_command`` runs its commands."""
 
     def __init__(
         self,

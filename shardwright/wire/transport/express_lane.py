@@ -66,11 +66,7 @@ class ExpressLane:
     async def receive(self) -> bytes | None:
         """Return the next frame for the ordinary path; None if the client has closed the connection.
 
-        If its operation has begun, `ClientConnection.begun` is set.
-
-        Raises:
-            RemoteProtocolError: as `FrameStream.receive`.
-            OSError: as `FrameStream.receive`.
+        If its operation has begun, `ClientConnection.begun` is set. Raises as `FrameStream.receive`.
         """
         stream = self._stream
         if REACTOR.loop is None or stream.io.has_news or not stream.is_between_frames:

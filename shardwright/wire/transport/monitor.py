@@ -47,13 +47,10 @@ class ReplicaSetMonitor:
     """Monitor that keeps the state of one replica set current while `run` is running.
 
     Args:
-        set_name: the name that members must report.
         seeds: initial addresses, through which the other members are found.
-        handshake: builds the hello for the handshake.
         pools: the connections for operations, which are closed when a member turns out to be unreachable.
 
     Attributes:
-        topology: the current state of the set.
         primary: the address of the primary, if one is known.
     """
 

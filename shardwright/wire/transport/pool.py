@@ -59,11 +59,9 @@ class AbandonedRequests:
                 self._ending.receive_nowait()[0].close()
 
     def end(self, stream: FrameStream, run_command: RunCommand) -> None:
-        """End a request.
+        """End a request that was sent on ``stream``, before any part of its reply was read, and close the stream.
 
-        Args:
-            stream: the connection on which it was sent, before any part of its reply was read. It will be closed.
-            run_command: runs a command on another connection to the same host.
+        ``run_command`` runs a command on another connection to the same host.
         """
         if self._is_running and stream.half_close():
             self._to_end.send_nowait((stream, run_command))
@@ -135,9 +133,10 @@ class PoolStatistics:
 class Pool:
     """A pool of connections to one host.
 
+    Methods that need a connection raise ConnectFailedError if none could be opened, so that nothing was sent. After a
+    ConnectionClosedError the request may have been executed.
+
     Args:
-        address: ``host:port``, or the path of a UNIX socket.
-        handshake: builds the hello for the handshake.
         watcher: detects idle connections that the peer has closed, so that they are not lent after a restart.
         abandoned: ends requests that were cancelled before their reply came.
     """
@@ -169,12 +168,7 @@ class Pool:
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
-        """Send a request on a free connection and wait for its reply, as `Connection.exchange`.
-
-        Raises:
-            ConnectFailedError: no connection to the host could be opened; nothing was sent.
-            ConnectionClosedError: the host broke the connection; the request may have been executed.
-        """
+        """Send a request on a free connection and wait for its reply, as `Connection.exchange`."""
         connection = self._idle.pop() if self._idle else await self.borrow()
         try:
             return await connection.exchange(frame)
@@ -193,11 +187,7 @@ class Pool:
 
     @may_run_in_reactor
     async def ask(self, frame: bytes) -> "Asked":
-        """Send a request whose reply is read later.
-
-        Raises:
-            BackendError: as `exchange`.
-        """
+        """Send a request whose reply is read later."""
         connection = self._idle.pop() if self._idle else await self.borrow()
         is_asked = False
         try:
@@ -210,12 +200,7 @@ class Pool:
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command given as a dict and return its decoded reply.
-
-        Raises:
-            CommandError: the reply says ``ok: 0``.
-            BackendError: as `exchange`.
-        """
+        """Run a command given as a dict and return its decoded reply; raise CommandError if it is ``ok: 0``."""
         frame = op_msg(bson.encode({**command, "$db": db}), request_id=next_request_id())
         reply = decode_reply(await self.exchange(frame))
         if not reply.get("ok"):
@@ -224,11 +209,7 @@ class Pool:
 
     @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
-        """Send a request that gets no reply.
-
-        Raises:
-            BackendError: as `exchange`.
-        """
+        """Send a request that gets no reply."""
         connection = await self.borrow()
         try:
             await connection.send(frame)
@@ -239,8 +220,7 @@ class Pool:
     async def borrow(self) -> Connection:
         """Borrow a connection for exclusive use; it must be returned with `give_back`.
 
-        Raises:
-            ConnectFailedError: no connection could be opened, or the host is silent (`break_off`).
+        A silent host (`break_off`) raises ConnectFailedError.
         """
         await in_own_task()
         while not self._idle and self._open_count >= self._options.connections_max and not self._silence:
@@ -274,11 +254,7 @@ class Pool:
             self._close(connection)
 
     async def fill(self) -> None:
-        """Open connections up to the minimum, for example after a restart of the host; not a use of the pool.
-
-        Raises:
-            ConnectFailedError: a connection could not be opened.
-        """
+        """Open connections up to the minimum, for example after a restart of the host; not a use of the pool."""
         last_used = self.last_used
         while self._open_count < self._options.connections_min and not self._is_closed:
             self.give_back(await self._open())
@@ -303,9 +279,6 @@ class Pool:
         """Fail all requests to a silent host: the ones in progress, and new ones until `resume`.
 
         Requests to other hosts that read from this one fail too (`add_reader`).
-
-        Args:
-            reason: for the errors.
         """
         self._silence = reason
         self.close_idle()
@@ -324,8 +297,7 @@ class Pool:
     def add_reader(self, connection: Connection) -> None:
         """Register a request to another host that reads from this one, so that it fails while this one is silent.
 
-        Args:
-            connection: the connection of the request; `remove_reader` has to follow.
+        `remove_reader` has to follow.
         """
         self._readers.add(connection)
         if self._silence:
@@ -399,11 +371,7 @@ class Pool:
 
 
 class Asked:
-    """A request that was sent, and the connection for its reply. One of its methods must be called.
-
-    Attributes:
-        is_over: whether the reply was received or abandoned.
-    """
+    """A request that was sent, and the connection for its reply. One of its methods must be called."""
 
     __slots__ = ("_connection", "_frame", "_pool", "_sources", "is_over")
 
@@ -422,22 +390,14 @@ class Asked:
 
     @may_run_in_reactor
     async def receive_whole(self) -> bytes:
-        """Receive the reply as a whole.
-
-        Raises:
-            BackendError: as `Connection.exchange`.
-        """
+        """Receive the reply as a whole, as `Connection.exchange`."""
         reply = await self.receive_answer(None)
         assert reply is not None, "nothing has forwarded it"
         return reply
 
     @may_run_in_reactor
     async def receive_answer(self, relay: Relay | None) -> bytes | None:
-        """Receive the reply; None if it was long and ``relay`` has forwarded it.
-
-        Raises:
-            BackendError: as `Connection.exchange_for`.
-        """
+        """Receive the reply, as `Connection.exchange_for`; None if it was long and ``relay`` has forwarded it."""
         self.is_over = True
         try:
             return await self._connection.receive_answer(self._frame, relay)

@@ -18,10 +18,7 @@ _REAP_INTERVAL_SECONDS: Final = 10.0
 class ConnectionPools:
     """The pools of a daemon by address. `run` must be running while they are used.
 
-    Args:
-        handshake: builds the hello for the handshake.
-        options: limits of each pool.
-        followers: pools to the same hosts with another handshake; `break_off` and `resume` apply to them too.
+    ``followers`` are pools to the same hosts with another handshake; `break_off` and `resume` apply to them too.
     """
 
     def __init__(

@@ -26,10 +26,8 @@ class ReactorSocket:
     """A connected socket, plain or with TLS.
 
     Attributes:
-        connected: the socket to read from and to write to.
         has_news: whether there may be unread data; stays true once the peer has closed. A reader that stops before the
             socket is empty sets it.
-        plain: the socket itself, for waiting.
         unsent: the posted bytes that are not sent yet; they are sent before the next wait for a reply ends.
         when_sent: called whenever everything has been sent.
     """
@@ -89,8 +87,7 @@ class ReactorSocket:
     async def wait_readable(self) -> None:
         """Wait until the socket may be readable or the peer has closed, and everything posted has been sent.
 
-        Raises:
-            OSError: the connection broke.
+        Raises OSError if the connection broke.
         """
         loop = REACTOR.loop
         if loop is None:
@@ -132,8 +129,7 @@ class ReactorSocket:
     def post(self, frame: bytes, resume: Callable[[], None] | None = None) -> None:
         """Post a frame to be written at the end of the reactor's round; nothing may be unsent.
 
-        Args:
-            resume: as `resume_on_news`, if given.
+        A ``resume`` is called as by `resume_on_news`.
         """
         self.unsent = frame
         REACTOR.afterwards.append(self._write)

@@ -14,12 +14,7 @@ from shardwright.wire.transport.reservations import Receiver
 class Relay:
     """Forwarder of a reply; subclasses change its beginning and end.
 
-    Args:
-        receiver: the stream to forward to.
-
-    Attributes:
-        has_begun: whether part of the reply has been forwarded.
-        is_receiver_gone: whether the receiver's connection, rather than the sender's, broke.
+    ``is_receiver_gone`` tells whether the receiver's connection broke, rather than the sender's.
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -32,8 +27,7 @@ class Relay:
     async def send(self, piece: bytes | memoryview) -> memoryview | None:
         """Forward a piece; return the part that the receiver has not accepted within `patience_seconds`, or None.
 
-        Raises:
-            OSError: the receiver's connection broke.
+        Raises OSError if the receiver's connection broke.
         """
         try:
             rest = self.receiver.send_now(piece)
@@ -67,8 +61,7 @@ class Relay:
     def room_for(self, size: int) -> Iterator[None]:
         """Count the rest of a reply, which is received in the block so that its connection becomes free for others.
 
-        Raises:
-            SlowClientError: the rest would use too much memory.
+        Raises SlowClientError if the rest would use too much memory.
         """
         if not UNREAD_REPLIES.has_room_for(size):
             self.is_receiver_gone = True

@@ -51,10 +51,9 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def select(self, preference: ReadPreference = PRIMARY) -> str:
-        """Select a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
+        """Select a member for the preference, within `Timeouts.selection_seconds`.
 
-        Raises:
-            CommandError: FailedToSatisfyReadPreference, there was none within that time.
+        Raises FailedToSatisfyReadPreference if there was none within that time.
         """
         address = self.monitor.select(preference)
         if address is not None:
@@ -71,11 +70,8 @@ class ReplicaSetClient:
     async def exchange(self, frame: bytes, preference: ReadPreference = PRIMARY) -> tuple[str, bytes]:
         """Send a request to one suitable member, without retrying; return its address and the reply's frame.
 
-        A failed connection makes the monitor check the member; the caller decides whether to retry.
-
-        Raises:
-            BackendError: the member did not answer.
-            CommandError: no member was suitable in time.
+        A failed connection makes the monitor check the member; the caller decides whether to retry. Raises as `select`,
+        and BackendError if the member did not answer.
         """
         address = await self.select(preference)
         return address, await self.exchange_with(address, frame)
@@ -95,11 +91,7 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def ask(self, address: str, frame: bytes) -> Asked:
-        """Send a request to a given member; the caller reads the reply later and reports errors to `on_failure`.
-
-        Raises:
-            BackendError: the request could not be sent.
-        """
+        """Send a request to a given member; the caller reads the reply later and reports errors to `on_failure`."""
         try:
             return await self._pools[address].ask(frame)
         except BackendError as error:
@@ -107,11 +99,7 @@ class ReplicaSetClient:
             raise
 
     async def borrow(self, address: str) -> Connection:
-        """Borrow a connection to a given member for exclusive use; it must be returned with `give_back`.
-
-        Raises:
-            BackendError: no connection could be opened.
-        """
+        """Borrow a connection to a given member for exclusive use; it must be returned with `give_back`."""
         try:
             return await self._pools[address].borrow()
         except BackendError as error:
@@ -175,7 +163,6 @@ class ReplicaSetClient:
         Reading starts again in the cases in which `command` retries.
 
         Args:
-            preference: which member may answer.
             on_reply: called with the frame of each successful reply, and the spans of its body's fields in the frame.
 
         Raises:
@@ -195,13 +182,7 @@ class ReplicaSetClient:
     ) -> Sink:
         """Read a cursor like `find_raw` into a sink that takes the documents as they arrive; return the sink.
 
-        Args:
-            new_sink: creates the sink; called again when reading starts again.
-            db: see `find_raw` for this and the others.
-
-        Raises:
-            CommandError: see `find_raw`.
-            BackendError: see `find_raw`.
+        ``new_sink`` creates the sink; it is called again when reading starts again.
         """
         asked = {**command, **_told(preference)}
 
@@ -340,16 +321,7 @@ async def _first_of(*events: trio.Event) -> None:
 async def answered_before(
     address: str, ask: Callable[[], Awaitable[Result]], wait_replaced: Callable[[], Awaitable[None]]
 ) -> Result:
-    """Run ``ask``, unless ``wait_replaced`` returns first.
-
-    Args:
-        address: the primary.
-        ask: sends it a request, and returns its answer.
-        wait_replaced: returns when it is not primary any more.
-
-    Raises:
-        BackendError: the primary was replaced before it answered.
-    """
+    """Run ``ask``, a request to the primary; raise BackendError if ``wait_replaced`` returns first."""
     results: list[Result] = []
     failures: list[Exception] = []
 

@@ -24,9 +24,7 @@ from shardwright.wire.transport.reservations import Receiver, ReceivingClient, R
 class Holding(ABC):
     """Memory held for one client; subclasses define its purpose.
 
-    Attributes:
-        size: bytes; 0 while a request uses it.
-        since: when it was last read, on trio's clock.
+    ``size`` is 0 while a request uses it; ``since`` is when it was last read, on trio's clock.
     """
 
     __slots__ = ("since", "size")
@@ -44,7 +42,6 @@ class Holdings:
     """All holdings, in the order in which they were last read.
 
     Args:
-        unread: the total that they count towards.
         reservations: they are converted into reservations while a request uses them.
         make_room_beside: ends others, or none, so that there is room for one.
 
@@ -64,11 +61,9 @@ class Holdings:
         self.ended = 0
 
     def keep(self, holding: Holding, size: int, client: ReceivingClient | None) -> None:
-        """Hold some bytes from the end of a request until the next one. If the limit is exceeded, discard the oldest.
+        """Hold ``size`` bytes from the end of a request until the next one; beyond the limit, discard the oldest.
 
-        Args:
-            size: in bytes.
-            client: the client of the request, whose reservation shrinks accordingly.
+        The reservation of the client's request shrinks accordingly.
         """
         if not size:
             return
@@ -124,10 +119,8 @@ class SlowClientError(OSError):
 class _Waiting:
     """The unread rest of one reply.
 
-    Attributes:
-        size: bytes.
-        since: when the client last made progress by `PROGRESS_BYTES`, on trio's clock.
-        scope: cancelled to make room for others.
+    ``since`` is when the client last made progress by `PROGRESS_BYTES`, on trio's clock. Cancelling ``scope`` makes
+    room.
     """
 
     __slots__ = ("_size_then", "scope", "since", "size")
@@ -148,10 +141,7 @@ class UnreadReplies(UnreadTotal):
     """The replies that the clients of this process have not read.
 
     Attributes:
-        bounds: the limits.
         total_bytes: their current size, including reservations and holdings.
-        peak_bytes: the largest total so far.
-        reservations: memory reserved for replies that are being received.
         holdings: memory that cursors hold between two requests.
         clients_closed: the number of clients disconnected because of the limits.
     """
@@ -166,12 +156,9 @@ class UnreadReplies(UnreadTotal):
 
     @may_run_in_reactor
     async def send(self, stream: Receiver, rest: memoryview, client: ReceivingClient | None = None) -> None:
-        """Write the rest of a reply while the limits permit it.
+        """Write the rest of a reply, which did not fit into the socket, while the limits permit it.
 
-        Args:
-            stream: the client's stream.
-            rest: the bytes that did not fit into the socket.
-            client: its reservation is released, because from now on the rest counts.
+        The client's reservation is released, because from now on the rest counts.
 
         Raises:
             SlowClientError: a limit was exceeded.
@@ -229,12 +216,9 @@ class UnreadReplies(UnreadTotal):
         return waiting.since + bounds.patience_seconds if waiting.size > bounds.client_bytes else math.inf
 
     def close_stalled(self) -> bool:
-        """Discard the reply that has been idle longest, or else such a cursor, if it has been idle long enough.
+        """Discard the reply that has been idle longest, or else such a cursor; return whether there was one.
 
-        The limit is `UnreadBounds.stalled_seconds` for a reply and ``patience_seconds`` for a cursor.
-
-        Returns:
-            Whether there was one.
+        It must have been idle for `UnreadBounds.stalled_seconds`, and a cursor for ``patience_seconds``.
         """
         now = trio.current_time()
         slowest, oldest = self._slowest(), self.holdings.oldest
@@ -249,8 +233,7 @@ class UnreadReplies(UnreadTotal):
     def make_room(self, *, spared: Holding | None = None) -> None:
         """Discard the longest idle replies and holdings, until the total is within the limit.
 
-        Args:
-            spared: never discarded; once it is the oldest, nothing else is discarded either.
+        ``spared`` is never discarded; once it is the oldest, nothing else is discarded either.
         """
         while self.total_bytes - self.reservations.total_bytes > self.bounds.total_bytes:
             slowest, oldest = self._slowest(), self.holdings.oldest

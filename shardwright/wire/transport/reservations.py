@@ -30,8 +30,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 class Receiver(Protocol):
     """The stream for replies, for example a `wire.transport.stream.FrameStream`.
 
-    Attributes:
-        backlog: the rest of a reply, to be written before anything else.
+    ``backlog`` is the rest of a reply, to be written before anything else.
     """
 
     backlog: memoryview | None
@@ -53,8 +52,7 @@ class Receiver(Protocol):
 class ReceivingClient(Protocol):
     """A client that waits for a reply, for example a `wire.transport.client_connection.ClientConnection`.
 
-    Attributes:
-        reserved_bytes: memory reserved for long replies to its running request.
+    ``reserved_bytes`` is the memory reserved for long replies to its running request.
     """
 
     reserved_bytes: int
@@ -96,11 +94,7 @@ class UnreadBounds:
 
 
 class UnreadTotal(ABC):
-    """The total size of all kinds of unread replies.
-
-    Attributes:
-        total_bytes: the current size, including reservations and holdings.
-    """
+    """The total size of all kinds of unread replies, including reservations and holdings."""
 
     def __init__(self, bounds: UnreadBounds) -> None:
         self.bounds = bounds
@@ -185,10 +179,9 @@ class Reservations:
             self._admit(together)
 
     def take(self, client: ReceivingClient, size_max: int | None = None) -> int:
-        """Remove a client's reservation, or at most ``size_max`` bytes of it.
+        """Remove a client's reservation, or at most ``size_max`` bytes of it; return the number of bytes removed.
 
-        Returns:
-            The number of bytes removed, for the caller to subtract from the total; then others may be admitted.
+        The caller must subtract it from the total; then others may be admitted.
         """
         taken = client.reserved_bytes if size_max is None else min(client.reserved_bytes, size_max)
         client.reserved_bytes -= taken

@@ -84,15 +84,8 @@ class Server:
         protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
         handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
         tls_versions: connections by their version of TLS, without those that do not use it.
-        answers: builds the replies.
         passages: the daemon's passages for forwarded requests; None if it has none.
         newcomers: the clients that have not logged in; None if they need not.
-
-    Args:
-        handler: answers the requests.
-        connections_max: the limit on clients.
-        newcomers: the limits for unauthenticated clients.
-        handshakes_max: the most connections in their handshake (`Arrivals`).
     """
 
     def __init__(

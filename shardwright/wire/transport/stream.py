@@ -38,17 +38,14 @@ _READS_WITHOUT_WAIT_MAX: Final = 16
 class FrameStream:
     """Sender and receiver of frames on a connected socket, which it owns.
 
-    One task may receive and one may send at a time.
+    One task may receive and one may send at a time. Methods raise OSError if the connection broke.
 
     Args:
-        connected: the socket, plain or after the handshake of TLS.
-        received: bytes already read from it.
+        received: bytes already read from the socket.
         limits: timeouts of the kernel for a silent peer; by default the limits for clients.
 
     Attributes:
         backlog: the rest of a reply forwarded to this stream, to be written before anything else.
-        io: the socket, its read readiness and its posted frames.
-        is_closed: whether `close` was called.
         make_room: called before the rest of a long frame is received, with the number of missing bytes.
     """
 
@@ -130,9 +127,7 @@ class FrameStream:
     async def receive(self) -> bytes | None:
         """Receive the next frame; None if the peer has closed the connection between two frames.
 
-        Raises:
-            RemoteProtocolError: invalid framing, or the peer closed in the middle of a frame.
-            OSError: the connection broke.
+        Raises RemoteProtocolError for invalid framing, or if the peer closed in the middle of a frame.
         """
         reader = self._reader
         if not reader.available:
@@ -157,9 +152,6 @@ class FrameStream:
         """Wait until the next frame begins to arrive, or the peer has closed; for code that runs in a trio task.
 
         After a cancellation, nothing has been received, and it can be called again.
-
-        Raises:
-            OSError: the connection broke.
         """
         if self._given_back is None:
             await self.io.wait_readable()
@@ -169,10 +161,6 @@ class FrameStream:
         """Receive the next frame; of a long one, only the bytes received first. The rest is left to `relay`.
 
         A result that is not a whole frame (`is_whole_frame`) is such a beginning, and contains at least the header.
-
-        Raises:
-            RemoteProtocolError: as `receive`.
-            OSError: as `receive`.
         """
         if not self._reader.available:
             while self._given_back is None:
@@ -202,12 +190,7 @@ class FrameStream:
     async def relay(self, beginning: bytes, relay: Relay) -> bytes | None:
         """Forward a long frame while it is still arriving, in pieces that are not copied again.
 
-        Args:
-            beginning: the result of `receive_beginning`.
-            relay: the destination of the frame, and the changes to it.
-
-        Returns:
-            The whole frame if ``relay`` declined it.
+        ``beginning`` is the result of `receive_beginning`. If ``relay`` declines it, the whole frame is returned.
 
         Raises:
             RemoteProtocolError: the peer closed in the middle of the frame.
@@ -302,9 +285,6 @@ class FrameStream:
         See `ReactorSocket`. The caller must receive next: that call raises an error, if there is one, and writes the
         bytes that did not fit into the socket. So a frame is posted only if that receive will wait, not if the peer has
         already sent more or has closed.
-
-        Raises:
-            OSError: the connection broke.
         """
         if self.is_closed or not self.is_between_frames or not self.io.can_post(frame):
             return self.send_now(frame)
@@ -312,11 +292,7 @@ class FrameStream:
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
-        """Write one frame, or a piece, as far as possible without waiting; return the rest for `send_rest`, or None.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Write one frame, or a piece, as far as possible without waiting; return the rest for `send_rest`, or None."""
         if self.io.unsent:
             frame = self.io.give_up_to(frame)
         try:
@@ -339,9 +315,6 @@ class FrameStream:
         """Write the rest left by `send_now`, waiting while the peer does not read.
 
         After a cancellation the connection is unusable and the caller must close it.
-
-        Raises:
-            OSError: the connection broke.
         """
         await in_own_task()
         while rest:
@@ -351,9 +324,6 @@ class FrameStream:
         """Write part of the rest left by `send_now`, as soon as the peer has read something; return the remainder.
 
         Must be called in a task. If it is cancelled, nothing has been written.
-
-        Raises:
-            OSError: the connection broke.
         """
         await wait_writable(self.io.plain)
         with suppress(BlockingIOError):
@@ -362,11 +332,7 @@ class FrameStream:
 
     @may_run_in_reactor
     async def send(self, frame: bytes | memoryview) -> None:
-        """Call `send_now`, then `send_rest` if necessary; for code where an extra coroutine does not matter.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Call `send_now`, then `send_rest` if necessary; for code where an extra coroutine does not matter."""
         rest = self.send_now(frame)
         if rest is not None:
             await self.send_rest(rest)

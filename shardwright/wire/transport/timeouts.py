@@ -51,11 +51,7 @@ class HelloTimeoutError(BackendError):
 
 @contextmanager
 def hello_within(address: str, seconds: float) -> Iterator[None]:
-    """Limit the time for a hello in the block.
-
-    Raises:
-        HelloTimeoutError: the host took longer.
-    """
+    """Limit the time for a hello in the block; raise HelloTimeoutError beyond it."""
     with trio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:

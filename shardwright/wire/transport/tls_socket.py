@@ -25,13 +25,11 @@ _WRITE_BYTES: Final = 1 << 18
 
 
 class TlsSocket:
-    """A connected socket after the handshake.
+    """A connected socket after the handshake. Methods raise OSError if the connection broke.
 
     Args:
         connected: the non-blocking socket, which it owns.
-        engine: the session, whose handshake is over.
-        incoming: encrypted bytes for the session.
-        outgoing: encrypted bytes from the session.
+        engine: the session, with encrypted bytes in ``incoming`` and ``outgoing``.
 
     Attributes:
         plain: the socket itself, for code that watches it.
@@ -64,12 +62,7 @@ class TlsSocket:
         return str(self._engine.version())
 
     def recv(self, size: int) -> bytes:
-        """Receive up to ``size`` bytes; none if the peer has closed.
-
-        Raises:
-            BlockingIOError: nothing has arrived.
-            OSError: the connection broke, or the peer violates the protocol.
-        """
+        """Receive up to ``size`` bytes; none if the peer has closed. Raises BlockingIOError if nothing has arrived."""
         pieces: list[bytes] = []
         has_more = True
         while size:
@@ -99,11 +92,7 @@ class TlsSocket:
         raise BlockingIOError
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Receive like `recv`, into a buffer; return the number of bytes.
-
-        Raises:
-            OSError: as `recv`.
-        """
+        """Receive like `recv`, into a buffer; return the number of bytes."""
         data = self.recv(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -111,9 +100,7 @@ class TlsSocket:
     def send(self, data: bytes | memoryview) -> int:
         """Write as much as the kernel takes; return the number of bytes. The rest must be sent next.
 
-        Raises:
-            BlockingIOError: the kernel takes nothing.
-            OSError: the connection broke.
+        Raises BlockingIOError if the kernel takes nothing.
         """
         if self._unsent and not self._write_unsent():
             raise BlockingIOError
@@ -132,11 +119,7 @@ class TlsSocket:
         return done
 
     def shutdown(self, how: int) -> None:
-        """Shut down as a plain socket does, without a TLS message.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Shut down as a plain socket does, without a TLS message."""
         self.plain.shutdown(how)
 
     def close(self) -> None:
@@ -164,11 +147,7 @@ class TlsSocket:
         return piece
 
     def _write_unsent(self) -> bool:
-        """Write encrypted bytes; return whether the kernel has taken all.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Write encrypted bytes; return whether the kernel has taken all."""
         with suppress(BlockingIOError):
             self._unsent = self._unsent[self.plain.send(self._unsent) :]
         return not self._unsent
@@ -183,15 +162,9 @@ class TlsHandshakeError(OSError):
 
 
 async def accept_handshake(connected: socket.socket, context: ssl.SSLContext, *, received: bytes = b"") -> TlsSocket:
-    """Shake hands with a client.
+    """Shake hands with a client; on failure, or without a required certificate, close the socket.
 
-    Args:
-        connected: the socket, which is closed on failure.
-        context: for the server side.
-        received: bytes already read from it.
-
-    Raises:
-        TlsHandshakeError: the handshake failed, or the client lacks a required certificate.
+    Raises TlsHandshakeError.
     """
     shaken = await _shake_hands(connected, context, is_server=True, received=received)
     is_asked = context.verify_mode != ssl.CERT_NONE
@@ -202,15 +175,9 @@ async def accept_handshake(connected: socket.socket, context: ssl.SSLContext, *,
 
 
 async def dial_handshake(connected: socket.socket, context: ssl.SSLContext, host: str | None) -> TlsSocket:
-    """Shake hands with a server.
+    """Shake hands with a server; on failure, close the socket and raise TlsHandshakeError.
 
-    Args:
-        connected: the socket, which is closed on failure.
-        context: for the client side.
-        host: the name or address that the server's certificate must match; None on a UNIX socket.
-
-    Raises:
-        TlsHandshakeError: the handshake failed.
+    The server's certificate must match ``host``, a name or address; None on a UNIX socket.
     """
     return await _shake_hands(connected, context, host=host)
 
@@ -247,9 +214,7 @@ async def _shake_hands(
 async def _advance(engine: ssl.SSLObject, connected: socket.socket, outgoing: ssl.MemoryBIO) -> bool:
     """Process received bytes, and answer them; return whether the handshake is complete.
 
-    Raises:
-        ssl.SSLError: the bytes were wrong; the peer receives an alert if it can take one now.
-        OSError: the connection broke.
+    Raises ssl.SSLError for wrong bytes; the peer receives an alert if it can take one now.
     """
     is_done = True
     try:

@@ -39,7 +39,6 @@ class NewcomerLimits:
     Attributes:
         log_in_seconds: time limit for the first request, and for a log-in that has begun.
         idle_seconds: time limit for the silence of a client that has said hello.
-        message_bytes: size limit of a message.
         failures: the number of failed log-ins that closes a connection.
         share: the fraction of all connections that such clients may have.
     """
@@ -55,10 +54,7 @@ class NewcomerLimits:
 class _Progress:
     """Progress of a client towards a log-in.
 
-    Attributes:
-        heard_at: when its last request came, or when it connected.
-        has_asked: whether there was any request.
-        began_at: when it began to log in, None if it has not.
+    ``heard_at`` is the time of its last request, or of its connection.
     """
 
     heard_at: float
@@ -69,12 +65,7 @@ class _Progress:
 class Newcomers:
     """The clients of one server that have not logged in.
 
-    Args:
-        connections_max: the server's limit on clients.
-        clock: the time in seconds.
-
-    Attributes:
-        closed: the number of connections closed because they took too long or had to make room.
+    ``closed`` counts the connections closed because they took too long or had to make room.
     """
 
     def __init__(self, limits: NewcomerLimits, connections_max: int, clock: Callable[[], float] = monotonic) -> None:
@@ -90,11 +81,7 @@ class Newcomers:
         return len(self._clients)
 
     def add(self, client: ClientConnection, *, has_asked: bool = False) -> None:
-        """Register a client that has connected, or whose user is no longer logged in.
-
-        Args:
-            has_asked: whether it has sent a request before.
-        """
+        """Register a client that has connected, or is no longer logged in; ``has_asked`` if it has sent a request."""
         client.log_ins, client.is_newcomer = self, True
         client.stream.limit_messages(self._limits.message_bytes)
         self._clients[client] = _Progress(self._clock(), has_asked)
