@@ -13,8 +13,7 @@ from shardwright.wire.request import Request
 def full_namespace(request: Request) -> Namespace:
     """Parse the full namespace that a command's own field names, as in ``{split: "db.collection"}``.
 
-    Raises:
-        CommandError: 40414, TypeMismatch, InvalidNamespace.
+    Raises 40414, TypeMismatch or InvalidNamespace.
     """
     return Namespace.parse_collection(Arguments.of(request).namespace(request.name.encode()))
 
@@ -22,8 +21,7 @@ def full_namespace(request: Request) -> Namespace:
 def named_in_full(request: Request) -> Namespace:
     """Parse a full namespace like `full_namespace`, for commands whose parser reports other errors.
 
-    Raises:
-        CommandError: BadValue, it is not a string; InvalidNamespace.
+    Raises BadValue if it is not a string, or InvalidNamespace.
     """
     text = request.collection
     namespace = Namespace.parse(text)
@@ -35,26 +33,20 @@ def named_in_full(request: Request) -> Namespace:
 def own_collection(request: Request) -> Namespace:
     """Parse the collection of the request's database that a command's own field names, as in ``{drop: "c"}``.
 
-    Raises:
-        CommandError: 40414, TypeMismatch, InvalidNamespace.
+    Raises as `full_namespace`.
     """
     return Namespace.parse_collection(f"{request.db}.{Arguments.of(request).namespace(request.name.encode())}")
 
 
 def chunk_version(arguments: Arguments, name: bytes) -> ChunkVersion:
-    """Read a required chunk version.
-
-    Raises:
-        CommandError: 40414, TypeMismatch.
-    """
+    """Read a required chunk version; raise 40414 or TypeMismatch."""
     return ChunkVersion.from_span(arguments.document, arguments.span(name, OBJECT, ARRAY))
 
 
 def secondary_throttle(arguments: Arguments) -> bool | None:
     """Whether a recipient's writes wait for its secondaries, under either name of the option; None if not given.
 
-    Raises:
-        CommandError: TypeMismatch, also for null.
+    Raises TypeMismatch, also for null.
     """
     for name in (b"secondaryThrottle", b"_secondaryThrottle"):
         if arguments.has(name):

@@ -46,12 +46,13 @@ class Owned(NamedTuple):
 class ChunkBlock:
     """The chunks of some rows, at least one, ordered by their keys; immutable.
 
+    Times and versions are packed.
+
     Attributes:
         owners: the shards that own chunks of the block.
         owner_numbers: the shard of each chunk, as a position in ``owners``.
-        versions: the packed version of each chunk.
-        valid_after: the packed time since which each chunk has been on its shard.
-        newest_valid_after: the packed time since which all chunks have been on their present shards. From then on their
+        valid_after: the time since which each chunk has been on its shard.
+        newest_valid_after: the time since which all chunks have been on their present shards. From then on their
             history need not be examined.
     """
 

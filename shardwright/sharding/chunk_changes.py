@@ -2,7 +2,7 @@
 
 Pure functions from the current chunks to a `ChunkChanges`. configd reads the chunks, checks that nothing has changed
 since, and writes in a transaction. Versions rise as observed on a config server of MongoDB 6.0.5. The same holds for
-changes that affect only the version of one chunk.
+changes that affect only the version of one chunk. A ``collection_version`` is the one before the change.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,11 @@ _OTHER_BYTES: Final = 64 * 1024
 
 
 def check_bounds_fit(low: bytes, high: bytes) -> None:
-    """Refuse bounds of a new chunk that shards could not persist: no DDL operation on the collection could then finish.
+    """Raise BSONObjectTooLarge for bounds of a new chunk that shards could not persist.
 
-    A shard keeps its chunks by their lower bounds (``config.cache.chunks.<namespace>``), and mongod's oplog entry of an
-    insert contains the document and once more its ``_id``.
-
-    Raises:
-        CommandError: BSONObjectTooLarge.
+    No DDL operation on the collection could then finish. A shard keeps its chunks by their lower bounds
+    (``config.cache.chunks.<namespace>``), and mongod's oplog entry of an insert contains the document and once more its
+    ``_id``.
     """
     size, size_max = 2 * len(low) + len(high), BSON_OBJECT_BYTES_MAX - _OTHER_BYTES
     if size > size_max:
@@ -87,11 +85,7 @@ def split(
 
 
 def check_split_points(whole: ChunkRange, split_points: Sequence[bytes], pattern: ShardKeyPattern) -> None:
-    """Refuse keys at which a chunk cannot be split.
-
-    Raises:
-        CommandError: InvalidOptions.
-    """
+    """Raise InvalidOptions for keys at which a chunk cannot be split."""
     if not split_points:
         raise CommandError(ErrorCode.InvalidOptions, "need to provide the split points")
     previous, previous_key = whole.min, whole.min_key
@@ -123,13 +117,6 @@ def merge(
     """Merge all chunks of a range into one. It keeps the first one's ``_id``.
 
     Its history begins when the last of them came to the shard: since then the shard has owned the whole range.
-
-    Args:
-        chunks: the chunks that overlap the range, in order, of any shard.
-        merged: the range.
-        shard: the owner of the range.
-        pattern: the shard key.
-        collection_version: before the merge.
 
     Raises:
         CommandError: IllegalOperation, chunks of the shard do not fill the range exactly; BSONObjectTooLarge, the
@@ -167,11 +154,7 @@ class Migration:
     """A migration to be committed.
 
     Args:
-        moved: the range, a chunk or a part of one.
         version: the donor's version of the chunk that contains the range.
-        from_shard: the donor.
-        to_shard: the recipient.
-        valid_after: the time of the commit.
         history_from: the oldest time of snapshot reads; owners that had given the chunk away by then are dropped from
             its history.
     """
@@ -199,12 +182,8 @@ def move(
     control chunk is raised too, so that the donor's version changes even when its highest chunk moved away.
 
     Args:
-        migration: the migration.
         current: the chunk in which the whole range lies.
         control: another chunk of the donor, if it has one.
-        pattern: the shard key.
-        collection_version: before the move.
-        new_id: creates the ``_id`` of a new document.
 
     Raises:
         CommandError: 40165 without ``current``; 4914702 if it is on neither shard; ConflictingOperationInProgress if it
@@ -282,10 +261,8 @@ JUMBO_CHUNK_NOT_FOUND = 51262
 def bump_minor(highest: Chunk) -> ChunkChanges:
     """Make shards and routers refresh after an attribute of the collection changed.
 
-    ``setAllowMigrations`` and ``configureCollectionBalancing`` do this.
-
-    Args:
-        highest: the chunk of the highest version, whose version is the collection's.
+    ``setAllowMigrations`` and ``configureCollectionBalancing`` do this. The version of the chunk ``highest`` is the
+    collection's.
     """
     return ChunkChanges((highest.with_version(highest.version.with_minor_raised()),))
 
@@ -293,9 +270,7 @@ def bump_minor(highest: Chunk) -> ChunkChanges:
 def bump_each_shard(firsts: Sequence[Chunk], collection_version: ChunkVersion) -> ChunkChanges:
     """Make every shard refuse the routers' current versions, because they would target wrongly by them.
 
-    Args:
-        firsts: one chunk of each shard that owns any, in the order of the shards' names.
-        collection_version: before the change.
+    ``firsts`` has one chunk of each shard that owns any, in the order of the shards' names.
     """
     first = collection_version.with_major_raised()
     versions = (first.with_minor_raised(number) for number in range(len(firsts)))
@@ -305,12 +280,9 @@ def bump_each_shard(firsts: Sequence[Chunk], collection_version: ChunkVersion) -
 def ensure_version_is_greater_than(
     chunk: Chunk | None, version: ChunkVersion, *, collection_version: ChunkVersion
 ) -> ChunkChanges:
-    """Prevent a migration that a donor tried to commit at ``version`` from committing any more.
+    """Prevent a migration that a donor tried to commit from committing any more.
 
-    Args:
-        chunk: the chunk of exactly the range of the migration, if there still is one.
-        version: the chunk's version when its migration began.
-        collection_version: before the change.
+    ``chunk`` has exactly the range of the migration, if there still is one; ``version`` is its version when it began.
     """
     if chunk is None or not chunk.version.is_older_or_equal(version):
         return ChunkChanges()
@@ -320,11 +292,7 @@ def ensure_version_is_greater_than(
 def clear_jumbo(
     chunk: Chunk | None, wanted: ChunkRange, *, namespace: Namespace, collection_version: ChunkVersion
 ) -> ChunkChanges:
-    """Clear the jumbo flag of a chunk, so that it may be moved again.
-
-    Raises:
-        CommandError: 51262, there is no such chunk.
-    """
+    """Clear the jumbo flag of a chunk, so that it may be moved again; raise 51262 if there is no such chunk."""
     if chunk is None:
         raise CommandError(JUMBO_CHUNK_NOT_FOUND, f"Unable to locate chunk {wanted} from ns: {namespace}")
     if not chunk.jumbo:

@@ -1,7 +1,8 @@
 """Chunks: contiguous ranges of shard key values, their owners, and their documents in the catalog.
 
 Bounds are the raw BSON documents of the catalog. A `ShardKeyPattern` encodes them into byte strings with the order of
-the bounds; only code that compares bounds needs the pattern.
+the bounds; only code that compares bounds needs the pattern. A malformed chunk document raises NoSuchKey or
+TypeMismatch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,11 +48,8 @@ _JUMBO: Final = b"\x08jumbo\0"
 class ChunkRange:
     """A half-open range of shard key values: it includes ``min`` and excludes ``max``.
 
-    Args:
-        min: a BSON document with all fields of the shard key.
-        max: a BSON document with all fields of the shard key.
-        min_key: `ShardKeyPattern.key_bytes` of ``min``.
-        max_key: `ShardKeyPattern.key_bytes` of ``max``.
+    The bounds are BSON documents with all fields of the shard key; ``min_key`` and ``max_key`` are their
+    `ShardKeyPattern.key_bytes`.
     """
 
     min: bytes
@@ -61,11 +59,7 @@ class ChunkRange:
 
     @classmethod
     def of(cls, pattern: ShardKeyPattern, min_document: bytes, max_document: bytes) -> "ChunkRange":
-        """Build the range between two bounds.
-
-        Raises:
-            CommandError: BadValue, the range is empty.
-        """
+        """Build the range between two bounds; raise BadValue if it is empty."""
         min_key, max_key = pattern.key_bytes(min_document), pattern.key_bytes(max_document)
         if min_key >= max_key:
             raise CommandError(
@@ -121,12 +115,7 @@ class ChunkPlacement(NamedTuple):
     def from_raw(cls, document: bytes, start: int = 0, *, is_cached: bool = False) -> "ChunkPlacement":
         """Read the chunk document that begins at ``start``.
 
-        Args:
-            document: the bytes that contain it.
-            is_cached: it is from a shard's cache rather than ``config.chunks``: the lower bound is the ``_id``.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is not a chunk document.
+        If ``is_cached``, it is from a shard's cache rather than ``config.chunks``: the lower bound is the ``_id``.
         """
         fields = rawbson.index(document, start)
         min_document = _raw_field(document, fields, b"_id" if is_cached else b"min", rawbson.OBJECT)
@@ -155,11 +144,7 @@ class Chunk:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], *, epoch: ObjectId, timestamp: Timestamp) -> "Chunk":
-        """Read a decoded chunk document of the collection of the given epoch and timestamp.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is not a chunk document.
-        """
+        """Read a decoded chunk document of the collection of the given epoch and timestamp."""
         return cls(
             id=required(document, "_id", ObjectId),
             uuid=required_uuid(document, "uuid"),
@@ -210,16 +195,7 @@ def read_placements(
     """Read many documents like `ChunkPlacement.from_raw`.
 
     Documents with the servers' usual order of fields are read without an index, because tables are built from millions
-    of chunks.
-
-    Args:
-        documents: the bytes that contain the chunk documents.
-        start: the offset of each chunk document.
-        end: the number of bytes after each.
-        is_cached: as for `ChunkPlacement.from_raw`.
-
-    Raises:
-        CommandError: as `ChunkPlacement.from_raw`.
+    of chunks. Each chunk document begins at ``start`` and is followed by ``end`` bytes.
     """
     read_head, head = (_read_cache_head, _CACHE_HEAD) if is_cached else (_read_catalog_head, _CATALOG_HEAD)
     head_start = start + 4

@@ -90,11 +90,7 @@ class VectorTime:
 
     @classmethod
     def from_message(cls, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> "VectorTime":
-        """Read the times that a request or reply gossips.
-
-        Args:
-            document: the body.
-            fields: its `rawbson.index`.
+        """Read the times that a request or reply gossips, given its body and `rawbson.index`.
 
         Raises:
             CommandError: TypeMismatch, a field is of the wrong type; NoSuchKey, a ``$clusterTime`` without the time.
@@ -190,11 +186,7 @@ class VectorClock:
         return True
 
     def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-        """Advance to the times that another node gossips; nearly free if none of them is later.
-
-        Raises:
-            CommandError: as `VectorTime.from_message`.
-        """
+        """Advance to the times that another node gossips; nearly free if none of them is later."""
         time = self._time
         if (
             _is_cluster_time_after(document, fields.get(CLUSTER_TIME), time.cluster_time)
@@ -259,10 +251,7 @@ def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
     """Add this node's ``$clusterTime`` to a request to another node, unless its sender gossips one.
 
     Only the body is searched. If a value in it contains the field, such as a document to insert, nothing is added.
-
-    Args:
-        frame: an OP_MSG of `wire.message.op_msg`, whose first section is the body.
-        clock: of this node.
+    ``frame`` is an OP_MSG of `wire.message.op_msg`, whose first section is the body.
     """
     end = BODY_AT + int.from_bytes(frame[BODY_AT : BODY_AT + 4], "little")
     if frame.find(_CLUSTER_TIME_NAME, BODY_AT, end) >= 0:

@@ -45,12 +45,7 @@ class Inconsistency(Enum):
     ZonesRangeOverlap = "Found an overlap between two consecutive zones"
 
     def document(self, namespace: str, **details: object) -> dict[str, Any]:
-        """Build the document that reports an instance.
-
-        Args:
-            namespace: the collection or database.
-            details: the place of the inconsistency.
-        """
+        """Build the document that reports an instance in a collection or database."""
         return {"type": self.name, "description": self.value, "details": {"namespace": namespace, **details}}
 
 

@@ -1,4 +1,4 @@
-"""Type-checked access to fields of catalog documents."""
+"""Type-checked access to fields of catalog documents, with the errors NoSuchKey, TypeMismatch and InvalidUUID."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,22 +13,14 @@ _UUID_BYTES: Final = 16
 
 
 def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds
-    """Return the value of a required field.
-
-    Raises:
-        CommandError: NoSuchKey, TypeMismatch.
-    """
+    """Return the value of a required field."""
     if name not in document:
         raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name}"')
     return _checked(document, name, kinds)
 
 
 def documents(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """Return the documents of an array; none if the field is absent.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Return the documents of an array; none if the field is absent."""
     found = optional(document, name, list) or []
     for each in found:
         if not isinstance(each, Mapping):
@@ -39,20 +31,12 @@ def documents(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]
 
 
 def optional(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds, or None
-    """Return the value of a field; None if it is absent.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Return the value of a field; None if it is absent."""
     return _checked(document, name, kinds) if name in document else None
 
 
 def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
-    """Return the UUID in a required field.
-
-    Raises:
-        CommandError: NoSuchKey, TypeMismatch, InvalidUUID.
-    """
+    """Return the UUID in a required field."""
     value = required(document, name, Binary, UUID)
     if isinstance(value, UUID):
         return value
@@ -62,11 +46,7 @@ def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
 
 
 def optional_uuid(document: Mapping[str, Any], name: str) -> UUID | None:
-    """Return the UUID in a field; None if it is absent.
-
-    Raises:
-        CommandError: TypeMismatch, InvalidUUID.
-    """
+    """Return the UUID in a field; None if it is absent."""
     return required_uuid(document, name) if name in document else None
 
 

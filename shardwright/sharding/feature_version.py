@@ -54,18 +54,13 @@ def recording(version: int) -> dict[str, Any]:
 def version_of(document: Mapping[str, Any] | None) -> int:
     """Return the feature version in the config servers' document; 1 if there is none.
 
-    Raises:
-        CommandError: NoSuchKey or TypeMismatch, the document is malformed.
+    Raises NoSuchKey or TypeMismatch if the document is malformed.
     """
     return OLDEST if document is None else required(document, "version", int)
 
 
 def refusal(version: int) -> str | None:
-    """Explain why a daemon of this release must not run in a cluster; None if it may.
-
-    Args:
-        version: the cluster's feature version.
-    """
+    """Explain why a daemon of this release must not run in a cluster with this feature version; None if it may."""
     known = f"the feature version of the cluster is {version}, and this daemon knows {OLDEST} to {NEWEST}"
     if version > NEWEST:
         return f"{known}: install the newer release with which the upgrade of the cluster was finished"
@@ -75,11 +70,9 @@ def refusal(version: int) -> str | None:
 
 
 def knows(extensions: Collection[str], version: int) -> bool:
-    """Whether a daemon supports a feature version.
+    """Whether a daemon supports a feature version, given the extensions in its hello.
 
-    Args:
-        extensions: the extensions in its hello. A daemon that lists no versions predates them, and supports 1.
-        version: the feature version.
+    A daemon that lists no versions predates them, and supports 1.
     """
     listed = [each for each in extensions if each.startswith(DOCUMENT_ID)]
     return f"{DOCUMENT_ID}{version}" in listed if listed else version == 1
@@ -88,22 +81,16 @@ def knows(extensions: Collection[str], version: int) -> bool:
 def router_fields(created: datetime) -> dict[str, Any]:
     """Build the fields of a router's entry in ``config.mongos`` with its supported versions.
 
-    Args:
-        created: the time in the entry at which the router was started. An older router that restarts at the same
-            address leaves these fields as they are, so they are valid only together with that time.
+    ``created`` is the time in the entry at which the router was started. An older router that restarts at the same
+    address leaves these fields as they are, so they are valid only together with that time.
     """
     return {_ROUTER_FIELD: {"oldest": OLDEST, "newest": NEWEST, "created": created}}
 
 
 def router_knows(entry: Mapping[str, Any], version: int) -> bool:
-    """Whether a router supports a feature version.
+    """Whether a router, given its entry in ``config.mongos``, supports a feature version.
 
-    Args:
-        entry: its entry in ``config.mongos``.
-        version: the feature version.
-
-    Raises:
-        CommandError: NoSuchKey or TypeMismatch, the entry is malformed.
+    Raises NoSuchKey or TypeMismatch if the entry is malformed.
     """
     fields = optional(entry, _ROUTER_FIELD, Mapping)
     if fields is None or fields.get("created") != entry.get("created"):

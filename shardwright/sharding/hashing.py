@@ -65,15 +65,9 @@ _CANONICAL_TYPES: Final = {
 
 
 def hash_value(document: bytes, span: Span, seed: int = 0) -> int:
-    """Compute the hash of one value, an int64.
+    """Compute the hash of one value, an int64; ``seed`` is an int32, 0 for hashed shard keys and indexes.
 
-    Args:
-        document: the bytes that contain the value.
-        span: the value.
-        seed: an int32; 0 for hashed shard keys and indexes.
-
-    Raises:
-        InvalidBSONError: an object, array or code with scope that is not well-formed.
+    Raises InvalidBSONError for a malformed object, array or code with scope.
     """
     parts = [seed.to_bytes(4, "little", signed=True) if seed else _SEED, _CANONICAL_TYPES[span[0]]]
     _feed(parts, document, span)

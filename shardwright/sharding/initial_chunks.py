@@ -30,14 +30,10 @@ _pack_int64: Final = Struct("<q").pack
 def hashed_split_points(
     pattern: ShardKeyPattern, chunk_count: int, prefix: bytes = rawbson.EMPTY_DOCUMENT
 ) -> list[bytes]:
-    """Return the bounds between ``chunk_count`` chunks that share the hash values evenly, in order.
+    """Return the bounds between ``chunk_count`` chunks, at least 1, that share the hash values evenly, in order.
 
-    They lie symmetrically around zero, exactly where MongoDB cuts.
-
-    Args:
-        pattern: a shard key with a hashed field.
-        chunk_count: at least 1.
-        prefix: values of the fields before the hashed one; the fields after it begin at MinKey.
+    They lie symmetrically around zero, exactly where MongoDB cuts. ``prefix`` has values of the fields before the
+    hashed one; the fields after it begin at MinKey.
     """
     interval = _INT64_MAX // chunk_count * 2
     first = 0 if chunk_count % 2 == 0 else interval // 2
@@ -86,8 +82,7 @@ def single_chunk_zone_plan(
 ) -> _Plan:
     """Plan one chunk for each zone range, on the zone's shards in turn; yield ``(min, max, shard)`` in order.
 
-    Raises:
-        CommandError: 50973, a zone has no shard.
+    Raises 50973 if a zone has no shard.
     """
     turns: dict[str, Iterator[str]] = {zone.zone: cycle(_shards_of(zone, shards_of_zone)) for zone in zones}
     return _fill_holes(pattern, zones, shards, lambda zone: ((), [next(turns[zone.zone])]))
@@ -222,14 +217,10 @@ class InitialPlacement:
     """The input of the plan for the first chunks.
 
     Args:
-        pattern: the shard key.
-        primary_shard: of the database.
         shards: ids of all shards that take chunks.
-        is_empty: whether the collection has no documents.
         zones: the ranges of ``config.tags`` for the collection, in order.
         shards_of_zone: ids of the shards of each zone, in the order of ``config.shards``.
         num_initial_chunks: as requested by the user; 0 if not given.
-        presplit_hashed_zones: as requested by the user.
         split_points: bounds supplied by the caller, or None.
     """
 
@@ -244,11 +235,7 @@ class InitialPlacement:
     split_points: Sequence[bytes] | None = None
 
     def check(self) -> None:
-        """Refuse options that exclude one another.
-
-        Raises:
-            CommandError: InvalidOptions.
-        """
+        """Raise InvalidOptions for options that exclude one another."""
         limit = min(NUM_INITIAL_CHUNKS_PER_SHARD_MAX * len(self.shards), NUM_INITIAL_CHUNKS_MAX)
         if not 0 <= self.num_initial_chunks <= limit:
             raise CommandError(

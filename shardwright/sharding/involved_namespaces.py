@@ -65,7 +65,6 @@ def involved_namespaces(pipeline: bytes, db: str, start: int = 0) -> dict[str, b
 
     Args:
         pipeline: the raw array, or a document that contains it.
-        db: the database of names that do not include one.
         start: where in ``pipeline`` the array begins.
 
     Raises:
@@ -81,11 +80,7 @@ def involved_namespaces(pipeline: bytes, db: str, start: int = 0) -> dict[str, b
 
 
 def writes(pipeline: bytes, start: int = 0) -> bool:
-    """Whether a pipeline, a raw array or one inside a document, has a stage that writes.
-
-    Raises:
-        CommandError: InvalidBSON.
-    """
+    """Whether a pipeline, a raw array or one inside a document, has a stage that writes; raises InvalidBSON."""
     try:
         for _, (kind, _, at, _) in spans(pipeline, start):
             if kind == OBJECT and any(name in WRITING_STAGES for name, _ in spans(pipeline, at)):
@@ -98,8 +93,7 @@ def writes(pipeline: bytes, start: int = 0) -> bool:
 def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
     """Build the element for a command; empty if no other collection is involved.
 
-    Args:
-        versions: the raw version elements by namespace, with the config time at which they were read.
+    ``versions`` are the raw version elements by namespace, with the config time at which they were read.
     """
     if not versions:
         return b""
@@ -110,8 +104,7 @@ def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
 def received_versions(body: bytes, span: Span) -> dict[str, Mapping[bytes, Span]]:
     """Parse the field of a command; return its version elements by namespace and name.
 
-    Raises:
-        CommandError: TypeMismatch or FailedToParse, it is malformed.
+    Raises TypeMismatch or FailedToParse if it is malformed.
     """
     if span[0] != ARRAY:
         raise CommandError(ErrorCode.TypeMismatch, "involvedNamespaces must be an array")

@@ -175,8 +175,7 @@ _INT64_SIGN: Final = 1 << 63
 def encode_value(document: bytes, span: Span) -> bytes:
     """Encode one value into order-preserving bytes.
 
-    Raises:
-        InvalidBSONError: an object, array or code with scope that is not well-formed.
+    Raises InvalidBSONError for a malformed object, array or code with scope.
     """
     return _ENCODERS[span[0]](document, span[2], span[3])
 
@@ -189,8 +188,7 @@ def encoder_of(kind: int) -> Encoder:
 def encode_key(key: bytes, start: int = 0) -> bytes:
     """Encode a compound key: the values of the document ``key``, whatever their names.
 
-    Raises:
-        InvalidBSONError: ``key`` is not a well-formed document.
+    Raises InvalidBSONError if ``key`` is malformed.
     """
     encoders = _ENCODERS
     if not start:  # most keys have one field, and tables are built of a million of them

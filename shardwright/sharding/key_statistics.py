@@ -32,14 +32,7 @@ A full document has about 5 kB: a day of minutes of ten busy shards, and two wee
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Estimated numbers.
-
-    Attributes:
-        reads: operations that read.
-        writes: operations that write.
-        documents: documents that were returned or written.
-        bytes: bytes of replies to reads, and of writes.
-    """
+    """Estimated numbers of operations, and of documents and bytes returned by reads or written."""
 
     reads: int = 0
     writes: int = 0
@@ -62,12 +55,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """A range of one collection with its numbers.
-
-    Attributes:
-        min, max: the bounds, raw.
-        min_key, max_key: the bounds, encoded.
-    """
+    """A range of one collection with its numbers; the bounds are raw and, as ``min_key`` and ``max_key``, encoded."""
 
     namespace: str
     min: bytes

@@ -41,7 +41,7 @@ _READ_ONLY_SYSTEM_COLLECTIONS: Final = frozenset({"system.profile", "system.view
 
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
-    """A database name and a collection name, ``db.collection``.
+    """A database name and a collection name, ``db.collection``. The ``check_`` methods raise InvalidNamespace.
 
     ``collection`` is empty for a namespace that means a whole database.
     """
@@ -57,11 +57,7 @@ class Namespace:
 
     @classmethod
     def parse_collection(cls, text: str) -> "Namespace":
-        """Parse and validate the full namespace of a collection, as in ``shardCollection``.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """Parse the full namespace of a collection, as in ``shardCollection``; raise InvalidNamespace."""
         namespace = cls.parse(text)
         namespace.check_valid()
         return namespace
@@ -72,11 +68,7 @@ class Namespace:
     # Validity
 
     def check_valid(self) -> None:
-        """Refuse a name that no command accepts.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """Refuse a name that no command accepts."""
         if "\0" in self.db or "\0" in self.collection:
             raise _invalid("namespaces cannot have embedded null characters")
         if "." in self.db:
@@ -87,22 +79,14 @@ class Namespace:
             raise _invalid(f"Invalid namespace specified '{self.db}.{self.collection}'")
 
     def check_readable(self) -> None:
-        """Refuse names that ``find`` and the other reads refuse: names with a dollar sign.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """Refuse names that ``find`` and the other reads refuse: names with a dollar sign."""
         self.check_valid()
         if not self.is_normal:
             # The quote that is never closed is MongoDB's.
             raise _invalid(f"Invalid collection name specified '{self}")
 
     def check_creatable(self) -> None:
-        """Refuse a name that a new collection cannot have.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """Refuse a name that a new collection cannot have."""
         self.check_valid()
         if "$" in self.db:
             raise _invalid(f"Invalid namespace: {self}")
@@ -114,21 +98,13 @@ class Namespace:
             raise _invalid(f"Fully qualified namespace is too long. Namespace: {self} Max: {NAMESPACE_BYTES_MAX}")
 
     def check_shardable(self) -> None:
-        """Refuse a name that a sharded collection cannot have.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """Refuse a name that a sharded collection cannot have."""
         self.check_creatable()
         if len(str(self).encode()) > SHARDED_NAMESPACE_BYTES_MAX:
             raise _invalid(f"Namespace too long. Namespace: {self} Max: {SHARDED_NAMESPACE_BYTES_MAX}")
 
     def check_writable(self) -> None:
-        """Refuse names that ``insert``, ``update`` and ``delete`` refuse.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """Refuse names that ``insert``, ``update`` and ``delete`` refuse."""
         self.check_creatable()
         if self.collection in _READ_ONLY_SYSTEM_COLLECTIONS:
             raise _invalid(f"cannot write to {self}")

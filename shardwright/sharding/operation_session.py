@@ -42,10 +42,7 @@ WITHOUT_USER: Final = frozenset(
 def check_lsid(body: bytes, fields: Mapping[bytes, Span], path: str = LSID) -> tuple[bytes, bytes]:
     """Check an ``lsid``; return the bytes of its ``id`` and of its ``uid`` (empty without one).
 
-    Args:
-        body: the document that contains the fields.
-        fields: the fields of the ``lsid``.
-        path: the name of the ``lsid`` in messages.
+    ``path`` is the name of the ``lsid`` in messages.
 
     Raises:
         CommandError: TypeMismatch, InvalidUUID, UnsupportedFormat; 40414 or 40415; InvalidOptions, it is a child
@@ -128,11 +125,7 @@ def _invalid(message: str) -> CommandError:
 
 
 def read_uuid(body: bytes, span: Span, path: str) -> bytes:
-    """Read the 16 bytes of a UUID, given the span of binary data.
-
-    Raises:
-        CommandError: TypeMismatch, it has another subtype; InvalidUUID.
-    """
+    """Read the 16 bytes of a UUID from binary data; raise TypeMismatch for another subtype, or InvalidUUID."""
     _, _, start, end = span
     subtype, value = body[start + 4], body[start + _VALUE_AT : end]
     if subtype != UUID_SUBTYPE:

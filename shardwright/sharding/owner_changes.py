@@ -32,10 +32,7 @@ _IS_UPSERT: Final = b"shouldUpsert"
 class OwnerChange:
     """The content of the error WouldChangeOwningShard for an update that was not executed.
 
-    Attributes:
-        before: the raw document, or the query of an upsert that has found none.
-        after: the raw document that the update would have produced.
-        is_upsert: whether there was no document.
+    ``before`` and ``after`` are raw documents. If ``is_upsert``, there was no document, and ``before`` is the query.
     """
 
     before: bytes
@@ -44,12 +41,7 @@ class OwnerChange:
 
     @classmethod
     def read(cls, reply: bytes, fields: Mapping[bytes, Span]) -> Self | None:
-        """Read the change in the body of a failed reply; None if it has none.
-
-        Args:
-            reply: the body.
-            fields: the spans of its elements.
-        """
+        """Read the change in the body of a failed reply; None if it has none."""
         before, after, is_upsert = (fields.get(name) for name in (_BEFORE, _AFTER, _IS_UPSERT))
         if before is None or after is None or before[0] != OBJECT or after[0] != OBJECT:
             return None
@@ -74,12 +66,7 @@ def changed_owner(document: bytes) -> dict[str, Any]:
 
 
 def document_of_other_owner(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
-    """Return the raw document that a reply requires the router to insert elsewhere; None if there is none.
-
-    Args:
-        reply: its body.
-        fields: the spans of its elements.
-    """
+    """Return the raw document that a reply requires the router to insert elsewhere; None if there is none."""
     span = fields.get(CHANGED_OWNER)
     found = None if span is None or span[0] != OBJECT else find(reply, b"document", span[2])
     return None if found is None else reply[found[2] : found[3]]

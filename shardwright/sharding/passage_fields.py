@@ -74,14 +74,7 @@ class CommonFields:
 
     @classmethod
     def of(cls, frame: bytes, fields: Mapping[bytes, Span]) -> Self | None:
-        """Locate the fields in a frame whose first section is the body; None if its times are in an unusual form.
-
-        Args:
-            fields: of its body, with offsets in the body.
-
-        Raises:
-            InvalidBSONError: the read concern is not well-formed.
-        """
+        """Locate the fields in a frame whose first section is the body; None if its times are in an unusual form."""
         found = cls()
         session = fields.get(_LSID)
         if session is not None:
@@ -134,13 +127,7 @@ class CommonFields:
 def free_values(frame: bytes, document_at: int, *, is_deep: bool = False) -> Iterator[Range]:
     """Yield the bytes of scalar values in a document that do not determine a length.
 
-    Args:
-        frame: the bytes that contain the document.
-        document_at: its offset.
-        is_deep: also include values of nested documents.
-
-    Raises:
-        InvalidBSONError: the document is not well-formed.
+    If ``is_deep``, include values of nested documents.
     """
     for _, (kind, _, start, end) in spans(frame, document_at):
         if kind in _FIXED:
@@ -166,14 +153,7 @@ class KeyInQuery:
     def find(cls, frame: bytes, query_at: int, pattern: ShardKeyPattern, *, is_simple: bool) -> Self | None:
         """Locate the values in a frame's query; None unless it fixes the whole key by equalities with plain values.
 
-        Args:
-            frame: the frame.
-            query_at: where the query begins in it.
-            pattern: the shard key.
-            is_simple: whether strings are compared as bytes.
-
-        Raises:
-            InvalidBSONError: the query is not well-formed.
+        If ``is_simple``, strings are compared as bytes.
         """
         found: dict[bytes, Span] = {}
         for name, span in spans(frame, query_at):
@@ -205,11 +185,7 @@ def query_of(frame: bytes, fields: Mapping[bytes, Span], command: str) -> int | 
 
 
 def only_document(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> InsertedDocument | None:
-    """Locate the only document of an insert; None unless there is exactly one. Arguments as `only_statement`.
-
-    Raises:
-        InvalidBSONError: as `only_statement`.
-    """
+    """Locate the only document of an insert; None unless there is exactly one. Arguments as `only_statement`."""
     place = only_statement(frame, body, fields, argument)
     if place is None:
         return None
@@ -223,10 +199,7 @@ def only_document(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argum
 def without_document(request: Request, document: InsertedDocument) -> Request:
     """Remove the document from its array in a request; the body has the fields of all frames of its layout.
 
-    The array keeps the name of the document, so it must not be read.
-
-    Args:
-        request: a request with a frame in one section.
+    The array keeps the name of the document, so it must not be read. The frame must be a single section.
     """
     frame = request.message.frame
     size = len(frame) - document.bytes_after - document.at
@@ -238,20 +211,11 @@ def without_document(request: Request, document: InsertedDocument) -> Request:
 
 
 def only_statement(frame: bytes, body: bytes, fields: Mapping[bytes, Span], argument: bytes) -> Range | None:
-    """Locate the only statement of a write, and the length of its section.
-
-    Args:
-        frame: the frame, whose first section is the body.
-        body: the body.
-        fields: of the body.
-        argument: the name of the statements.
+    """Locate the only statement of a write in a frame whose first section is the body, and the length of its section.
 
     Returns:
         The offsets of the statement and of the section's length; the latter is 0 if the statement is in the body. None
         unless there is exactly one statement.
-
-    Raises:
-        InvalidBSONError: the array of statements is not well-formed.
     """
     end = BODY_AT + len(body)
     span = fields.get(argument)

@@ -47,13 +47,7 @@ _HALF_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReceivedTime:
-    """A cluster time with its signature.
-
-    Attributes:
-        time: packed, see `pack_timestamp`.
-        key_id: the key that signed it.
-        proof: its hash.
-    """
+    """A cluster time with its signature: the hash ``proof``, made with the key ``key_id``. ``time`` is packed."""
 
     time: int
     key_id: int
@@ -68,12 +62,7 @@ class ReceivedTime:
     def read_own(cls, document: bytes, span: Span, signer: TimeSigner) -> "ReceivedTime | None":
         """Read a ``$clusterTime`` that is byte for byte what a signer with the same key writes; None for any other.
 
-        Nearly all times are like that.
-
-        Args:
-            document: the bytes that contain it.
-            span: its position.
-            signer: has signed times of the same moment before, so that this is fast.
+        Nearly all times are like that, and were signed before in the same moment, so that this is fast.
         """
         at = span[2] + _NAME_AT
         if not document.startswith(_TIME_NAME, at - len(_TIME_NAME)):
@@ -87,10 +76,6 @@ class ReceivedTime:
     @classmethod
     def read(cls, document: bytes, span: Span) -> "ReceivedTime":
         """Read the value of a ``$clusterTime``.
-
-        Args:
-            document: the bytes that contain it.
-            span: its position.
 
         Raises:
             CommandError: 10065, TypeMismatch, NoSuchKey or UnsupportedFormat, as a mongod's parser; 40413, two fields
@@ -117,14 +102,7 @@ class ReceivedTime:
         return cls(packed, int(decode_value(document, key_id)), proof)
 
     def check_signed(self, key: SigningKey | None) -> None:
-        """Check the signature.
-
-        Args:
-            key: the valid key with `key_id`; None if there is none.
-
-        Raises:
-            CommandError: KeyNotFound; TimeProofMismatch.
-        """
+        """Check the signature with the valid key of `key_id`; raise KeyNotFound without one, or TimeProofMismatch."""
         if key is None:
             moment = unpack_timestamp(self.time)
             raise CommandError(
@@ -136,11 +114,7 @@ class ReceivedTime:
             raise CommandError(ErrorCode.TimeProofMismatch, "Proof does not match the cluster time")
 
     def check_near(self, wall_seconds: int, drift_seconds_max: int) -> None:
-        """Check that the time is not far in the future.
-
-        Args:
-            wall_seconds: this node's wall clock, in seconds since 1970.
-            drift_seconds_max: ``maxAcceptableLogicalClockDriftSecs``.
+        """Check that the time is at most ``drift_seconds_max`` ahead of this node's wall clock, in seconds since 1970.
 
         Raises:
             CommandError: ClusterTimeFailsRateLimiter; 40484, no later times could be represented.

@@ -26,10 +26,7 @@ def is_extended_by(old: ShardKeyPattern, new: ShardKeyPattern) -> bool:
 def extend_bound(bound: bytes, pattern: ShardKeyPattern) -> bytes:
     """Extend a bound of a chunk, zone or range deletion from a shorter shard key to a key that extends it.
 
-    A bound with all fields is returned unchanged.
-
-    Raises:
-        CommandError: BadValue, the fields of the bound are not the first of the pattern.
+    A bound with all fields is returned unchanged. Raises BadValue if its fields are not the first of the pattern.
     """
     is_end = all(kind == rawbson.MAX_KEY for _, (kind, *_) in rawbson.spans(bound))
     return pattern.extend_range_bound(bound, upper_inclusive=is_end)
@@ -65,12 +62,7 @@ def chunk_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, A
 
 
 def zone_update(old: ShardKeyPattern, new: ShardKeyPattern) -> list[dict[str, Any]]:
-    """Build the pipeline that extends the bounds of one document, as `extend_bound` does.
-
-    Args:
-        old: the key of the present bounds.
-        new: the key that extends it.
-    """
+    """Build the pipeline that extends the bounds of one document from ``old`` to ``new``, as `extend_bound` does."""
     added = [field.name.decode() for field in new.fields[len(old.fields) :]]
     end = {field.name.decode(): MaxKey() for field in old.fields}
     whole_end = end | {name: MaxKey() for name in added}

@@ -3,6 +3,9 @@
 Immutable: a refresh builds a new table, which shares all blocks of unchanged chunks with the old one. So its cost
 depends on the changed chunks and not on the table. Keys are the byte strings of `ShardKeyPattern.key_bytes`, so a
 look-up is two bisections, one over the blocks and one inside a block.
+
+Chunks that do not tile the key space, as when they were read while the config server was changing them, raise
+ConflictingOperationInProgress. Look-ups in the past raise StaleChunkHistory if the catalog has dropped the history.
 """
 
 from bisect import bisect_left, bisect_right
@@ -64,11 +67,7 @@ class RoutingTable:
     )
 
     def __init__(self, collection: ShardedCollection, contents: TableBlocks) -> None:
-        """Assume consistent blocks; use `build`, a `RoutingTableBuilder` or `with_changed_chunks`, which check them.
-
-        Args:
-            contents: all chunks.
-        """
+        """Assume consistent blocks; use `build`, a `RoutingTableBuilder` or `with_changed_chunks`, which check them."""
         self.collection = collection
         self._contents = contents
         self._blocks, self._first_keys, owned, newest_valid_after = contents
@@ -89,12 +88,7 @@ class RoutingTable:
 
     @classmethod
     def build(cls, collection: ShardedCollection, chunks: Iterable[ChunkPlacement]) -> "RoutingTable":
-        """Build a table from all chunks of a collection, in any order.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space, as when they were read
-                while the config server was changing them.
-        """
+        """Build a table from all chunks of a collection, in any order."""
         encode = collection.key_pattern.key_bytes
         builder = RoutingTableBuilder(collection)
         builder.add(sorted(chunks, key=lambda chunk: encode(chunk.min)))
@@ -109,9 +103,6 @@ class RoutingTable:
             changed: chunks of at least `collection_version`, as read from the catalog; the newer of two that overlap
                 counts. Unchanged chunks may be among them.
             collection: the current attributes of the collection, of the same timestamp.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, with these changes the chunks do not tile the key space.
         """
         collection = collection or self.collection
         changes = latest_of_overlapping([self._changed_chunk(chunk) for chunk in changed])
@@ -217,11 +208,7 @@ class RoutingTable:
         return self._owned[shard].chunks if shard in self._owned else 0
 
     def owned_chunk(self, shard: str, number: int) -> RoutedChunk:
-        """Return one of the chunks that a shard owns, by its number among them from 0, in order.
-
-        Raises:
-            IndexError: the shard owns at most ``number`` chunks.
-        """
+        """Return one of the chunks that a shard owns, by its number among them, in order; raise IndexError beyond."""
         for at, block in enumerate(self._blocks):
             owned = block.owned_by(shard).chunks
             if number < owned:
@@ -232,11 +219,7 @@ class RoutingTable:
     # Past placement
 
     def shard_for_key_at(self, key: bytes, cluster_time: Timestamp) -> str:
-        """Return the shard that owned an encoded key at a time in the past.
-
-        Raises:
-            CommandError: StaleChunkHistory, the catalog has dropped this history.
-        """
+        """Return the shard that owned an encoded key at a time in the past."""
         block = self._blocks[bisect_right(self._first_keys, key) - 1]
         return _owner_at(block, block.position_of(key), cluster_time)
 
@@ -266,11 +249,7 @@ class RoutingTable:
     def shards_for_range_at(
         self, low: bytes, high: bytes, cluster_time: Timestamp, *, high_inclusive: bool = False
     ) -> set[str]:
-        """Return the shards that owned some key of the range, as in `shards_for_range`, at a time in the past.
-
-        Raises:
-            CommandError: StaleChunkHistory, the catalog has dropped the history of some chunk.
-        """
+        """Return the shards that owned some key of the range, as in `shards_for_range`, at a time in the past."""
         time = pack_timestamp(cluster_time)
         found: set[str] = set()
         for block, first, end in self._overlapped(low, high, high_inclusive):
@@ -360,12 +339,7 @@ class RoutingTableBuilder:
                 self._failure = error
 
     def finish(self) -> RoutingTable:
-        """Build the table of all chunks that were added.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, the chunks do not tile the key space; or an error of the
-                iteration over them.
-        """
+        """Build the table of all chunks that were added; errors of the iteration over them are raised here."""
         if self._failure is not None:
             raise self._failure
         return RoutingTable(self._collection, TableBlocks.of(self._blocks.finish()))

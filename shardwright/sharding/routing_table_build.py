@@ -2,6 +2,8 @@
 
 Keys of many values of one type are encoded at once, without a call for each number. Only types whose values all have
 the same size have columns, so that `struct` reads a value from a known position.
+
+Inconsistent chunks raise ConflictingOperationInProgress: a gap, an overlap, or one that would be replaced only in part.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,13 +25,7 @@ from shardwright.wire.rawbson import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_ID
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """Values of one type.
-
-    Attributes:
-        code: the format of one value for `struct`.
-        size: of one, in bytes.
-        encode: encodes values read in this format into keys.
-    """
+    """Values of one type: ``code`` is the format for `struct`, ``encode`` encodes such values into keys."""
 
     code: str
     size: int
@@ -81,11 +77,7 @@ class BlockBuilder:
         self._end: bytes | None = None
 
     def add(self, chunks: Iterable[ChunkPlacement]) -> None:
-        """Add chunks, in the order of their keys.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, there is a gap or an overlap.
-        """
+        """Add chunks, in the order of their keys."""
         encode, rows, size = encode_key, self._rows, CHUNKS_PER_BLOCK
         last_key, end = self._last_key, self._end
         for chunk in chunks:
@@ -103,11 +95,7 @@ class BlockBuilder:
         self._last_key, self._end = last_key, end
 
     def finish(self) -> list[ChunkBlock]:
-        """Return the blocks, when all chunks have been added.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, there are no chunks, or they end before the key space does.
-        """
+        """Return the blocks, when all chunks have been added; refuse none, or an end before that of the key space."""
         if self._rows:
             self._blocks.append(ChunkBlock(self._rows))
             self._rows = []
@@ -158,8 +146,6 @@ class TableBlocks(NamedTuple):
     """The blocks of a table, with the summaries that look-ups need.
 
     Attributes:
-        blocks: all chunks in order, without gap or overlap.
-        first_keys: the first key of each block.
         owned: each shard's share of all blocks.
         newest_valid_after: the packed time since which every chunk has been on its present shard.
     """
@@ -194,15 +180,9 @@ def latest_of_overlapping(changes: list[ChangedChunk]) -> list[ChangedChunk]:
 
 
 def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -> list[BlockRow]:
-    """Replace the ranges of ``changes`` in ``rows``.
+    """Replace the ranges of ``changes`` in ``rows``, which follow one another up to ``end_key``.
 
-    Args:
-        rows: chunks that follow one another.
-        changes: chunks that do not overlap one another, in order.
-        end_key: the end of the last of ``rows``.
-
-    Raises:
-        CommandError: ConflictingOperationInProgress, a chunk would be replaced only in part.
+    The changes do not overlap one another, and are in order.
     """
     keys = [row.min_key for row in rows]
     result: list[BlockRow] = []
@@ -224,15 +204,10 @@ def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -
 
 
 def replace_chunks(before: TableBlocks, changes: Sequence[ChangedChunk], global_max_key: bytes) -> TableBlocks:
-    """Replace chunks of a table, rebuilding only their blocks.
+    """Replace chunks of a table, rebuilding only their blocks. ``before`` is not modified.
 
-    Args:
-        before: the blocks of the table, which are not modified.
-        changes: chunks that do not overlap one another, in order; at least one.
-        global_max_key: the end of the last block.
-
-    Raises:
-        CommandError: ConflictingOperationInProgress, a chunk would be replaced only in part.
+    The changes, at least one, do not overlap one another, and are in order. ``global_max_key`` is the end of the last
+    block.
     """
     blocks, first_keys = before.blocks, before.first_keys
     # Copies of pointers. Nothing else here grows with the number of blocks.

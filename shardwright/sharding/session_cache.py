@@ -42,23 +42,14 @@ def digest_of_user(user: str, db: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SessionId:
-    """The ``_id`` of a session.
-
-    Attributes:
-        id: the 16 bytes of its UUID.
-        uid: the 32-byte digest of its user.
-    """
+    """The ``_id`` of a session: the 16 bytes of its UUID, and the 32-byte digest of its user."""
 
     id: bytes
     uid: bytes = NO_USER
 
     @classmethod
     def read(cls, lsid: bytes) -> Self:
-        """Read the session in a raw ``lsid``.
-
-        Raises:
-            CommandError: it is malformed, see `check_lsid`.
-        """
+        """Read the session in a raw ``lsid``; raises as `check_lsid`."""
         identifier, uid = check_lsid(lsid, index(lsid))
         return cls(identifier, uid or NO_USER)
 
@@ -87,7 +78,6 @@ class SessionChanges:
 
     Attributes:
         used: the time of the last use of each session, in seconds since 1970.
-        ended: sessions that their clients have ended.
         users: the full names of the users of sessions in ``used``, where there is access control.
     """
 
@@ -97,11 +87,7 @@ class SessionChanges:
 
 
 class SessionCache:
-    """The sessions used and ended since the last refresh.
-
-    Args:
-        sessions_max: ``maxSessions``.
-    """
+    """The sessions used and ended since the last refresh."""
 
     __slots__ = ("_changes", "_known", "_last_use", "_sessions_max")
 
@@ -117,27 +103,16 @@ class SessionCache:
         return len(self._last_use) + len(self._changes.used)
 
     def use_again(self, lsid: bytes, now: float) -> bool:
-        """Record an operation in a session, if it was used since the last refresh; return whether it was.
-
-        Args:
-            lsid: the raw document.
-            now: in seconds since 1970.
-        """
+        """Record an operation in a session, if it was used since the last refresh; return whether it was."""
         if lsid not in self._last_use:
             return False
         self._last_use[lsid] = now
         return True
 
     def use(self, lsid: bytes, now: float, user: str = "") -> None:
-        """Record an operation in a session.
+        """Record an operation in a session of the raw ``lsid``, at a time in seconds since 1970.
 
-        Args:
-            lsid: the raw document.
-            now: in seconds since 1970.
-            user: the full name of the session's user, if known.
-
-        Raises:
-            CommandError: TooManyLogicalSessions; or the ``lsid`` is malformed, see `check_lsid`.
+        ``user`` is the full name of the session's user, if known. Raises TooManyLogicalSessions, or as `check_lsid`.
         """
         if self.use_again(lsid, now):
             return

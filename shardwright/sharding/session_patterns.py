@@ -28,10 +28,7 @@ from shardwright.wire.type_names import type_name
 class MeantSessions:
     """A set of sessions; ``key in meant`` tests a `SessionId.key`.
 
-    Attributes:
-        sessions: individual sessions.
-        users: digests of users, for all of their sessions.
-        all_of_them: every session.
+    ``users`` are digests of users, for all of their sessions.
     """
 
     sessions: frozenset[SessionId] = frozenset()
@@ -80,9 +77,8 @@ _Fields = Mapping[bytes, Span]
 def sessions(request: Request, owner: bytes = NO_USER, *, may_name_others: bool = True) -> frozenset[SessionId]:
     """Parse the sessions in the array that is the command's argument.
 
-    Args:
-        owner: the default user: the digest of the user who sends the command.
-        may_name_others: whether that user may name sessions of others.
+    ``owner`` is the default user: the digest of the user who sends the command, and who may name sessions of others if
+    ``may_name_others``.
 
     Raises:
         CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field; Unauthorized, it is another
@@ -107,8 +103,7 @@ def sessions(request: Request, owner: bytes = NO_USER, *, may_name_others: bool 
 def users(request: Request) -> MeantSessions:
     """Parse the users in the argument of ``killAllSessions``; all sessions if it names none.
 
-    Raises:
-        CommandError: TypeMismatch, 40414 or 40415.
+    Raises TypeMismatch, 40414 or 40415.
     """
     path = f"KillAllSessionsCmd.{request.name}"
     found = _objects(request, path, path)
@@ -123,8 +118,7 @@ def users(request: Request) -> MeantSessions:
 def patterns(request: Request) -> MeantSessions:
     """Parse the patterns of ``killAllSessionsByPattern``; all sessions if there is no pattern.
 
-    Raises:
-        CommandError: TypeMismatch, 40414 or 40415.
+    Raises TypeMismatch, 40414 or 40415.
     """
     path = f"KillAllSessionsByPatternCmd.{request.name}"
     found = _objects(request, path, path)

@@ -1,6 +1,7 @@
 """Shard key patterns: the fields that place a document, and operations on keys of these fields.
 
-The paths of shard keys do not look into arrays: an array at the end of a path or anywhere on it is refused.
+The paths of shard keys do not look into arrays: an array at the end of a path or anywhere on it raises
+ShardKeyNotFound. A value nested too deep raises Overflow.
 
 A *shard key document* is BSON of the form ``{"<path>": <value>, …}``. It has the pattern's paths, dots included, in the
 pattern's order, and hashed values already hashed. Chunk bounds in the catalog are such documents. *Key bytes* are its
@@ -44,7 +45,6 @@ class ShardKeyField:
 
     Attributes:
         name: the dotted path, as UTF-8.
-        hashed: whether the key contains the hash of the value instead of the value.
         path: the parts of ``name``.
         ancestors: the dotted paths from the first part of ``path`` down to ``name`` itself.
     """
@@ -62,11 +62,7 @@ class ShardKeyField:
     def find_in(self, document: bytes, top_level: dict[bytes, Span]) -> Span | None:
         """Locate the field's value in ``document``; None if it is missing.
 
-        Args:
-            top_level: its top-level elements, at least the one that the path begins with.
-
-        Raises:
-            CommandError: ShardKeyNotFound for an array on the path, Overflow for a value nested too deep.
+        ``top_level`` has its top-level elements, at least the one that the path begins with.
         """
         return self.find_below(document, top_level.get(self.path[0]))
 
@@ -140,7 +136,6 @@ class ShardKeyPattern:
     """The fields of a shard key, ascending except for at most one hashed.
 
     Attributes:
-        document: the pattern as raw BSON, as it was given.
         fields_by_path: for each path of the key and each of its ancestors, the positions of the fields on it, with the
             number of parts of the field's path that it covers.
     """
@@ -160,11 +155,7 @@ class ShardKeyPattern:
 
     @classmethod
     def from_mapping(cls, pattern: Mapping[str, Any]) -> "ShardKeyPattern":
-        """Parse a pattern such as ``{"a": 1, "b.c": "hashed"}``.
-
-        Raises:
-            CommandError: as `from_bson`.
-        """
+        """Parse a pattern such as ``{"a": 1, "b.c": "hashed"}``; raises as `from_bson`."""
         return cls.from_bson(rawbson.encode_document(pattern))
 
     @classmethod
@@ -174,7 +165,6 @@ class ShardKeyPattern:
         Raises:
             CommandError: BadValue for an empty pattern, a malformed path (or one that is not UTF-8, which MongoDB
                 allows), a repeated or a second hashed field, or a value that is neither 1 nor "hashed".
-            InvalidBSONError: not a well-formed document.
         """
         refuse_repeated_fields(pattern)
         fields = tuple(_parse_fields(pattern))
@@ -193,11 +183,7 @@ class ShardKeyPattern:
         return "_".join(f"{each.name.decode()}_{_HASHED if each.hashed else 1}" for each in self.fields)
 
     def extract_from_document(self, document: bytes) -> bytes:
-        """Build the shard key document of a document, stored or about to be; a missing field is null.
-
-        Raises:
-            CommandError: ShardKeyNotFound for an array on a path of the key.
-        """
+        """Build the shard key document of a document, stored or about to be; a missing field is null."""
         top_level = self._index(document)
         elements = []
         for each in self.fields:
@@ -220,11 +206,7 @@ class ShardKeyPattern:
         return rawbson.from_elements(b"".join(elements))
 
     def key_bytes_of_document(self, document: bytes) -> bytes:
-        """Return the key bytes of a document, stored or about to be, without building its shard key document.
-
-        Raises:
-            CommandError: ShardKeyNotFound for an array on a path of the key.
-        """
+        """Return the key bytes of a document, stored or about to be, without building its shard key document."""
         if len(self.fields) == 1:
             only = self.fields[0]
             return only.key_bytes(document, only.find_below(document, rawbson.find(document, only.path[0])))
@@ -286,13 +268,10 @@ class ShardKeyPattern:
         return ENCODED_MAX_KEY * len(self.fields)
 
     def extend_range_bound(self, bound: bytes, *, upper_inclusive: bool = False) -> bytes:
-        """Extend ``bound``, which names the first fields of the pattern, to a full key.
+        """Extend ``bound``, which names the first fields of the pattern, to a full key; else raise BadValue.
 
         Zones and ``moveRange`` are given in prefixes of the key. The added fields are MinKey, so that the range is
         half-open, or MaxKey where the prefix itself is included.
-
-        Raises:
-            CommandError: BadValue if the fields of ``bound`` are not the first of the pattern.
         """
         names = [name for name, _ in rawbson.spans(bound)]
         expected = [each.name for each in self.fields]
@@ -361,11 +340,7 @@ class ShardKeyPattern:
 
 
 def refuse_repeated_fields(pattern: bytes) -> None:
-    """Refuse a pattern that has a field twice, as mongod does for an index. Decoding would hide the repetition.
-
-    Raises:
-        CommandError: BadValue.
-    """
+    """Raise BadValue for a pattern that has a field twice, as mongod does for an index. Decoding would hide it."""
     names = set()
     for name, _ in rawbson.spans(pattern):
         if name in names:

@@ -75,13 +75,9 @@ _int64 = Struct("<q")
 
 @dataclass(frozen=True, slots=True)
 class TimeSeriesFields:
-    """Bucketing parameters of a time-series collection.
+    """Bucketing parameters of a time-series collection; ``granularity`` is ``seconds``, ``minutes`` or ``hours``.
 
-    Attributes:
-        time_field: the field with the time of a measurement.
-        meta_field: the field with its metadata, if there is one.
-        granularity: ``seconds``, ``minutes`` or ``hours``.
-        bucket_max_span_seconds: as given when the collection was created; it follows from the granularity.
+    ``bucket_max_span_seconds`` is as given when the collection was created; it follows from the granularity.
     """
 
     time_field: str
@@ -91,11 +87,7 @@ class TimeSeriesFields:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "TimeSeriesFields":
-        """Read ``timeseriesFields`` of the catalog, or the option ``timeseries`` of a collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read ``timeseriesFields`` of the catalog, or the option ``timeseries`` of a collection."""
         return cls(
             required(document, "timeField", str),
             optional(document, "metaField", str),
@@ -173,10 +165,8 @@ class TimeSeriesFields:
         """Translate the key of an index of measurements into the key of the index of buckets.
 
         Metadata keep their direction or kind. For every other field, buckets have the least and the greatest value, and
-        are ordered by the one that the direction begins with. For positions they have all.
-
-        Raises:
-            CommandError: BadValue, measurements have no such index.
+        are ordered by the one that the direction begins with. For positions they have all. Raises BadValue if
+        measurements have no such index.
         """
         if not key:
             raise CommandError(ErrorCode.BadValue, "Empty object is not a valid index spec")
@@ -196,10 +186,7 @@ class TimeSeriesFields:
     def buckets_hint(self, hint: bytes) -> bytes:
         """Translate a raw hint for measurements into a raw hint for buckets.
 
-        An index name or ``$natural`` stays as it is.
-
-        Raises:
-            CommandError: BadValue, measurements have no index with such a key.
+        An index name or ``$natural`` stays as it is. Raises BadValue if measurements have no index with such a key.
         """
         first = next(spans(hint), None)
         if first is None or first[0] in _NOT_A_KEY:
@@ -231,11 +218,7 @@ class TimeSeriesFields:
         """Build a document with the shard key of the bucket that this measurement would begin.
 
         A mongod rounds its time towards 1970, but the bucket's earliest time is never later than the measurement's. So
-        before 1970 they are the same.
-
-        Raises:
-            CommandError: 5743702, it has no time.
-            InvalidBSONError: it is not well-formed.
+        before 1970 they are the same. Raises 5743702 if the measurement has no time.
         """
         name = self.time_field.encode()
         span = find(measurement, name)

@@ -34,7 +34,6 @@ class SigningKey:
     """One key.
 
     Attributes:
-        id: its number, never 0.
         secret: the 20 bytes shared by all servers.
         expires_at: the first cluster time, packed, that it does not sign.
     """
@@ -76,13 +75,9 @@ class SigningKeys:
 
 
 def refresh_delay_seconds(keys: SigningKeys, now: int) -> int:
-    """Return the time until these keys must be read again.
+    """Return the seconds until these keys must be read again, at a time in seconds since 1970.
 
     A new key is created long before it signs, so the reads usually find it in time. Unknown keys are looked up at once.
-
-    Args:
-        keys: as they were last read.
-        now: in seconds since 1970.
     """
     return max(1, min(_REFRESH_SECONDS_MAX, (keys.expire_at_seconds - now) // 2))
 
@@ -119,10 +114,8 @@ def is_proven(key: SigningKey, time: int, proof: bytes) -> bool:
 class TimeSigner:
     """Signer of times with its newest keys.
 
-    Attributes:
-        keys: setting them drops all proofs.
-        withholds_unsigned: whether clients get no times while there is no key, as under access control: a server would
-            refuse such a time from a user.
+    If ``withholds_unsigned``, clients get no times while there is no key, as under access control: a server would
+    refuse such a time from a user.
     """
 
     __slots__ = ("_elements", "_keys", "withholds_unsigned")

@@ -40,12 +40,7 @@ _VALUE_AT: Final = _NAME_AT + len(_NAME)
 
 
 def with_read_only(frame: bytes, *, is_read_only: bool) -> bytes:
-    """Add ``readOnly`` to a reply.
-
-    Args:
-        frame: of an OP_MSG.
-        is_read_only: the value.
-    """
+    """Add ``readOnly`` to a reply, the frame of an OP_MSG."""
     length, request_id, response_to, _, flags, kind, body_length = _PREFIX.unpack_from(frame)
     if flags or kind or body_length != length - BODY_AT:
         return with_body(frame, append(OpMsg(frame).body, _ELEMENTS[is_read_only]))
@@ -68,11 +63,9 @@ _NULL: Final = Timestamp(0, 0)
 
 
 def demanded_time(concern: Mapping[str, Any], newest: Timestamp) -> Timestamp | None:
-    """Return the cluster time at which to read; None if a mongod should refuse the times that the client gives.
+    """Return the cluster time at which to read with level snapshot; None if a mongod should refuse the client's times.
 
-    Args:
-        concern: the client's read concern, of level snapshot.
-        newest: the default time, but not before the client's ``afterClusterTime``.
+    The default is ``newest``, but not before the client's ``afterClusterTime``.
     """
     if _TIME in concern:
         time = concern[_TIME]
@@ -134,8 +127,7 @@ SAYS_NOTHING: Final = frozenset[int](
 def label_transient(error: CommandError, *, is_ending: bool) -> None:
     """Add the label ``TransientTransactionError`` to an error in a transaction where MongoDB does.
 
-    Args:
-        is_ending: it is the answer to a commit or an abort, where a retriable error leaves the outcome open.
+    In the answer to a commit or an abort (``is_ending``), a retriable error leaves the outcome open.
     """
     code = error.code
     if code in _NEVER or TRANSIENT_TRANSACTION_ERROR in error.labels:

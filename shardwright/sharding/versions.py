@@ -69,11 +69,7 @@ class ChunkVersion:
 
     @classmethod
     def from_value(cls, value: Any) -> "ChunkVersion":  # noqa: ANN401 - whatever stood in the message
-        """Parse a decoded ``{t, e, v}``, or the array ``[v, e, t]``.
-
-        Raises:
-            CommandError: TypeMismatch for a wrong type or a missing part.
-        """
+        """Parse a decoded ``{t, e, v}``, or the array ``[v, e, t]``; raise TypeMismatch."""
         if isinstance(value, Mapping):
             v, e, t = value.get("v"), value.get("e"), value.get("t")
         elif isinstance(value, list) and len(value) == 3:
@@ -90,11 +86,7 @@ class ChunkVersion:
 
     @classmethod
     def from_span(cls, document: bytes, span: rawbson.Span) -> "ChunkVersion":
-        """Parse the version at a span of a message; the same bytes give the same object.
-
-        Raises:
-            CommandError: TypeMismatch.
-        """
+        """Parse the version at a span of a message; the same bytes give the same object."""
         kind, _, value_start, value_end = span
         return _parse_chunk_version(kind, document[value_start:value_end])
 
@@ -189,8 +181,7 @@ class DatabaseVersion:
     def from_value(cls, value: Any) -> "DatabaseVersion":  # noqa: ANN401 - whatever stood in the message
         """Parse a decoded ``{uuid, timestamp, lastMod}``.
 
-        Raises:
-            CommandError: TypeMismatch for a wrong type, 40414 for a missing field, with the texts of MongoDB's parser.
+        Raises TypeMismatch, or 40414 for a missing field, with the texts of MongoDB's parser.
         """
         if not isinstance(value, Mapping):
             raise _field_type_error("databaseVersion", value, "object")
@@ -210,11 +201,7 @@ class DatabaseVersion:
 
     @classmethod
     def from_span(cls, document: bytes, span: rawbson.Span) -> "DatabaseVersion":
-        """Parse the version at a span of a message; the same bytes give the same object.
-
-        Raises:
-            CommandError: as `from_value`.
-        """
+        """Parse the version at a span of a message; the same bytes give the same object."""
         kind, _, value_start, value_end = span
         return _parse_database_version(kind, document[value_start:value_end])
 

@@ -27,9 +27,6 @@ class ShardState:
     """A shard.
 
     Attributes:
-        id: its name.
-        zones: its zones.
-        is_draining: it is being removed.
         is_available: its statistics could be read in this round; without them, nothing is moved from or to it.
     """
 
@@ -52,7 +49,6 @@ class CollectionState:
     """A sharded collection.
 
     Attributes:
-        zones: the zones of its keys.
         sizes: bytes of its documents on each shard, without orphans; a shard that is missing has none.
         chunk_bytes_max: the size above which a chunk is too large; also the amount of one move of data.
         why_skipped: why the balancer must not touch it; empty if it may.
@@ -75,7 +71,6 @@ class ClusterState:
 
     Attributes:
         shards: all shards, in the order of their names.
-        policy: the quantity to even out.
         force_jumbo: ``attemptToBalanceJumboChunks``: whether whole chunks are moved even if they are too large.
     """
 

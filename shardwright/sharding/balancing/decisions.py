@@ -53,8 +53,6 @@ class Move:
     """Move a chunk, or, to even out data sizes, the part from its beginning with the size of one chunk.
 
     Attributes:
-        chunk: the chunk, with its present shard.
-        is_whole: whether the whole chunk moves.
         force_jumbo: the treatment of a chunk that is too large.
         zone: of its keys; empty if none.
         numbers: the numbers that the rule compared.
@@ -94,10 +92,8 @@ class _InPlace:
     """A step of defragmentation on one shard.
 
     Attributes:
-        chunk: the chunk, on its shard.
         zone: of its keys; empty if none.
         numbers: the numbers that the rule compared.
-        action: the name of the step.
     """
 
     namespace: Namespace

@@ -89,8 +89,6 @@ class Union:
     """Move a small chunk to a neighbour's shard, unless it is there already, and merge it with its neighbours there.
 
     Attributes:
-        chunk: the small chunk.
-        recipient: the shard of the neighbours.
         parts: the chunks that become one, in order, including the small chunk.
     """
 
@@ -118,10 +116,7 @@ def choose_union(
     is better.
 
     Args:
-        chunk: the small chunk.
         neighbours: the chunks that touch it, one or two, in order.
-        zones: the zones of the collection.
-        may_receive: whether a shard may receive chunks of a zone.
         threshold: the size from which on a chunk is not small.
     """
     zone = zones.zone_of(chunk.range.min_key)
@@ -179,11 +174,7 @@ def steps_of_run(
 ) -> tuple[Merge | None, Measure | None]:
     """Return the steps for a run of chunks that can be merged, in this order.
 
-    Args:
-        run: the chunks.
-        zones: the zones of the collection.
-        threshold: the size from which on a chunk is not small.
-        rule: the phase; chunks are measured in `Rule.MERGE_AND_MEASURE` only.
+    ``rule`` is the phase; chunks are measured in `Rule.MERGE_AND_MEASURE` only.
     """
     merge = merge_of(namespace, run, run[0].shard, zones, threshold, rule) if len(run) > 1 else None
     if rule is not Rule.MERGE_AND_MEASURE or merged_size(run, threshold) is not None:

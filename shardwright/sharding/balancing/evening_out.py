@@ -110,11 +110,7 @@ def _move_data(collection: CollectionState, zone: str, choice: ShardChoice, deci
 
 @dataclass(frozen=True, slots=True)
 class _Extremes:
-    """Sizes of a collection on the shards that may have a zone.
-
-    Attributes:
-        givers: the sizes on shards that may have chunks of the zone to give.
-    """
+    """Sizes of a collection on the shards that may have a zone; ``givers`` may have chunks of it to give."""
 
     least: int
     mean: int
@@ -192,12 +188,9 @@ def _uneven_pairs(
 
 
 def place_offered(cluster: ClusterState, collection: CollectionState, chunk: Candidate) -> Asking[Move | None]:
-    """Choose the move to the least loaded shard of the chunk's zone; None if that is the owner, or there is none.
+    """Choose the move of a chunk, without the bound of a zone inside, to the least loaded shard of its zone.
 
-    Args:
-        cluster: shards and settings.
-        collection: the chunk's collection.
-        chunk: a chunk without the bound of a zone in its interior.
+    None if that is the owner, or there is none.
     """
     if collection.why_skipped:
         return None

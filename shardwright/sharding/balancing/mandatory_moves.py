@@ -23,11 +23,7 @@ def empty_draining_shards(
 ) -> Asking[None]:
     """Move from each draining shard the first chunk for whose zone there is a recipient, however large it is.
 
-    Args:
-        loads: the load of each shard.
-        choice: the shards that may still take part in a move.
-        decisions: the output.
-        counts: the numbers of chunks, if they are known, which avoid queries for chunks that a shard does not have.
+    Known ``counts`` avoid queries for chunks that a shard does not have.
     """
     for shard in choice.free():
         if not shard.is_draining:

@@ -33,10 +33,8 @@ def _splits(collection: CollectionState) -> Asking[list[Split]]:
 def choose_moves(cluster: ClusterState, collections: Iterable[CollectionState]) -> Asking[Decisions]:
     """Choose the moves of one round, in which each shard takes part in at most one.
 
-    Args:
-        cluster: shards and settings.
-        collections: in the order of their turns. Chunks of collections that may be balanced do not contain bounds of
-            zones in their interior.
+    The collections get their turns in order. Chunks of collections that may be balanced do not contain bounds of zones
+    in their interior.
     """
     decisions, choice = Decisions(), ShardChoice(cluster)
     for shard in cluster.shards:

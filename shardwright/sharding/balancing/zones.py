@@ -26,14 +26,9 @@ class ZoneMap:
     """The whole key space of a collection, divided into parts by the ranges of its zones."""
 
     def __init__(self, pattern: ShardKeyPattern, zones: Iterable[tuple[bytes, bytes, str]] = ()) -> None:
-        """Divide the key space.
+        """Divide the key space by ranges, each with lower bound, upper bound (both full shard keys) and zone.
 
-        Args:
-            pattern: the shard key.
-            zones: lower bound, upper bound (both full shard keys) and zone of each range.
-
-        Raises:
-            CommandError: RangeOverlapConflict; BadValue, a range is empty.
+        Raises RangeOverlapConflict, or BadValue for an empty range.
         """
         self.parts = tuple(_divide(pattern, zones))
         self._starts = [part.range.min_key for part in self.parts]

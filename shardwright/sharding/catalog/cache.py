@@ -45,11 +45,7 @@ class CachedDatabase:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CachedDatabase":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey, TypeMismatch, or an error of `DatabaseVersion.from_value`.
-        """
+        """Read a document of the collection."""
         return cls(
             id=required(document, "_id", str),
             primary=required(document, "primary", str),
@@ -78,8 +74,6 @@ class CachedCollection:
     """A document of ``config.cache.collections``. Attributes not listed here are as in the catalog.
 
     Args:
-        namespace: its ``_id``.
-        key: the shard key pattern.
         refreshing: true while the cached chunks are being written, and must not be read.
         last_refreshed_version: the collection version of the cached chunks; None before the first refresh.
         enter_critical_section_counter: rises when a critical section begins.
@@ -101,11 +95,7 @@ class CachedCollection:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CachedCollection":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection."""
         return cls(
             namespace=Namespace.parse(required(document, "_id", str)),
             epoch=required(document, "epoch", ObjectId),
@@ -167,11 +157,7 @@ class CachedCollection:
         )
 
     def for_routing(self) -> ShardedCollection:
-        """Return the routing fields.
-
-        Raises:
-            CommandError: BadValue, the key is not a shard key pattern.
-        """
+        """Return the routing fields; raise BadValue if the key is not a shard key pattern."""
         return ShardedCollection(
             namespace=self.namespace,
             uuid=self.uuid,

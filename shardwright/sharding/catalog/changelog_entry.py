@@ -20,13 +20,10 @@ class ChangeLogEntry:
 
     Args:
         id: ``host:port-time-ObjectId``, see `make_id`.
-        server: ``host:port`` of the server that logs.
         shard: its shard, ``config`` on the config server.
         client_address: of the client that requested the change, empty for the server itself.
         time: in UTC without a time zone.
         what: kind of change, such as ``split`` or ``moveChunk.start``.
-        namespace: may be empty.
-        details: depends on ``what``.
     """
 
     id: str
@@ -46,11 +43,7 @@ class ChangeLogEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "ChangeLogEntry":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection."""
         return cls(
             id=required(document, "_id", str),
             server=required(document, "server", str),

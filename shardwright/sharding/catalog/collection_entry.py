@@ -27,15 +27,10 @@ class CollectionEntry:
 
     Attributes:
         epoch: together with ``timestamp``, identifies this incarnation of the collection.
-        lastmod: when it was sharded.
         timestamp: cluster time of its creation, or of the last change that replaced all its versions.
-        key: the shard key pattern.
         default_collation: a full collation, None for the simple one.
-        no_balance: the balancer does not touch it.
-        no_auto_split: its chunks are not split as they grow.
         permit_migrations: False while a user forbids migrations.
         allow_migrations: False while a DDL operation forbids migrations.
-        is_defragmented: a user has requested defragmentation.
         defragmentation_phase: the present phase; None before it begins.
         max_chunk_size_bytes: the collection's own limit above which chunks are too large.
         time_series: bucketing parameters; None if it does not hold buckets.
@@ -64,8 +59,7 @@ class CollectionEntry:
     def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
         """Read a decoded document; fields of features that do not affect placement are ignored.
 
-        Raises:
-            CommandError: NoSuchKey, TypeMismatch or BadValue, it is not a collection's entry.
+        Raises BadValue for an invalid shard key.
         """
         return cls(
             namespace=Namespace.parse(required(document, "_id", str)),

@@ -20,8 +20,6 @@ def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as
     """Make a read at or after the known config time; a config server that has not reached it waits.
 
     Args:
-        read: its read concern is majority or snapshot.
-        time: the clock of the reading daemon; it is gossiped.
         milliseconds_max: total time limit for the config server.
         as_of: a packed cluster time that the read must not be older than either.
     """
@@ -34,17 +32,10 @@ def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as
 
 
 def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-    """Advance the config time to the catalog time of a majority or snapshot read.
+    """Advance the config time to the catalog time of a majority or snapshot read, given its reply.
 
     Genuine config servers report it. Otherwise it is the operation time, which for such reads is majority committed.
-
-    Args:
-        clock: of the daemon that made the read.
-        body: the reply.
-        fields: its `rawbson.index`.
-
-    Raises:
-        CommandError: as `VectorTime.from_message`.
+    Raises as `VectorTime.from_message`.
     """
     clock.observe(body, fields)
     span = fields.get(_OPERATION_TIME)

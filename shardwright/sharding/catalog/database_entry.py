@@ -14,10 +14,8 @@ from shardwright.sharding.versions import DatabaseVersion
 class DatabaseEntry:
     """A database and its primary shard, which holds its unsharded collections.
 
-    Attributes:
-        primary: id of the primary shard.
-        moved_at: when the last ``movePrimary`` to the primary shard was complete; None if the database was created
-            there. An addition of ours.
+    ``moved_at`` is when the last ``movePrimary`` to the primary shard was complete; None if the database was created
+    there. An addition of ours.
     """
 
     name: str
@@ -27,11 +25,7 @@ class DatabaseEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "DatabaseEntry":
-        """Read a decoded document.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is not a database's entry.
-        """
+        """Read a decoded document."""
         return cls(
             required(document, "_id", str),
             required(document, "primary", str),

@@ -49,8 +49,6 @@ class CatalogRead(NamedTuple):
     """One read of the catalog.
 
     Args:
-        db: the database to send the command to.
-        command: a command that opens a cursor.
         new_sink: creates the receiver of the documents, a new one for each attempt to read them.
         may_be_long: there may be millions of documents, so that only each batch has a time limit.
     """
@@ -93,8 +91,7 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
 class _RoutingReply:
     """Sink of a routing read, for the entry of the collection and its chunks as they arrive.
 
-    Args:
-        known: the table that the changes were read for, if there is one.
+    ``known`` is the table that the changes were read for, if there is one.
     """
 
     def __init__(self, known: RoutingTable | None) -> None:
@@ -105,11 +102,7 @@ class _RoutingReply:
         self._builder: RoutingTableBuilder | None = None
 
     def extend(self, documents: Iterable[bytes], /) -> None:
-        """Add documents; `table` reports inconsistent chunks.
-
-        Raises:
-            CommandError: a document is malformed.
-        """
+        """Add documents; `table` reports inconsistent chunks. A malformed document raises CommandError."""
         rest = iter(documents)
         entry = self._entry or self._take_entry(rest)
         if entry is not None:
@@ -118,8 +111,7 @@ class _RoutingReply:
     def table(self) -> RoutingTable | None:
         """Build the table; None if the collection is not sharded.
 
-        Raises:
-            CommandError: ConflictingOperationInProgress, the chunks are inconsistent.
+        Raises ConflictingOperationInProgress if the chunks are inconsistent.
         """
         if self._entry is None:
             return None
@@ -163,11 +155,7 @@ class _RoutingReply:
 
 
 def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable:
-    """Return the table, provided that it is not older than another one.
-
-    Raises:
-        CatalogIsOlderError: it is older.
-    """
+    """Return the table; raise CatalogIsOlderError if it is older than ``newest``."""
     if newest is not None and _age(table) < _age(newest):
         raise CatalogIsOlderError(
             ErrorCode.ConflictingOperationInProgress,
@@ -196,19 +184,14 @@ def read_shards() -> CatalogReads[list[ShardEntry]]:
 def read_chunk_size() -> CatalogReads[int]:
     """Read the largest range in bytes that is moved at once, for collections without a chunk size of their own.
 
-    Raises:
-        CommandError: TypeMismatch or BadValue, the setting is malformed.
+    Raises TypeMismatch or BadValue if the setting is malformed.
     """
     documents = yield _find("settings", {"_id": CHUNK_SIZE_ID})
     return ChunkSizeSettings.from_document(_decode(documents[0]) if documents else None).value_bytes
 
 
 def read_feature_version() -> CatalogReads[int]:
-    """Read the feature version of the cluster, see `sharding.feature_version`.
-
-    Raises:
-        CommandError: NoSuchKey or TypeMismatch, the document is malformed.
-    """
+    """Read the feature version of the cluster, see `sharding.feature_version.version_of`."""
     documents = yield CatalogRead("admin", feature_version.query())
     return feature_version.version_of(_decode(documents[0]) if documents else None)
 

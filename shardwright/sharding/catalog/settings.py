@@ -35,11 +35,7 @@ class ActiveWindow:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "ActiveWindow":
-        """Read ``{start: "HH:MM", stop: "HH:MM"}``.
-
-        Raises:
-            CommandError: BadValue, it is not two different times of a day.
-        """
+        """Read ``{start: "HH:MM", stop: "HH:MM"}``; raise BadValue unless these are two different times of a day."""
         start, stop = (_time_of_day(document.get(name)) for name in ("start", "stop"))
         if start is None or stop is None or start == stop:
             raise CommandError(
@@ -69,7 +65,6 @@ class BalancerSettings:
     """The document ``balancer``.
 
     Args:
-        mode: ``full``, ``autoSplitOnly`` or ``off``.
         active_window: ``{start: "HH:MM", stop: "HH:MM"}``; nothing is balanced outside of it.
         secondary_throttle: a boolean or a write concern for copied documents.
         wait_for_delete: whether a migration waits until the donor has deleted the orphans.
@@ -88,8 +83,7 @@ class BalancerSettings:
     def from_document(cls, document: Mapping[str, Any] | None) -> "BalancerSettings":
         """Read the document; return the defaults if there is none.
 
-        Raises:
-            CommandError: BadValue, an unknown mode or policy, or an impossible window; TypeMismatch.
+        Raises BadValue for an unknown mode or policy, or an impossible window.
         """
         if document is None:
             return cls()
@@ -134,11 +128,7 @@ class BalancerSettings:
 
 
 def _secondary_throttle(settings: Mapping[str, Any]) -> bool | Mapping[str, Any] | None:
-    """Read the field ``_secondaryThrottle``; as in MongoDB, a number counts as a boolean.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Read the field ``_secondaryThrottle``; as in MongoDB, a number counts as a boolean."""
     value = optional(settings, "_secondaryThrottle", bool, int, float, Mapping)
     return bool(value) if isinstance(value, int | float) else value
 
@@ -151,11 +141,7 @@ class ChunkSizeSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "ChunkSizeSettings":
-        """Read the document; return the default if there is none.
-
-        Raises:
-            CommandError: TypeMismatch; BadValue, outside 1 to 1024 MB.
-        """
+        """Read the document; return the default if there is none. Raises BadValue outside 1 to 1024 MB."""
         if document is None:
             return cls()
         value = document.get("value")
@@ -183,11 +169,7 @@ class AutoSplitSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "AutoSplitSettings":
-        """Read the document; return the default if there is none.
-
-        Raises:
-            CommandError: TypeMismatch.
-        """
+        """Read the document; return the default if there is none."""
         return cls() if document is None else cls(optional(document, "enabled", bool) is not False)
 
     def to_document(self) -> dict[str, Any]:

@@ -19,12 +19,9 @@ class ShardEntry:
     """A shard and its address.
 
     Attributes:
-        id: its name.
         host: connection string of its replica set, ``set/host:port,host:port``.
         topology_time: cluster time at which this shard was added, or at which another one was removed; None in entries
             written by versions without topology time.
-        is_draining: it is being removed.
-        tags: its zones.
         max_size: MB, an old limit that is kept but has no effect.
     """
 
@@ -37,11 +34,7 @@ class ShardEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "ShardEntry":
-        """Read a decoded document.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is not a shard's entry.
-        """
+        """Read a decoded document."""
         return cls(
             required(document, "_id", str),
             required(document, "host", str),
@@ -69,8 +62,7 @@ class ShardEntry:
     def connection_string(self) -> ConnectionString:
         """Its replica set and the members in ``host``.
 
-        Raises:
-            CommandError: FailedToParse. As in MongoDB, such an entry can be read, so that it can be removed.
+        Raises FailedToParse. As in MongoDB, such an entry can be read, so that it can be removed.
         """
         return ConnectionString.parse(self.host)
 

@@ -28,11 +28,7 @@ class TagEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "TagEntry":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection."""
         return cls(
             id=required(document, "_id", ObjectId, Mapping),
             namespace=Namespace.parse(required(document, "ns", str)),
@@ -52,11 +48,7 @@ class TagEntry:
         }
 
     def check_fits(self, proposed: ShardKeyPattern) -> None:
-        """Refuse a proposed shard key that the zone's bounds do not fit.
-
-        Raises:
-            CommandError: InvalidOptions, the bounds do not have the fields of the key, or no hash in a hashed one.
-        """
+        """Raise InvalidOptions if the bounds do not have the fields of a proposed key, or no hash in a hashed one."""
         low, high = encode_document(self.min), encode_document(self.max)
         bounds, key = f"{document_text(low)} -->> {document_text(high)}", document_text(proposed.document)
         if not all(
@@ -74,10 +66,6 @@ class TagEntry:
             )
 
     def zone_range(self, pattern: ShardKeyPattern) -> ZoneRange:
-        """Return the range with bounds that are full shard keys.
-
-        Raises:
-            CommandError: BadValue, the bounds are not prefixes of the shard key.
-        """
+        """Return the range with bounds that are full shard keys; raise BadValue if they are not prefixes of the key."""
         low, high = (pattern.extend_range_bound(encode_document(bound)) for bound in (self.min, self.max))
         return ZoneRange(low, high, self.tag)

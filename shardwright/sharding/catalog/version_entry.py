@@ -22,11 +22,7 @@ class VersionEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VersionEntry":
-        """Read the document.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch; IncompatibleShardingConfigVersion for a catalog of another schema.
-        """
+        """Read the document; raise IncompatibleShardingConfigVersion for a catalog of another schema."""
         if required(document, "currentVersion", int) != CURRENT_VERSION:
             raise CommandError(
                 ErrorCode.IncompatibleShardingConfigVersion,

@@ -139,7 +139,6 @@ class Condition:
     """One of the conditions that a ``$match`` combines with "and".
 
     Attributes:
-        raw: the condition as a filter.
         paths: the paths that it reads, `WHOLE_DOCUMENT` if anything.
         field: its path, if it is about a single one.
     """

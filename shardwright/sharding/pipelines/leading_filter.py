@@ -17,10 +17,7 @@ def leading_filter(pipeline: Pipeline, fields: TimeSeriesFields | None = None) -
     """Return the raw filter that all documents of the collection have to pass, empty if there is none.
 
     It consists of all leading ``$match`` stages, between which only sorts may stand, and the ``query`` of a
-    ``$geoNear``.
-
-    Args:
-        fields: of a collection of buckets; a filter of their measurements becomes a filter of the buckets.
+    ``$geoNear``. With the ``fields`` of a collection of buckets, a filter of measurements becomes a filter of buckets.
     """
     filters = list(_filters(pipeline.stages, fields))
     if len(filters) < 2:

@@ -15,13 +15,7 @@ NOT_ONE_FIELD: Final = 40323
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage.
-
-    Attributes:
-        name: ``$match`` and so on.
-        raw: the document ``{<name>: <specification>}``.
-        span: the position of the specification in ``raw``.
-    """
+    """One stage ``{<name>: <specification>}``; ``span`` is the position of the specification in ``raw``."""
 
     name: str
     raw: bytes
@@ -29,11 +23,7 @@ class Stage:
 
     @classmethod
     def parse(cls, raw: bytes) -> "Stage":
-        """Parse a stage.
-
-        Raises:
-            CommandError: 40323, it has not exactly one field.
-        """
+        """Parse a stage; raise 40323 if it has not exactly one field."""
         fields = list(spans(raw))
         if len(fields) != 1:
             raise CommandError(NOT_ONE_FIELD, "A pipeline stage specification object must contain exactly one field.")
@@ -55,8 +45,7 @@ class Pipeline:
     def parse(cls, request: Request) -> "Pipeline":
         """Parse the pipeline of a request.
 
-        Raises:
-            CommandError: 40414 without a pipeline, TypeMismatch, 40323 for a stage without exactly one field.
+        Raises 40414 without a pipeline, TypeMismatch, or 40323 for a stage without exactly one field.
         """
         span = request.fields.get(b"pipeline")
         if span is None:
@@ -86,11 +75,7 @@ class Pipeline:
     def involved_namespaces(self, db: str) -> dict[str, bool]:
         """Map the other collections that stages name, in nested pipelines too, to whether they are written.
 
-        Args:
-            db: the database of the aggregation, the default for collections named without one.
-
-        Raises:
-            CommandError: InvalidBSON, or Overflow for pipelines nested too deep.
+        ``db`` is the default database. Raises InvalidBSON, or Overflow for pipelines nested too deep.
         """
         if not any(may_involve_others(stage.raw) for stage in self.stages):
             return {}

@@ -300,10 +300,8 @@ def _with_match(union: Stage, match: Stage) -> Stage:
 def _add_sort(stages: list[Stage], sort: Stage) -> int:
     """Add a ``$sort`` before the joins and the bucket unpacking that precede it and do not affect it.
 
-    It replaces a ``$sort`` directly before it, whose order it would undo, as in MongoDB.
-
-    Returns:
-        The position of its ``$skip`` and ``$limit``; 0 if it did not move.
+    It replaces a ``$sort`` directly before it, whose order it would undo, as in MongoDB. Return the position of its
+    ``$skip`` and ``$limit``; 0 if it did not move.
     """
     at = len(stages)
     while at and (moved := sort_before(stages[at - 1], sort)) is not None:

@@ -33,11 +33,7 @@ _CHANGED_FIELDS: Final = ("exclude", "computedMetaProjFields")
 
 
 def stages_of_buckets(stages: Sequence[bytes]) -> list[bytes]:
-    """Translate the raw stages of a view of measurements and of a read of it into stages that read buckets.
-
-    Args:
-        stages: raw, the first one unpacks the buckets.
-    """
+    """Translate raw stages of a view and of a read of it into reads of buckets; the first stage unpacks buckets."""
     unpacking, *others = (Stage.parse(stage) for stage in stages)
     fields = unpacked_fields(unpacking)
     if fields is None or not others:

@@ -34,7 +34,6 @@ class Write:
     Attributes:
         place: `COLLECTION`, or the donor to whose stash it goes.
         identity: the raw ``{_id}``, with the bytes that are stored, or are to be stored.
-        document: the raw document to store; None to delete the one with this ``_id``.
     """
 
     place: str | None
@@ -44,12 +43,9 @@ class Write:
 
 @dataclass(slots=True)
 class KnownDocuments:
-    """A recipient's documents under some ids, by `identity_key`, and its pending writes.
+    """A recipient's documents under some ids, by `identity_key`, and its pending writes, in order.
 
-    Attributes:
-        collection: documents of the collection, each with its donor.
-        stashes: documents of the stashes by donor.
-        writes: the writes so far, in order.
+    ``collection`` has each document with its donor, ``stashes`` has them by donor.
     """
 
     collection: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
@@ -67,11 +63,8 @@ class KnownDocuments:
         """Apply the states that a donor reports, adding to ``writes``.
 
         The writes may be executed one after the other. If only some of them are, applying the same states again to the
-        result leads to the same end.
-
-        Args:
-            gone: raw ``{_id}`` under which it hands over nothing. They come before ``documents``.
-            documents: raw documents that it hands over.
+        result leads to the same end. ``gone`` are raw ``{_id}`` under which the donor hands over nothing; they come
+        before ``documents``.
         """
         self.heal()
         for identity in gone:

@@ -38,13 +38,11 @@ class ReshardingOperation:
 
     Attributes:
         participation: the part that participants receive; without recipients until the chunks are planned.
-        state: the coordinator's present state, from which it resumes.
         chunk_count: the requested number of chunks; None for the present number.
         zones: the zones of the new key as requested, ``{zone, min, max}``; None if none were given.
         preset_chunks: chunks given by the caller, ``{recipientShardId, min, max}``; None if none were given.
         approximate_bytes: the donors' total, once they have reported it.
         approximate_documents: the donors' total, once they have reported it.
-        abort_reason: the code, the name and the text of the error that aborts it.
     """
 
     participation: Participation
@@ -87,11 +85,7 @@ class ReshardingOperation:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "ReshardingOperation":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey, TypeMismatch or BadValue.
-        """
+        """Read a document of the collection; raise NoSuchKey, TypeMismatch or BadValue."""
         participation = Participation(
             id=required_uuid(document, "_id"),
             namespace=Namespace.parse(required(document, "ns", str)),
@@ -145,13 +139,9 @@ def _encoded(documents: Sequence[Mapping[str, Any]] | None) -> list[bytes] | Non
 
 
 def shown_operation(role: str, told: Participation, seconds: float, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the ``$currentOp`` entry of one role in an operation.
+    """Build the ``$currentOp`` entry of one role in an operation: ``Coordinator``, ``Donor`` or ``Recipient``.
 
-    Args:
-        role: ``Coordinator``, ``Donor`` or ``Recipient``.
-        told: the operation.
-        seconds: how long it has been running.
-        details: the fields that only this role has.
+    ``seconds`` is the duration so far; ``details`` are the fields that only this role has.
     """
     namespace = str(told.namespace)
     command = {
@@ -175,14 +165,8 @@ def shown_operation(role: str, told: Participation, seconds: float, details: Map
 def remaining_millis(*, elapsed_millis: int, copied: int, to_copy: int, applied: int, fetched: int) -> int | None:
     """Estimate the time until a recipient has applied all known changes; None without a basis for an estimate.
 
-    While it clones, applying the changes is expected to take as long again.
-
-    Args:
-        elapsed_millis: duration so far of the present phase, cloning or applying.
-        copied: bytes cloned.
-        to_copy: estimated bytes to clone.
-        applied: changes applied.
-        fetched: changes known.
+    While it clones, applying the changes is expected to take as long again. ``elapsed_millis`` is the duration so far
+    of the present phase, cloning (in bytes) or applying (in changes).
     """
     if copied < to_copy:
         return None if copied == 0 else elapsed_millis * (to_copy - copied) // copied * 2

@@ -23,8 +23,7 @@ _STASH_PREFIX: Final = "localReshardingConflictStash."
 def temporary_namespace(namespace: Namespace, source_uuid: UUID) -> Namespace:
     """Return the collection in which recipients assemble their documents; the commit renames it to ``namespace``.
 
-    Args:
-        source_uuid: the UUID of ``namespace`` before.
+    ``source_uuid`` is the UUID of ``namespace`` before.
     """
     return Namespace(namespace.db, f"{_TEMPORARY_PREFIX}{source_uuid}")
 
@@ -35,21 +34,14 @@ def is_temporary(namespace: Namespace) -> bool:
 
 
 def stash_namespace(source_uuid: UUID, donor: str) -> Namespace:
-    """Return a recipient's conflict stash for one donor.
-
-    Args:
-        source_uuid: the UUID of the collection before.
-        donor: id of the donor.
-    """
+    """Return a recipient's conflict stash for one donor; ``source_uuid`` is the UUID of the collection before."""
     return Namespace("config", f"{_STASH_PREFIX}{source_uuid}.{donor}")
 
 
 class Ownership:
-    """The owners of documents before and after.
+    """The owners of documents by the routing tables of the present and of the new shard key.
 
-    Args:
-        source: the routing table by the present shard key.
-        target: the routing table by the new shard key.
+    An array in a shard key raises ShardKeyNotFound.
     """
 
     def __init__(self, source: RoutingTable, target: RoutingTable) -> None:
@@ -57,35 +49,19 @@ class Ownership:
         self._target = target
 
     def donor_of(self, document: bytes) -> str:
-        """Return the shard that owns a document now; a copy on any other shard is an orphan.
-
-        Raises:
-            CommandError: ShardKeyNotFound, it has an array in its shard key.
-        """
+        """Return the shard that owns a document now; a copy on any other shard is an orphan."""
         return self._source.shard_for_key(self._source.key_pattern.key_bytes_of_document(document))
 
     def recipient_of(self, document: bytes) -> str:
-        """Return the shard that will own a document.
-
-        Raises:
-            CommandError: ShardKeyNotFound, it has an array in its new shard key.
-        """
+        """Return the shard that will own a document."""
         return self._target.shard_for_key(self._target.key_pattern.key_bytes_of_document(document))
 
     def source_key_of(self, document: bytes) -> bytes:
-        """Return the present shard key of a document, as a raw document.
-
-        Raises:
-            CommandError: as for `donor_of`.
-        """
+        """Return the present shard key of a document, as a raw document."""
         return self._source.key_pattern.extract_from_document(document)
 
     def handed_over(self, documents: Sequence[bytes], donor: str, recipient: str) -> list[bytes]:
-        """Select the documents that ``donor`` owns now and ``recipient`` will own.
-
-        Raises:
-            CommandError: ShardKeyNotFound, one of them has an array in its new shard key.
-        """
+        """Select the documents that ``donor`` owns now and ``recipient`` will own."""
         owned: Iterable[bytes] = documents
         if self._source.shards != {donor}:  # otherwise there are no orphans, whatever the keys
             owned = (each for each in documents if self.donor_of(each) == donor)
@@ -100,7 +76,6 @@ class Participation:
     Attributes:
         id: the operation, whose id becomes the UUID of the collection.
         source_uuid: the collection's UUID until the commit.
-        key: the new shard key.
         donors: ids of the shards that own chunks by the present shard key.
         recipients: ids of the shards that will own chunks, and of the database's primary shard.
     """
@@ -126,8 +101,7 @@ class Participation:
     def from_document(cls, document: Mapping[str, Any]) -> "Participation":
         """Read the document in which it is sent and persisted; other fields are ignored.
 
-        Raises:
-            CommandError: NoSuchKey, TypeMismatch or BadValue.
+        Raises NoSuchKey, TypeMismatch or BadValue.
         """
         return cls(
             id=required_uuid(document, "_id"),

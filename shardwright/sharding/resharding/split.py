@@ -31,12 +31,9 @@ def plan_chunks(
     """Plan the chunks of the new key.
 
     Args:
-        pattern: the new shard key.
         count: the requested number of chunks; zones may require more.
         samples: raw shard keys of sampled documents, in any order.
         shards: ids of all shards that may get chunks.
-        zones: ranges of the new key, in any order.
-        shards_of_zone: ids of the shards of each zone.
 
     Raises:
         CommandError: 4952606, the samples have too few different keys; 4952607, a zone has no shard.
@@ -56,11 +53,7 @@ def plan_chunks(
 def _sampled_points(
     pattern: ShardKeyPattern, count: int, samples: Iterable[bytes], taken: Mapping[bytes, bytes]
 ) -> dict[bytes, bytes]:
-    """Choose evenly spaced keys from the samples.
-
-    Raises:
-        CommandError: 4952606, there are not enough.
-    """
+    """Choose evenly spaced keys from the samples; raise 4952606 if there are not enough."""
     keys = sorted(pattern.key_bytes(each) for each in samples)
     document_of = {pattern.key_bytes(each): each for each in samples}
     unusable = {*taken, pattern.global_min_bytes()}

@@ -5,5 +5,8 @@ Pure functions over raw BSON. `filters.key_ranges` returns the keys that a filte
 `exact_key` finds filters that fix one key or one ``_id``, and `collation` decides whether strings may be compared as
 bytes. `statements` parses the statements of updates and deletes, and `writes` targets each statement of a write.
 
+A malformed filter raises InvalidBSONError, and a value nested too deep raises Overflow. ``simple_collation`` means that
+the effective collation compares strings as bytes.
+
 May import the files beside it in `sharding`.
 """

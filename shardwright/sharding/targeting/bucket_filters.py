@@ -26,16 +26,7 @@ Bounds = tuple[int, int]
 
 
 def bucket_filter(filter_document: bytes, fields: TimeSeriesFields, start: int = 0) -> bytes:
-    """Translate a filter of measurements into one that matches every bucket with a matching measurement.
-
-    Args:
-        filter_document: the filter of measurements.
-        fields: the bucketing parameters.
-        start: the offset of the filter.
-
-    Raises:
-        InvalidBSONError: it is not well-formed.
-    """
+    """Translate a filter of measurements into one that matches every bucket with a matching measurement."""
     time = fields.time_field.encode()
     elements = []
     for name, span in spans(filter_document, start):
@@ -59,16 +50,7 @@ def bucket_filter(filter_document: bytes, fields: TimeSeriesFields, start: int =
 
 
 def meta_filter(filter_document: bytes, fields: TimeSeriesFields, start: int = 0) -> bytes | None:
-    """Translate a filter that names only the metadata into a filter of buckets; None if it names anything else.
-
-    Args:
-        filter_document: the filter of measurements.
-        fields: the bucketing parameters.
-        start: the offset of the filter.
-
-    Raises:
-        InvalidBSONError: it is not well-formed.
-    """
+    """Translate a filter that names only the metadata into a filter of buckets; None if it names anything else."""
     elements = []
     for name, (kind, _, value, end) in spans(filter_document, start):
         if name in _OF_META_FILTERS and kind == ARRAY:

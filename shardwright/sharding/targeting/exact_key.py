@@ -23,12 +23,7 @@ _UNUSABLE: Final = frozenset({rawbson.ARRAY, rawbson.REGEX, rawbson.UNDEFINED})
 
 
 def exact_shard_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
-    """Return the shard key document that every match of the filter has, hashed values hashed; None if it is not fixed.
-
-    Raises:
-        CommandError: Overflow for a value that is nested too deep.
-        InvalidBSONError: the filter is not well-formed BSON.
-    """
+    """Return the shard key document that every match of the filter has, hashed values hashed; None if not fixed."""
     equalities = _relevant_equalities(filter_document, pattern)
     if equalities is None:
         return None
@@ -52,13 +47,7 @@ def exact_shard_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes |
 def has_exact_id(filter_document: bytes, *, collection_collation: bool = True) -> bool:
     """Whether every match of the filter has one ``_id``, so that at most one document in each shard matches.
 
-    Args:
-        filter_document: the filter as raw BSON.
-        collection_collation: whether the operation collates like the collection; if not, an ``_id`` that depends on
-            collation does not count.
-
-    Raises:
-        InvalidBSONError: the filter is not well-formed BSON.
+    Unless the operation collates like the collection, an ``_id`` that depends on collation does not count.
     """
     key = exact_shard_key(filter_document, _ID)
     return key is not None and (collection_collation or not is_collatable(key[4]))

@@ -30,11 +30,9 @@ FILTER_DEPTH_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class KeyRanges:
-    """Sorted, disjoint, half-open ranges of key bytes.
+    """Sorted, disjoint, half-open ranges of key bytes; none if nothing can match.
 
-    Attributes:
-        ranges: ``(low, high)`` pairs; none if nothing can match.
-        point: the key bytes, when the ranges are one whole shard key.
+    ``point`` is set if they are one whole shard key.
     """
 
     ranges: tuple[tuple[bytes, bytes], ...]
@@ -53,9 +51,6 @@ def only_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
     """Return the key bytes for a filter of the most frequent form, ``{<the key>: <plain value>}``; else None.
 
     It is what `key_ranges` says of such a filter, for the simple collation, in a fraction of the time.
-
-    Raises:
-        InvalidBSONError: the filter is not well-formed BSON.
     """
     if len(pattern.fields) > 1 or filter_document[4] not in _PLAIN:
         return None
@@ -69,15 +64,7 @@ def only_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
 def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_collation: bool = True) -> KeyRanges:
     """Return the keys that matches of a filter can have.
 
-    Args:
-        filter_document: the filter as raw BSON.
-        pattern: the shard key.
-        simple_collation: whether the effective collation compares strings as bytes. If not, strings, and types that may
-            contain strings, are restricted by type only.
-
-    Raises:
-        CommandError: Overflow for a value that is nested too deep.
-        InvalidBSONError: the filter is not well-formed BSON.
+    Without ``simple_collation``, strings, and types that may contain strings, are restricted by type only.
     """
     boxes = _FilterReader(pattern, simple_collation).document(filter_document, 0, 0)
     if len(boxes) == 1 and all(len(values) == 1 and is_point(values[0]) for values in boxes[0]):

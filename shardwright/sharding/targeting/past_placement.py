@@ -14,10 +14,6 @@ class PastPlacement:
     """A routing table as of a time, with the interface that `sharding.targeting` needs.
 
     Every method raises StaleChunkHistory if the catalog has dropped the history of a relevant chunk.
-
-    Args:
-        table: the current table, whose chunks have their history.
-        time: the cluster time.
     """
 
     def __init__(self, table: RoutingTable, time: Timestamp) -> None:

@@ -56,14 +56,7 @@ class UpdateStyle(Enum):
 
 
 class _Statement:
-    """Common part of updates and deletes.
-
-    Attributes:
-        document: the statement's bytes.
-        fields: the spans of its fields.
-        filter: the bytes of ``q``.
-        collation: the statement's, decoded; None if it has none.
-    """
+    """Common part of updates and deletes; ``filter`` has the bytes of ``q``."""
 
     __slots__ = ("collation", "document", "fields", "filter")
 
@@ -96,22 +89,12 @@ class _Statement:
 
 
 class UpdateStatement(_Statement):
-    """``{q, u, multi, upsert, …}``.
-
-    Attributes:
-        style: the kind of ``u``.
-        is_multi: all matches are updated, not one.
-        is_upsert: a document is inserted if none matches.
-    """
+    """``{q, u, multi, upsert, …}``."""
 
     __slots__ = ("is_multi", "is_upsert", "style")
 
     def __init__(self, document: bytes) -> None:
-        """Parse a statement.
-
-        Raises:
-            CommandError: a field is missing (40414), unknown (40415), there twice (40413) or of the wrong type.
-        """
+        """Parse a statement; raise 40414 (missing), 40415 (unknown) or 40413 (repeated field), or TypeMismatch."""
         super().__init__(document, "update.updates", _UPDATE_FIELDS)
         self.is_multi = self._flag(b"multi")
         self.is_upsert = self._flag(b"upsert")
@@ -144,21 +127,12 @@ class UpdateStatement(_Statement):
 
 
 class DeleteStatement(_Statement):
-    """``{q, limit, …}``.
-
-    Attributes:
-        is_single: one match is deleted (``limit: 1``), not all.
-    """
+    """``{q, limit, …}``."""
 
     __slots__ = ("is_single",)
 
     def __init__(self, document: bytes) -> None:
-        """Parse a statement.
-
-        Raises:
-            CommandError: a field is missing (40414), unknown (40415), there twice (40413) or of the wrong type;
-                FailedToParse, the limit is neither 0 nor 1.
-        """
+        """Parse a statement; raise as `UpdateStatement`, and FailedToParse if the limit is neither 0 nor 1."""
         super().__init__(document, "delete.deletes", _DELETE_FIELDS)
         span = self.fields.get(b"limit")
         if span is None:
@@ -190,9 +164,8 @@ def _read_fields(document: bytes, name: str, known: tuple[bytes, ...]) -> dict[b
 def _style(document: bytes, span: Span) -> UpdateStyle:
     """Determine the style of an update from the names of its fields; an empty document replaces.
 
-    Raises:
-        CommandError: FailedToParse, neither object nor array; TypeMismatch, a pipeline with a stage that is not an
-            object.
+    Raises FailedToParse unless it is an object or an array, and TypeMismatch for a pipeline with a stage that is not an
+    object.
     """
     if span[0] == ARRAY:
         if any(stage[0] != OBJECT for _, stage in rawbson.spans(document, span[2])):
@@ -232,8 +205,7 @@ FULL_KEY_MISSING: Final = 31025
 def shard_of_measurement(measurement: bytes, fields: TimeSeriesFields, table: CollectionPlacement) -> str:
     """Return the shard of the bucket for a measurement.
 
-    Raises:
-        CommandError: 5743702, it has no time; ShardKeyNotFound, the metadata has an array on a path of the key.
+    Raises 5743702 if it has no time, ShardKeyNotFound if the metadata has an array on a path of the key.
     """
     return table.shard_for_key(table.key_pattern.key_bytes_of_document(fields.bucket_of(measurement)))
 
@@ -266,11 +238,7 @@ def filter_of_update(update: UpdateStatement, fields: TimeSeriesFields, pattern:
 
 
 def filter_of_delete(delete: DeleteStatement, fields: TimeSeriesFields) -> bytes:
-    """Return the filter of the buckets that a delete may remove.
-
-    Raises:
-        CommandError: IllegalOperation, it deletes a single document.
-    """
+    """Return the filter of the buckets that a delete may remove; raise IllegalOperation for a single document."""
     if delete.is_single:
         raise CommandError(ErrorCode.IllegalOperation, "Cannot perform a non-multi delete on a time-series collection")
     return bucket_filter(delete.filter, fields)

@@ -44,17 +44,7 @@ class CollectionPlacement(Placement, Protocol):
 
 
 def target_filter(filter_document: bytes, placement: Placement, *, simple_collation: bool = True) -> Set[str]:
-    """Return the shards that may have matches of a filter; an arbitrary one if nothing can match.
-
-    Args:
-        filter_document: the filter as raw BSON.
-        placement: the chunks of the collection.
-        simple_collation: whether the effective collation compares strings as bytes.
-
-    Raises:
-        CommandError: Overflow for a value that is nested too deep.
-        InvalidBSONError: the filter is not well-formed BSON.
-    """
+    """Return the shards that may have matches of a filter; an arbitrary one if nothing can match."""
     pattern = placement.key_pattern
     if simple_collation:
         key = only_key(filter_document, pattern)
@@ -87,14 +77,8 @@ def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
 def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple_collation: bool = True) -> str:
     """Return the shard that owns one shard key, given as a shard key document.
 
-    Args:
-        key: the result of `exact_key.exact_shard_key` or `ShardKeyPattern.extract_from_document`.
-        placement: the chunks of the collection.
-        namespace: of the collection, for the message of the error.
-        simple_collation: whether the effective collation compares strings as bytes.
-
-    Raises:
-        CommandError: ShardKeyNotFound, the key depends on collation, or no chunk can contain it.
+    Raises ShardKeyNotFound if the key depends on collation, or no chunk can contain it; the message names
+    ``namespace``.
     """
     pattern = placement.key_pattern
     if not simple_collation:

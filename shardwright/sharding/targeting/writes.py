@@ -57,11 +57,7 @@ _NO_EXACT_KEY: Final = "could not extract exact shard key"
 class Destinations(NamedTuple):
     """Destinations of the statements of a batch, in their order.
 
-    Attributes:
-        by_statement: the destination of each.
-        has_errors: some statement cannot be targeted.
-        has_broadcasts: some statement goes to all shards.
-        updates_by_id: the number of broadcast updates of one document, which only an exact ``_id`` allows.
+    ``updates_by_id`` is the number of broadcast updates of one document, which only an exact ``_id`` allows.
     """
 
     by_statement: list[Destination]
@@ -98,16 +94,7 @@ def target_inserts(documents: list[bytes], table: CollectionPlacement) -> Destin
 def target_measurements(
     statement: bytes | UpdateStatement | DeleteStatement, fields: TimeSeriesFields, table: CollectionPlacement
 ) -> Destination:
-    """Target a statement about measurements of a sharded time-series collection.
-
-    Args:
-        statement: an update, a delete, or an inserted measurement.
-        fields: the bucketing parameters.
-        table: the routing table of the buckets.
-
-    Raises:
-        InvalidBSONError: the statement is not well-formed BSON.
-    """
+    """Target an update, a delete, or an inserted measurement of a sharded time-series collection."""
     try:
         if isinstance(statement, bytes):
             return shard_of_measurement(statement, fields, table)
@@ -183,9 +170,8 @@ def target_delete(delete: DeleteStatement, table: CollectionPlacement) -> Destin
 def target_find_and_modify(query: bytes, collation: Collation, table: CollectionPlacement) -> str:
     """Return the shard of a ``findAndModify``.
 
-    Raises:
-        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation, or no
-            chunk can contain the key.
+    Raises ShardKeyNotFound if the query does not fix the shard key, or only under another collation, or no chunk can
+    contain the key.
     """
     key = exact_shard_key(query, table.key_pattern)
     if key is None:
