@@ -198,7 +198,7 @@ class VectorClock:
     def observe_cluster_time(self, cluster_time: int) -> None:
         """Advance to a packed ``$clusterTime`` that another node gossiped without the other times."""
         time = self._time
-        if cluster_time > time.cluster_time:  # and so the times remain ordered
+        if cluster_time > time.cluster_time:  # this keeps the times ordered
             self._reach(VectorTime(cluster_time, time.config_time, time.topology_time))
 
     @property

@@ -1,8 +1,8 @@
 """Value of a hashed shard key field: MongoDB's 64-bit hash of a BSON value.
 
 It is the first eight bytes, as a little-endian signed integer, of an MD5. The input is the seed 0 as int32, the value's
-canonical type (one number for all numeric types, another for strings and symbols) as int32, and the value. A number is
-hashed as an int64: doubles are truncated, Decimal128s rounded half to even. So numbers that differ only after the
+canonical type as int32, and the value. All numeric types have one canonical type, strings and symbols another. A number
+is hashed as an int64: doubles are truncated, Decimal128s rounded half to even. So numbers that differ only after the
 decimal point collide, but not a ``1.9`` with a Decimal128 ``1.9``. Objects, arrays and code with scope feed the hash
 recursively with canonical type, field name and value of each element, and end with the type of their end marker.
 
@@ -152,7 +152,7 @@ def _as_int64(document: bytes, span: Span) -> int:
 def _double_as_int64(value: float) -> int:
     if math.isnan(value):
         return 0
-    if value == 2.0**63:  # what the processor's conversion once gave, and stored hashes keep
+    if value == 2.0**63:  # the result of the processor's conversion, preserved for stored hashes
         return _INT64_MIN
     if math.isinf(value):
         return _INT64_MAX if value > 0 else _INT64_MIN

@@ -32,7 +32,7 @@ from shardwright.wire.rawbson import (
 INVOLVED_NAMESPACES: Final = b"involvedNamespaces"
 
 JOINED_NAMESPACE: Final = "involvedNamespace"
-"""Field of an error that names a collection of which the shard has only a part, and that the router can join."""
+"""Field of an error with the name of a collection that the shard has only in part, and that the router can join."""
 
 WRITING_STAGES: Final = frozenset({b"$out", b"$merge"})
 

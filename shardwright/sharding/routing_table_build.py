@@ -95,7 +95,7 @@ class BlockBuilder:
         self._last_key, self._end = last_key, end
 
     def finish(self) -> list[ChunkBlock]:
-        """Return the blocks, when all chunks have been added; refuse none, or an end before that of the key space."""
+        """Return the blocks, when all chunks have been added; there must be some, up to the end of the key space."""
         if self._rows:
             self._blocks.append(ChunkBlock(self._rows))
             self._rows = []
@@ -187,7 +187,7 @@ def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -
     keys = [row.min_key for row in rows]
     result: list[BlockRow] = []
     covered = keys[0]
-    position = 0  # of the first row at or behind ``covered``
+    position = 0  # of the first row at or after ``covered``
     for change in changes:
         if change.min_key != covered:
             until = bisect_left(keys, change.min_key)

@@ -63,7 +63,7 @@ _SPAN_SECONDS: Final = {"seconds": _HOUR_SECONDS, "minutes": _DAY_SECONDS, "hour
 """Longest time between measurements of a bucket, by granularity."""
 
 _ROUNDING_SECONDS: Final = {"seconds": 60, "minutes": _HOUR_SECONDS, "hours": _DAY_SECONDS}
-"""Units to which the beginning of a bucket is rounded down, by granularity."""
+"""Rounding unit for the beginning of a bucket, which is rounded down, by granularity."""
 
 _TIME_NOT_LAST: Final = 5914000
 _FOREIGN_FIELD: Final = 5914001

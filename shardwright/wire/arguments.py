@@ -225,7 +225,7 @@ class Arguments:
         return rawbson.decode_value(self.document, self._required(name))
 
     def present(self, *names: bytes) -> dict[str, Any]:
-        """Decode those of the named fields that are present, to build a command with the same fields."""
+        """Decode all named fields that are present, to build a command with the same fields."""
         return {name.decode(errors="replace"): self.value(name) for name in names if name in self._fields}
 
     def span(self, name: bytes, *kinds: int) -> rawbson.Span:

@@ -140,7 +140,7 @@ def _has_field(body: bytes, name: bytes) -> bool:
     try:
         return find(body, name) is not None
     except InvalidBSONError:
-        return False  # the error of the request that this becomes
+        return False  # parsing the request will report it
 
 
 def split_documents(data: bytes) -> list[bytes]:

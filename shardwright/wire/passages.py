@@ -46,7 +46,7 @@ _LEARNED_MAX: Final = 16_384
 """Limits of a table, in prefixes and passages. It is cleared beyond them, to bound its memory."""
 
 _REFUSALS_MAX: Final = 64
-"""Layouts refused for lack of room before those of the prefix count as out of use."""
+"""Layouts refused for lack of room before the prefix's present layouts count as unused and are dropped."""
 
 
 class Outcome(StrEnum):

@@ -63,7 +63,7 @@ def even_out_data(collection: CollectionState, choice: ShardChoice, decisions: D
 
     The load of a shard is the size of the whole collection on it, also within a zone, as in MongoDB. Two rules are
     ours. If the shard with most data has no chunks in a zone, the next one is tried; MongoDB stops there. And except
-    between those two extremes, a move must not take a shard past the mean: MongoDB fills shards of medium load with
+    between those two extremes, a move must not take a shard past the mean. MongoDB fills shards of medium load with
     data that it has to move again later.
     """
     for zone in (*collection.zones.zones, NO_ZONE):

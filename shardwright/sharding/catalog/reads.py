@@ -123,7 +123,7 @@ class _RoutingReply:
                 ErrorCode.ConflictingOperationInProgress, f"Too many chunks of {collection.namespace} have changed"
             )
         assert known is not None, "there is either a table or a builder"
-        if not self._changed:  # not even the chunk that gave the known table its version
+        if not self._changed:  # not even the chunk with the known table's version
             raise CommandError(
                 ErrorCode.ConflictingOperationInProgress, f"No chunks of {collection.namespace} were found"
             )

@@ -17,7 +17,7 @@ BOXES_MAX: Final = 256
 """Most boxes of an intersection; beyond it, one of its sides is dropped."""
 
 KEY_RANGES_MAX: Final = 100_000
-"""Most ranges to which the points of a box's first fields are multiplied; mongos fails at four million instead."""
+"""Most ranges that multiplying the points of a box's first fields may give; mongos fails at four million instead."""
 
 NO_BOXES: Final[Boxes] = ()
 

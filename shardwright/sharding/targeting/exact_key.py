@@ -85,7 +85,7 @@ def _equalities(document: bytes, start: int, depth: int) -> Iterator[_Equality]:
                 value = _single_operand(document, operator, operand)
                 if value is not None:
                     yield name, value
-        elif span[0] != rawbson.REGEX:  # a bare one matches strings; only $eq compares with it
+        elif span[0] != rawbson.REGEX:  # a bare regular expression matches strings; only $eq tests equality
             yield name, span
 
 

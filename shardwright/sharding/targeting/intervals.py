@@ -1,7 +1,7 @@
 """Sets of values of one shard key field, as sorted disjoint intervals of their order-preserving bytes.
 
-An interval ``(low, high)`` is half-open: all values, and all compound keys, whose bytes are in ``[low, high)``. Since
-no value's encoding is followed by ``AFTER`` inside another's, one value is ``(encoding, encoding + AFTER)``, and every
+An interval ``(low, high)`` is half-open: all values, and all compound keys, whose bytes are in ``[low, high)``. No
+value's encoding is followed by ``AFTER`` inside another's. So one value is ``(encoding, encoding + AFTER)``, and every
 kind of bound of a query fits the half-open form.
 """
 

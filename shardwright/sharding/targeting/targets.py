@@ -57,8 +57,8 @@ def target_filter(filter_document: bytes, placement: Placement, *, simple_collat
 def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
     """Return the shards that own keys in the ranges.
 
-    Without ranges it is the shard of the first chunk, as in mongos: some shard has to answer, if only with an empty
-    cursor or the error for the filter.
+    Without ranges it is the shard of the first chunk, as in mongos. Some shard has to answer, if only with an empty
+    cursor or an error for the filter.
     """
     if ranges.point is not None:
         return {placement.shard_for_key(ranges.point)}

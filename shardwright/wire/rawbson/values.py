@@ -102,8 +102,8 @@ def decode_leniently(
     otherwise each document would be read once for every enclosing document.
 
     Args:
-        inexact: creates the value of a nested document of which pymongo refuses a part. Its arguments are the fields,
-            the bytes around it, and its bounds there.
+        inexact: creates the value of a nested document that pymongo partly refuses. Its arguments are the fields, the
+            bytes around it, and its bounds there.
         whole_bytes_max: the longest part that is tried whole.
 
     Returns:

@@ -16,7 +16,7 @@ def own_certificate(path: Path) -> tuple[Organization, datetime]:
 
     An expired certificate is refused.
     """
-    from cryptography import x509  # only with TLS: this takes as long as a tenth of the start
+    from cryptography import x509  # only with TLS: this import takes a tenth of the start time
 
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())

@@ -189,7 +189,7 @@ class Connection:
 
         After a cancellation, the reply can still be read.
         """
-        with suppress(OSError):  # `receive_answer` raises it
+        with suppress(OSError):  # `receive_answer` will raise it
             await self.stream.wait_begun()
 
     @may_run_in_reactor
@@ -321,7 +321,7 @@ async def _connect(address: str) -> socket.socket | TlsSocket:
         return await _connect_locally(address, is_secured=is_secured)
     local_path = LOCAL_SOCKETS.path_of(address)
     if local_path is not None:
-        with suppress(OSError):  # left behind by a daemon that was killed
+        with suppress(OSError):  # left over from a daemon that was killed
             return await _connect_locally(local_path, is_secured=CLUSTER_AUTH.sends_certificate)
     host, _, port = address.rpartition(":")
     failure: OSError = OSError(f"no address for {host}")

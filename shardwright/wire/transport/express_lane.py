@@ -93,11 +93,11 @@ class ExpressLane:
         begun, loop = self._begun, self._client.loop
         stream = self._stream if begun is None else begun.connection.stream
         io = stream.io
-        if loop is None or loop.task is None:  # it is about to take over
+        if loop is None or loop.task is None:  # the loop is about to take over
             io.has_news = True
             return
         is_served = False
-        if io.unsent:  # the other side has not taken all that was sent to it
+        if io.unsent:  # the peer has not taken all posted bytes
             io.has_news = True
         else:
             try:
@@ -122,7 +122,7 @@ class ExpressLane:
         if (
             HEADER_BYTES < length < READ_BYTES
             and int.from_bytes(frame[:4], "little") == length
-            and not (stream.io.has_news or client.is_newcomer)  # whose messages may not be as long
+            and not (stream.io.has_news or client.is_newcomer)  # its limit on messages is lower
         ):
             begun = self._passages.begin(client, frame)
             if begun is not None:

@@ -87,7 +87,7 @@ async def _kill_cursor_of(reply: bytes, run_command: RunCommand) -> None:
     try:
         batch = RawBatch(reply)
     except CommandError:
-        return  # it opened none
+        return  # it did not open a cursor
     if not batch.cursor_id:
         return
     db, _, collection = batch.namespace.partition(".")
@@ -163,7 +163,7 @@ class Pool:
         self._silence = ""
         self._created = 0
         self._waiters = trio.lowlevel.ParkingLot()
-        self._has_waited = False  # cheaper to look at for each reply than the parking lot
+        self._has_waited = False  # cheaper to check for each reply than the parking lot
         self._is_closed = False
 
     @may_run_in_reactor

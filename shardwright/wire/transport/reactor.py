@@ -1,8 +1,8 @@
 """Waiting for sockets without trio's scheduler, for the few waits that make up every operation.
 
 An iteration of trio's loop costs several times the work on a message that is only forwarded. So the reactor waits in
-trio's place: when trio has nothing to run and is about to wait, the reactor waits for its own sockets and for
-everything that trio would wait for. One epoll set contains the sockets and trio's own set. Events of its own sockets go
+trio's place, whenever trio has nothing to run and is about to wait. One epoll set contains the reactor's sockets and
+trio's own set. Events of its own sockets go
 to callbacks at once. When there is work for trio, or trio's next deadline has passed, trio continues.
 
 It is a trio instrument, the public way to be called before every wait. Only trio's epoll descriptor is not public

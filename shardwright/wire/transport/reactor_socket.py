@@ -103,7 +103,7 @@ class ReactorSocket:
             if REACTOR.loop is None:  # its task has taken over
                 self.forget_waiting()
                 await self.wait_in_task()
-        elif self.unsent:  # it was posted before another wait, and the peer has hung up or did not take all of it
+        elif self.unsent:  # posted before another wait, and the peer has hung up or did not take all of it
             await self._write_all()
 
     def close(self) -> None:

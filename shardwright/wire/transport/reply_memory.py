@@ -1,8 +1,8 @@
 """Replies that clients have not read, and the limits on their memory, in total and for one client.
 
 A reply that does not fit into the client's socket waits here. A reply that is only forwarded waits at its source
-instead: nothing more of it is read (`wire.transport.relay`), unless it has held a connection that others need for too
-long. Replies that are received whole first wait for room (`wire.transport.reservations`).
+instead: nothing more of it is read (`wire.transport.relay`). The exception is a reply that has held a connection for
+too long. Replies that are received whole first wait for room (`wire.transport.reservations`).
 
 A `Holding` is memory held for a client between two requests: batches that a cursor has received and not yet returned.
 It counts towards the total. While a request of the client uses it, it is part of that request's reservation and cannot

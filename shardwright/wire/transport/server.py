@@ -318,8 +318,7 @@ class Server:
             rest, stream.backlog = stream.backlog, None
         if rest is not None:
             if client.interruption is not None:
-                # The interruption came too late, but would cancel this step here, and the client would get part of the
-                # reply.
+                # The interruption came too late. Here it would cancel this step in the middle of the reply.
                 client.interruption, client.unsent = None, rest
                 return True
             await UNREAD_REPLIES.send(stream, rest, client)
@@ -338,7 +337,7 @@ class Server:
         request, error = client.unanswered, client.interruption
         client.unanswered = client.interruption = None
         if error is None:
-            return False  # it had been answered, perhaps in part
+            return False  # the operation had been answered, perhaps in part
         if request is not None:  # else the client does not wait for an answer
             await client.send(self.answers.frame_error(request.message.request_id, error))
         return self._may_continue(client)

@@ -1,7 +1,7 @@
 """Whole frames over a non-blocking socket.
 
-A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event loop,
-which is most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.reactor_socket`).
+A frame is written with one call and, if possible, read with one. A wait costs an iteration of the event loop, which is
+most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.reactor_socket`).
 A read is attempted before waiting only within a frame. Between frames, where a daemon waits for a client's next request
 or a backend's reply, the attempt would nearly always fail and cost more than it saves.
 """

@@ -87,7 +87,7 @@ class TlsSocket:
             self.may_have_unread = True
         else:
             return b"".join(pieces)
-        if pieces or self.may_have_unread:  # the latter: the peer has said that nothing follows
+        if pieces or self.may_have_unread:  # the latter: the peer has sent its close notification
             return b"".join(pieces)
         raise BlockingIOError
 
