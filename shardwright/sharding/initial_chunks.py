@@ -2,8 +2,8 @@
 
 Every zone range becomes one chunk or, with ``presplitHashedZones``, several. Each hole between zones becomes one chunk.
 
-The policies are MongoDB 6.0.5's. The default is one chunk on the primary shard. Split points of the caller
-give more chunks. So do zones, or a hashed field at the beginning of the key, if the collection is empty.
+The policies are MongoDB 6.0.5's. The default is one chunk on the primary shard. Split points of the caller give more
+chunks. So do zones, or a hashed field at the beginning of the key, if the collection is empty.
 """
 
 from collections import Counter

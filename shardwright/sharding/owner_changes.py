@@ -1,12 +1,13 @@
 """Protocol between router and shard for moving a document whose shard key an update changes.
 
 In MongoDB, the shard of the old key answers WouldChangeOwningShard, with the document before and after the update
-(`OwnerChange`). The router then runs a delete and an insert in a transaction. The shard that executed the update
-would have no record of it, so it could not answer when the client retries it.
+(`OwnerChange`). The router then runs a delete and an insert in a transaction. The shard that executed the update would
+have no record of it, so it could not answer when the client retries it.
 
 Therefore the router sends the update itself, as part of a transaction and with this field, to a shard that lists
 `MAY_CHANGE_OWNER` among the ``extensions`` of its hello. If the result belongs to another shard, this shard still
-executes the update, so that its mongod records the statement. It deletes the result in the same transaction. It replies as to an update, plus::
+executes the update, so that its mongod records the statement. It deletes the result in the same transaction. It replies
+as to an update, plus::
 
     changedOwner: {document: <the document to be inserted on the shard that owns its new key>}
 """

@@ -2,8 +2,8 @@
 
 An iteration of trio's loop costs several times the work on a message that is only forwarded. So the reactor waits in
 trio's place, whenever trio has nothing to run and is about to wait. One epoll set contains the reactor's sockets and
-trio's own set. Events of its own sockets go
-to callbacks at once. When there is work for trio, or trio's next deadline has passed, trio continues.
+trio's own set. Events of its own sockets go to callbacks at once. When there is work for trio, or trio's next deadline
+has passed, trio continues.
 
 It is a trio instrument, the public way to be called before every wait. Only trio's epoll descriptor is not public
 (`_epoll_descriptor`). Without it, or without a call of `Reactor.start`, trio does all the waiting.

@@ -216,9 +216,9 @@ class UnreadReplies(UnreadTotal):
         return waiting.since + bounds.patience_seconds if waiting.size > bounds.client_bytes else math.inf
 
     def close_stalled(self) -> bool:
-        """Discard the reply that has been idle longest, or else such a cursor; return whether there was one.
+        """Discard the longest idle reply, or else the longest idle cursor; return whether there was one.
 
-        It must have been idle for `UnreadBounds.stalled_seconds`, and a cursor for ``patience_seconds``.
+        A reply must have been idle for `UnreadBounds.stalled_seconds`, a cursor for ``patience_seconds``.
         """
         now = trio.current_time()
         slowest, oldest = self._slowest(), self.holdings.oldest

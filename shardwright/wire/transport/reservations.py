@@ -7,11 +7,11 @@ nothing more is read. Room is freed by clients that read, and by disconnecting s
 (`UnreadReplies.close_stalled`). If that is not enough, the waiting operation eventually fails.
 
 Operations cannot deadlock. Those that already have a long reply come first. If there is no room for the next reply of
-one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its client,
-and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier request
-counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation that wait
-at the same time are admitted together, and count together. Work shared by many operations, such as a load of the
-catalog (`daemon.single_flight`), belongs to none of them and does not wait.
+one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its client, and
+until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier request counts as
+reserved, so the same applies to a request that continues with the cursor. Replies of one operation that wait at the
+same time are admitted together, and count together. Work shared by many operations, such as a load of the catalog
+(`daemon.single_flight`), belongs to none of them and does not wait.
 """
 
 from abc import ABC, abstractmethod

@@ -1,9 +1,9 @@
 """Whole frames over a non-blocking socket.
 
 A frame is written with one call and, if possible, read with one. A wait costs an iteration of the event loop, which is
-most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.reactor_socket`).
-A read is attempted before waiting only within a frame. Between frames, where a daemon waits for a client's next request
-or a backend's reply, the attempt would nearly always fail and cost more than it saves.
+most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.reactor_socket`). A read
+is attempted before waiting only within a frame. Between frames, where a daemon waits for a client's next request or a
+backend's reply, the attempt would nearly always fail and cost more than it saves.
 """
 
 import select
@@ -161,6 +161,7 @@ class FrameStream:
         """Receive the next frame; of a long one, only the bytes received first. The rest is left to `relay`.
 
         A result that is not a whole frame (`is_whole_frame`) is such a beginning, and contains at least the header.
+        Raises as `receive`.
         """
         if not self._reader.available:
             while self._given_back is None:

@@ -147,7 +147,7 @@ class Newcomers:
 def _begins_log_in(request: "Request") -> bool:
     """Whether a request begins a log-in.
 
-    A hello for a user's mechanisms does too, because it costs a query to the config servers.
+    A hello that requests a user's mechanisms counts too, because it costs a query to the config servers.
     """
     if request.name in HELLO_NAMES:
         return _SPECULATIVE in request.fields or _MECHANISMS in request.fields
