@@ -67,7 +67,7 @@ class LegacyQuery:
 
 
 def is_permitted(query: LegacyQuery) -> bool:
-    """Whether this is a permitted use of OP_QUERY: a well-formed handshake or login command."""
+    """Whether this is a permitted use of OP_QUERY: a well-formed command of `_PERMITTED`."""
     return query.is_command and _refusal(query) is None
 
 
