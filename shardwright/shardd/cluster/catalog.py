@@ -1,4 +1,4 @@
-"""The config servers as this shard uses them: reading the catalog and requesting changes to it."""
+"""Client of the config servers: reads the catalog and requests changes to it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,22 +17,19 @@ from shardwright.sharding.clock import VectorTime
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 READ_SECONDS_MAX: Final = 60.0
-"""Time limit for a read, including the wait of a config server for the config time that the shard knows."""
+"""Time limit for a read, including the config server's wait for this shard's config time."""
 
 
 class Catalog(CatalogClient):
     """Reads and changes the catalog through the primary config server.
 
     Args:
-        client: the client of the config servers.
-        nursery: for reads that several tasks wait for.
-        times: the config time that this shard knows.
+        nursery: runs reads that several tasks wait for.
 
     Attributes:
-        knows_shards: whether the list of shards was read in this term. A donor has read it before a migration to a new
-            shard, but the donor's primary may have been another member.
-        topology_time: when a shard was last added or removed, as far as this daemon knows; packed, see
-            `pack_timestamp`, and 0 if unknown.
+        knows_shards: whether the shards were read in this term. A donor reads them before a migration to a new shard,
+            but the donor's primary may have been another member then.
+        topology_time: packed time of the last known addition or removal of a shard, see `pack_timestamp`; 0 if unknown.
     """
 
     def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery, times: ConfigTimes) -> None:
@@ -49,8 +46,8 @@ class Catalog(CatalogClient):
         Once this has returned, no primary of this shard reads an older catalog.
 
         Raises:
-            CommandError: as for `command`; or `ConfigTimes.wait_durable` failed, and the change may have been made.
-            BackendError: likewise.
+            CommandError: as for `command`; or `ConfigTimes.wait_durable` failed and the change may have been made.
+            BackendError: for the same reasons.
         """
         reply = await self.command({**command, "writeConcern": MAJORITY}, db)
         await self._times.wait_durable()
@@ -59,7 +56,7 @@ class Catalog(CatalogClient):
     async def new_timestamp(
         self, cluster_time: Mapping[str, Any] | None = None, *, write_concern: Mapping[str, Any] = MAJORITY
     ) -> Timestamp:
-        """A time that the config servers have not used before, such as the timestamp of a new collection's versions.
+        """Return a time that the config servers have not used before, such as the timestamp of a new collection.
 
         Args:
             cluster_time: a ``$clusterTime`` that the time has to come after.
@@ -80,16 +77,15 @@ class Catalog(CatalogClient):
         return now
 
     async def shards(self) -> dict[str, ShardEntry]:
-        """All shards by id, freshly read."""
+        """Read all shards, by id."""
         await self._shard_loads.run_after_now(None, self._load_shards)
         return self._shards
 
     async def shard_entry(self, shard_id: str, *, may_be_cached: bool = False) -> ShardEntry | None:
-        """A shard's entry; None if there is no such shard.
+        """Return a shard's entry, or None if there is no such shard.
 
         Args:
-            shard_id: the shard.
-            may_be_cached: whether the entry may be one that was read earlier in this term.
+            may_be_cached: whether an entry read earlier in this term will do.
         """
         if may_be_cached and self.knows_shards and shard_id in self._shards:
             return self._shards[shard_id]

@@ -1,8 +1,8 @@
-"""The newest config time that this shard has seen, which survives a change of its primary.
+"""The newest config time that this shard has seen; it survives a change of primary.
 
 A shard that gave a range away must never mistake an older catalog for the current one, no matter which member is
-primary. So the time is persisted in ``config.vectorClock``, on a majority, after the catalog has changed and before
-anything relies on that; a new primary reads it before it admits operations.
+primary. So the time is persisted in ``config.vectorClock`` with majority write concern after the catalog has changed,
+before anything relies on the change. A new primary reads it before it admits operations.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,15 @@ _STATE_ID: Final = "vectorClockState"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 AHEAD_SECONDS_MAX: Final = 60
-"""How far a time in a request may be ahead of the wall clock, and of the cluster times that servers have named: those
-stay ahead when a clock is set back. Any client can send a time; later ones are ignored."""
+"""Seconds that a time in a request may be ahead of the wall clock and of the servers' cluster times.
+
+Any client can send a time; later ones are ignored. Cluster times count because they stay ahead when a clock is set
+back.
+"""
 
 
 class ConfigTimes:
-    """A shard daemon's vector clock, and the part of it that is durable.
-
-    Attributes:
-        clock: the newest times seen.
-    """
+    """A shard daemon's vector clock and its durable part."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self.clock = VectorClock()
@@ -42,10 +41,8 @@ class ConfigTimes:
     def observe(self, request: Request) -> None:
         """Advance the clock to the times in a request, unless they are in the future.
 
-        Each of the involved namespaces has its own config time, as the router may have read them at different times.
-
-        Raises:
-            CommandError: TypeMismatch or FailedToParse.
+        Each involved namespace carries its own config time, because the router may have read them at different times.
+        Malformed times raise TypeMismatch or FailedToParse.
         """
         self._observe(request.body, request.fields)
         involved = request.fields.get(INVOLVED_NAMESPACES)
@@ -65,16 +62,11 @@ class ConfigTimes:
         self.clock.advance(told)
 
     def gossip(self) -> dict[str, Any]:
-        """The fields for requests and replies between servers; empty while no time is known."""
+        """Return the time fields for requests and replies between servers; empty while no time is known."""
         return self.clock.gossip()
 
     async def recover(self) -> None:
-        """Advance the clock to the time that the former primary persisted.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Advance the clock to the time that the former primary persisted."""
         self._durable = VectorTime()
         find = {"find": _COLLECTION, "filter": {"_id": _STATE_ID}, "$readPreference": {"mode": "nearest"}}
         reply = await self._mongod.command(_DB, find)
@@ -85,12 +77,7 @@ class ConfigTimes:
             self.clock.advance(self._durable)
 
     async def wait_durable(self) -> None:
-        """Return when a majority of the set has the current config time.
-
-        Raises:
-            CommandError: mongod refuses, or the majority did not confirm in time.
-            BackendError: mongod does not answer.
-        """
+        """Return when a majority of the set has the current config time, or raise an error after a timeout."""
         known = self.clock.time
         if known.config_time <= self._durable.config_time:
             return

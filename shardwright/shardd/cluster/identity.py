@@ -1,4 +1,4 @@
-"""The shard's identity, from the document ``shardIdentity`` of ``admin.system.version``."""
+"""The shard's identity, from the ``shardIdentity`` document of ``admin.system.version``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +18,6 @@ class ShardIdentity:
     """The identity that makes a replica set a shard.
 
     Attributes:
-        shard_name: id of the shard.
-        cluster_id: id of its cluster.
         config_string: the config servers, ``set/host:port,…``.
     """
 
@@ -31,8 +29,7 @@ class ShardIdentity:
     def from_document(cls, document: Mapping[str, Any]) -> "ShardIdentity":
         """Read the document, with or without its ``_id``.
 
-        Raises:
-            CommandError: NoSuchKey, FailedToParse or UnsupportedFormat, a field is missing or malformed.
+        Raises NoSuchKey, FailedToParse or UnsupportedFormat if a field is missing or malformed.
         """
         try:
             identity = cls(document["shardName"], document["clusterId"], document["configsvrConnectionString"])
@@ -45,8 +42,7 @@ class ShardIdentity:
     def config_servers(self) -> ConnectionString:
         """The config servers.
 
-        Raises:
-            CommandError: FailedToParse; UnsupportedFormat, they are not a replica set.
+        Raises FailedToParse, or UnsupportedFormat if they are not a replica set.
         """
         parsed = ConnectionString.parse(self.config_string)
         if not parsed.set_name:
@@ -56,7 +52,7 @@ class ShardIdentity:
         return parsed
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB writes it."""
+        """Return the document as MongoDB writes it."""
         return {
             "_id": IDENTITY_ID,
             "shardName": self.shard_name,

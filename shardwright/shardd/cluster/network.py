@@ -1,4 +1,4 @@
-"""How both sides of a migration treat servers that cannot be reached."""
+"""Transient network errors: classification and retries, for both sides of a migration."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -10,16 +10,16 @@ from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolEr
 Result = TypeVar("Result")
 
 _ATTEMPTS_MAX: Final = 8
-"""Network errors are tolerated for 5 to 12 seconds of pauses, plus the time to find a primary."""
+"""Attempts before an error is final: 5 to 12 seconds of pauses, plus the time to find a primary."""
 
 
 def is_transient(error: CommandError) -> bool:
-    """Whether a server could not be reached or is not ready, so that the command may succeed a little later."""
+    """Whether a server was unreachable or not ready, so that a retry may succeed."""
     return has_category(error.code, Category.RETRYABLE) or error.code == ErrorCode.FailedToSatisfyReadPreference
 
 
 def as_command_error(error: Exception) -> CommandError:
-    """An error in the form in which requests are answered with it; InternalError if it is none of our own."""
+    """Convert an error to the CommandError that answers a request; InternalError for a foreign exception."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, BackendError | RemoteProtocolError):
@@ -28,14 +28,14 @@ def as_command_error(error: Exception) -> CommandError:
 
 
 async def repeated(ask: Callable[[], Awaitable[Result]], on_failure: Callable[[CommandError], None]) -> Result:
-    """Run an idempotent request, and retry it for a while when the network fails.
+    """Run an idempotent request; retry transient errors for a limited time.
 
     Args:
         ask: sends the request.
         on_failure: called with the error before each pause.
 
     Raises:
-        CommandError: raised by ``ask``, if it is not transient or that was the last attempt.
+        CommandError: from ``ask``, if the error is not transient or it was the last attempt.
     """
     backoff = Backoff(first_seconds=0.1, seconds_max=5.0)
     for _ in range(_ATTEMPTS_MAX - 1):

@@ -1,4 +1,4 @@
-"""Clients of the replica sets that a shard talks to: the config servers and the other shards."""
+"""Clients of the other replica sets: the config servers and the other shards."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 class RemoteSets:
-    """One client for each replica set, by its name; its first hosts come from the first connection string.
+    """One client per replica set name, seeded with the hosts of the first connection string.
 
     Args:
-        pools: connections to the members.
-        handshake: returns the hello to open connections with.
-        nursery: for the tasks that monitor the sets.
+        handshake: returns the hello that opens connections.
+        nursery: runs the monitors of the sets.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class RemoteSets:
         self._added: dict[str, Timestamp | None] = {}
 
     def __getitem__(self, hosts: ConnectionString) -> ReplicaSetClient:
-        """The client for a replica set."""
+        """Return the client for a replica set."""
         name = hosts.set_name
         client = self._clients.get(name)
         if client is None or not client.monitor.may_be_at(hosts.addresses):
@@ -46,10 +45,10 @@ class RemoteSets:
         return client
 
     def of_shard(self, shard: ShardEntry) -> ReplicaSetClient:
-        """The client for a shard's replica set.
+        """Return the client for a shard's replica set.
 
-        A shard that has been removed and added again may be another set of the same name, even at the same hosts. Its
-        elections would count as older than those that are known.
+        A shard that was removed and added again may be a new set with the same name, even at the same hosts. Its
+        election ids would count as older than the known ones, so it gets a new client.
 
         Raises:
             CommandError: FailedToParse, its entry names no hosts.
