@@ -1,4 +1,4 @@
-"""``coordinateCommitTransaction``, with which a router has this shard commit a transaction of several shards."""
+"""``coordinateCommitTransaction``, a router's request to coordinate the two-phase commit of a transaction."""
 
 from collections import Counter
 from typing import Any, Final
@@ -21,11 +21,10 @@ _NO_MORE_THAN_A_MAJORITY: Final = (0, 1, "majority")
 
 
 async def coordinate_commit_transaction(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Commit a transaction on all participants or on none; without participants, find out what became of it.
+    """Commit a transaction on all participants or none; without participants, return the outcome of an earlier commit.
 
     Raises:
-        CommandError: NoSuchTransaction, it was aborted; 51162, a shard is named twice; the request is malformed.
-        BackendError: mongod does not answer.
+        CommandError: NoSuchTransaction, it was aborted; 51162, a shard is named twice; or the request is malformed.
     """
     participants = [_shard_of(each) for each in Arguments.of(request).raw_documents(b"participants")]
     identity = _transaction_of(request)
@@ -33,17 +32,13 @@ async def coordinate_commit_transaction(shard: ShardComponents, request: Request
         if count > 1:
             raise CommandError(51162, f"Participant list contains duplicate shard {participant}")
     reply = await shard.transaction_coordinators.commit(identity, participants)
-    # What was decided is on a majority in any case.
+    # The decision is on a majority in any case.
     error = reply.get(_WRITE_CONCERN_ERROR) or await _wait_write_concern(shard.context.mongod, request)
     return {_WRITE_CONCERN_ERROR: error} if error else {}
 
 
 def _shard_of(participant: bytes) -> str:
-    """The shard id of a participant.
-
-    Raises:
-        CommandError: 40414, 40415, TypeMismatch.
-    """
+    """Return the shard id of a participant, or raise 40414, 40415 or TypeMismatch."""
     arguments = Arguments(participant, _PARTICIPANT)
     for name in index(participant):
         if name != b"shardId":
@@ -52,11 +47,7 @@ def _shard_of(participant: bytes) -> str:
 
 
 def _transaction_of(request: Request) -> TransactionId:
-    """The transaction of a request.
-
-    Raises:
-        CommandError: CommandFailed, it has no session; as `check_transaction_fields`.
-    """
+    """Return the transaction of a request, or raise CommandFailed if it has no session."""
     check_transaction_fields(request)
     lsid = request.fields.get(b"lsid")
     if lsid is None or b"txnNumber" not in request.fields:
@@ -65,12 +56,7 @@ def _transaction_of(request: Request) -> TransactionId:
 
 
 async def _wait_write_concern(mongod: LocalMongod, request: Request) -> dict[str, Any] | None:
-    """Wait for the client's write concern if it asks for more than a majority; returns what mongod says if it fails.
-
-    Raises:
-        CommandError: mongod refuses, for instance a write concern with unknown tags.
-        BackendError: mongod does not answer.
-    """
+    """Wait for a write concern that exceeds a majority; return its error, if any. mongod may refuse unknown tags."""
     concern = request.get(b"writeConcern") or {}
     if concern.get("w", 1) in _NO_MORE_THAN_A_MAJORITY:
         return None

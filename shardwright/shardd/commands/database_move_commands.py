@@ -1,7 +1,10 @@
-"""The commands between the donor and the recipient of a database whose primary shard changes. All are our own.
+"""Commands between the donor and the recipient of a database during ``movePrimary``. MongoDB has none of them.
 
 The donor sends the recipient ``_shardsvrMovePrimaryReady``, ``…Receive``, ``…Status``, ``…Finish`` and ``…End``, on the
-database; the recipient pulls with ``_shardsvrMovePrimaryClone``, ``…Mods`` and ``_getNextSessionMods``.
+database. The recipient pulls with ``_shardsvrMovePrimaryClone``, ``…Mods`` and ``_getNextSessionMods``.
+
+The recipient raises NotYetInitialized if it has lost the attempt, for example in a failover, or else the error that
+ended the attempt.
 """
 
 from typing import Any, Final
@@ -31,10 +34,9 @@ READY_SECONDS_MAX: Final = 60.0
 
 
 async def ready(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Wait until this shard may receive a database: as a former primary shard it may still have collections of it.
+    """Wait until this shard, possibly a former primary shard, has dropped its old collections of the database.
 
-    Raises:
-        CommandError: ConflictingOperationInProgress, it still has them after `READY_SECONDS_MAX`.
+    Raises ConflictingOperationInProgress if collections remain after `READY_SECONDS_MAX`.
     """
     with trio.move_on_after(READY_SECONDS_MAX):
         await shard.coordinators.wait_database_released(request.db)
@@ -50,7 +52,7 @@ async def receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
     Raises:
         CommandError: ConflictingOperationInProgress, another attempt is in progress; NotYetInitialized, the earlier
-            rounds have been lost, as after a failover.
+            rounds were lost, for example in a failover.
     """
     document = request.document
     wanted = Round(
@@ -65,21 +67,16 @@ async def receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
 
 async def status(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Report the progress, once it is steady or a second has passed.
-
-    Raises:
-        CommandError: NotYetInitialized, the attempt is unknown; or why it failed.
-    """
+    """Report the progress once it is steady or a second has passed, or the error that ended the attempt."""
     receipt = shard.migrations.databases.receipt(request.db, Arguments.of(request).uuid(b"moveId"))
     await receipt.wait_steady()
     return receipt.report()
 
 
 async def finish(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Apply the last changes, while the donor blocks writes; later writes here have later times than those there.
+    """Apply the last changes while the donor blocks writes.
 
-    Raises:
-        CommandError: NotYetInitialized, the attempt is unknown; or why it failed.
+    The cluster time advances first, so that later writes here have later times than the donor's.
     """
     receipt = shard.migrations.databases.receipt(request.db, Arguments.of(request).uuid(b"moveId"))
     await shard.context.advance_cluster_time(Arguments.of(request).required_value(b"after"))
@@ -88,7 +85,7 @@ async def finish(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
 
 async def end(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """End an attempt, and drop the given copies and views."""
+    """End an attempt and drop the given copies and views."""
     document = request.document
     await shard.migrations.databases.end(request.db, Arguments.of(request).uuid(b"moveId"))
     await drop_exactly(shard.context.mongod, _collections(document["dropped"]))
@@ -101,11 +98,13 @@ async def end(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
 
 async def clone(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of a collection's documents as ``objects``; an empty one ends the clone. ``busy`` as in a migration.
+    """Return a batch of a collection's documents as ``objects``; an empty one ends the clone.
+
+    ``busy`` is as in `migration_commands`.
 
     Raises:
-        CommandError: NotYetInitialized, the session is unknown; NamespaceNotFound, the collection is gone; BadValue, it
-            is not the turn of that batch.
+        CommandError: NotYetInitialized, the session is unknown; NamespaceNotFound, the collection is gone; BadValue,
+            the batch number is out of turn.
     """
     source = _source(shard, request)
     objects = await source.clone_batch(Arguments.of(request).uuid(b"collectionUUID"), _number(request))
@@ -114,10 +113,9 @@ async def clone(shard: ShardComponents, request: Request) -> RawReply:
 
 
 async def mods(shard: ShardComponents, request: Request) -> RawReply:
-    """Changes to ``collections``, each with its UUID; ``queued`` is the number of documents whose turn is later.
+    """Return changes to ``collections``, each with its UUID. Errors are as for `clone`.
 
-    Raises:
-        CommandError: as for `clone`.
+    ``queued`` is the number of changed documents that remain for later batches.
     """
     source = _source(shard, request)
     changes = await source.next_mods(_number(request))

@@ -62,7 +62,7 @@ _RESHARD_ARGUMENTS: Final = (
 
 
 _Meant = tuple[Namespace, Mapping[str, Any]]
-"""The namespace of a change, and its arguments."""
+"""Namespace and arguments of a change."""
 
 
 async def create_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
@@ -76,7 +76,7 @@ async def create_collection(shard: ShardComponents, request: Request) -> dict[st
 
 
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop a collection on all shards; of a sharded time-series collection first the buckets."""
+    """Drop a collection on all shards; for a sharded time-series collection, first its buckets."""
     namespace, expected = own_collection(request), Arguments.of(request).present(_UUID)
     if await sharded_time_series(shard.context, namespace) is not None:
         await _coordinate(shard, request, DropCollection, namespace.buckets, {})
@@ -116,7 +116,7 @@ async def refine_collection_shard_key(shard: ShardComponents, request: Request) 
 
 
 async def reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Give a sharded collection another shard key."""
+    """Reshard a collection to another shard key."""
     arguments = {name: request.get(name.encode()) for name in _RESHARD_ARGUMENTS if name.encode() in request.fields}
     return await _coordinate(shard, request, ReshardCollection, full_namespace(request), arguments)
 
@@ -141,7 +141,7 @@ async def create_indexes(shard: ShardComponents, request: Request) -> dict[str, 
     """Create indexes of a sharded collection on all shards that own chunks of it.
 
     Raises:
-        CommandError: 40414 or TypeMismatch, there is no array of specifications; or what `CreateIndexes` raises.
+        CommandError: 40414 or TypeMismatch, there is no array of specifications; or an error of `CreateIndexes`.
     """
     command = Arguments.of(request).raw(REQUEST.encode())
     indexes = find(command, b"indexes")
@@ -195,15 +195,13 @@ _GENERIC_FIELDS: Final = frozenset(
 async def _coordinate_meant(
     shard: ShardComponents, request: Request, kind: type[Coordinator], meant: Callable[[], Awaitable[_Meant]]
 ) -> dict[str, Any]:
-    """Make the change that a request means: of a collection, or of the buckets of a time-series collection.
+    """Run a coordinator on a request's target: a collection, or the buckets of a time-series collection.
 
-    What it means may change until its locks are held, by the change that has held them.
+    The target may change while the coordinator waits for its locks, through the change that holds them. Then it is
+    determined again.
 
     Args:
-        shard: this shard.
-        request: the request.
-        kind: the kind of change.
-        meant: finds out what it means now.
+        meant: returns the current target and arguments.
     """
     namespace, arguments = decided = await meant()
 
@@ -240,10 +238,10 @@ async def _coordinate(
 
 
 def _database_version(request: Request) -> DatabaseVersion:
-    """The version in the request, which `check_database_version` has found there."""
+    """Return the version in the request; `check_database_version` has validated it."""
     return DatabaseVersion.from_span(request.body, request.fields[DATABASE_VERSION])
 
 
 def _is_coll_mod_field(field: str, command_name: str) -> bool:
-    """Whether a field of the request says what to change, rather than how to run the command."""
+    """Whether a field of the request describes the change, rather than the execution of the command."""
     return field != command_name and not field.startswith("$") and field not in _GENERIC_FIELDS

@@ -1,4 +1,4 @@
-"""Commands that check or clean up what this shard has: orphans, consistency, sizes for the balancer."""
+"""Commands that check or clean up local data: orphans, consistency, sizes for the balancer."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -28,8 +28,8 @@ async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str
     As in MongoDB since 4.4, this only waits for the range deleter, and never returns a key at which it stopped.
 
     Raises:
-        CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is not a shard key; or a range will not be deleted
-            for now.
+        CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is not a shard key; or the deletion of a range has
+            failed in this term.
     """
     namespace = str(full_namespace(request))
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
@@ -64,7 +64,7 @@ async def check_metadata_consistency_participant(shard: ShardComponents, request
 
 
 def _collection(request: Request) -> str:
-    """The only collection to check; empty for all."""
+    """Return the name of the only collection to check; empty for all."""
     value = request.get(request.name.encode())
     return value if is_string(value) else ""
 
@@ -75,7 +75,7 @@ _RANGE_DELETIONS: Final = "rangeDeletions"
 async def get_stats_for_balancing(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the size of collections in bytes, divided by ``scaleFactor``, without their orphans.
 
-    A collection that is not here, or that has another UUID, has size 0.
+    A collection that does not exist here, or has another UUID, has size 0.
     """
     scale = int(request.get(b"scaleFactor", 1)) or 1
     asked = [decode_document(document) for document in request.documents(b"collections")]
@@ -90,7 +90,7 @@ async def get_stats_for_balancing(shard: ShardComponents, request: Request) -> d
 
 
 async def _orphans(shard: ShardComponents, uuids: Iterable[UUID]) -> Mapping[UUID, int]:
-    """The numbers of documents in ranges that are to be deleted, by collection."""
+    """Return the number of documents in pending range deletions, by collection."""
     pipeline = [
         {"$match": {"collectionUuid": {"$in": [Binary.from_uuid(uuid) for uuid in uuids]}}},
         {"$group": {"_id": "$collectionUuid", "orphans": {"$sum": "$numOrphanDocs"}}},

@@ -1,6 +1,6 @@
-"""Commands about this shard's routing metadata, and changes to its chunks that move no documents.
+"""Commands for routing metadata, and changes to chunks that move no documents.
 
-``getShardVersion``, ``getDatabaseVersion`` and the flushes that refresh and persist metadata; ``splitChunk`` and
+These are ``getShardVersion``, ``getDatabaseVersion``, the flushes that refresh and persist metadata, ``splitChunk`` and
 ``mergeChunks``.
 """
 
@@ -25,7 +25,7 @@ from shardwright.wire.request import Request
 
 
 async def get_shard_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Report the known version of a collection, without a refresh."""
+    """Report the cached version of a collection, without a refresh."""
     state = shard.context.namespace(str(full_namespace(request)))
     reply: dict[str, Any] = {"configServer": shard.context.require_identity().config_string}
     wanted = state.wanted
@@ -53,7 +53,7 @@ def _metadata(state: NamespaceState) -> dict[str, Any]:
 
 
 async def get_database_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Report the known version of a database, without a refresh."""
+    """Report the cached version of a database, without a refresh."""
     entry = shard.context.database(Arguments.of(request).string(b"getDatabaseVersion")).entry
     return {"dbVersion": {} if entry is None else entry.version.to_document()}
 
@@ -61,7 +61,7 @@ async def get_database_version(shard: ShardComponents, request: Request) -> dict
 async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when a collection's metadata is persisted, after a refresh unless ``syncFromConfig: false``.
 
-    If migrations are forbidden, or the collection is no longer sharded, none is active when this returns.
+    If migrations are forbidden, or the collection is no longer sharded, no migration is active when this returns.
     """
     state = shard.context.namespace(str(full_namespace(request)))
     if Arguments.of(request).boolean(AFTER_SECTION.encode(), False):
@@ -77,7 +77,7 @@ async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[
 
 
 async def flush_routing_table_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Like ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has the metadata."""
+    """Run ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has the metadata."""
     reply = await flush_routing_table(shard, request)
     await shard.context.wait_majority()
     return reply
@@ -96,7 +96,7 @@ async def flush_database(shard: ShardComponents, request: Request) -> dict[str, 
 
 
 async def flush_database_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Like ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has the metadata."""
+    """Run ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has the metadata."""
     reply = await flush_database(shard, request)
     await shard.context.wait_majority()
     return reply
@@ -127,7 +127,7 @@ async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any
 
 
 async def wait_for_ongoing_chunk_splits(shard: ShardComponents, _request: Request) -> dict[str, Any]:
-    """Return when every chunk that has grown so far has been split; a test command."""
+    """Return when every chunk that has grown so far has been split. A test command."""
     await shard.auto_splitter.wait_idle()
     return {}
 

@@ -1,4 +1,4 @@
-"""Commands of a move: from the config servers to the donor, between donor and recipient, and for migrated sessions."""
+"""Migration commands: from the config servers to the donor, between donor and recipient, and for session migration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,13 +27,13 @@ from shardwright.wire.request import Request
 
 
 async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of the range's documents as ``objects``; an empty one ends the clone.
+    """Return a batch of the range's documents as ``objects``; an empty one ends the clone.
 
-    ``position`` is the time after which the donor follows its oplog; ``busy`` says that clients keep this shard busy.
+    The donor follows its oplog from the time ``position``. ``busy`` reports a heavy client load on this shard.
 
     Raises:
-        CommandError: NotYetInitialized, this shard is not a donor; IllegalOperation, it is one in another migration
-            session; BadValue, it is not the turn of that batch; or the error that ended the migration.
+        CommandError: NotYetInitialized, this shard is not a donor; IllegalOperation, the migration session is another
+            one; BadValue, the batch number is out of turn; or the error that ended the migration.
     """
     source = await _active_source(shard, request)
     objects = await source.next_clone_batch(_number(request))
@@ -45,12 +45,10 @@ async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
 
 
 async def transfer_mods(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of modifications: ``deleted``, to be applied first, and ``reload``; ``size`` is 0 if there are none.
+    """Return a batch of modifications: ``deleted``, to be applied first, and ``reload``.
 
-    ``position`` is the time of the last change that has been sent.
-
-    Raises:
-        CommandError: as for `migrate_clone`.
+    ``size`` is 0 if there are none. ``position`` is the time of the last change sent. Errors are as for
+    `migrate_clone`.
     """
     source = await _active_source(shard, request)
     mods = await source.next_mods(_number(request))
@@ -80,7 +78,7 @@ def _number(request: Request) -> int | None:
 
 
 def _lose_reply(shard: ShardComponents, fail_point: str) -> None:
-    """Break the connection, as if the network had failed before the reply, if a fail point is on."""
+    """Close the connection as a network failure before the reply would, if a fail point is on."""
     if shard.context.fail_points.should_fail(fail_point) is not None:
         raise ConnectionClosedError(shard.context.options.address, f"fail point {fail_point} is enabled", sent=True)
 
@@ -88,9 +86,9 @@ def _lose_reply(shard: ShardComponents, fail_point: str) -> None:
 async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Begin to receive a range. The request may be repeated.
 
-    Besides MongoDB's fields it accepts ``collectionUUID`` and ``attempts``, the donor's record of this migration. If
-    that agrees with the recipient's, the reply's ``resumeFrom: {key, position}`` says from where on documents and
-    changes are still needed.
+    Accepts ``collectionUUID`` and ``attempts``, the donor's record of this migration, in addition to MongoDB's fields.
+    If the record agrees with the recipient's, the reply has ``resumeFrom: {key, position}``: the key and the time from
+    which documents and changes are still needed.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another migration is in progress on this shard.
@@ -100,7 +98,7 @@ async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str
 
 
 async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Report the progress of the range that this shard is receiving, or received last."""
+    """Report the progress of the active or last migration to this shard."""
     status = (await _recovered(shard)).status
     if not Arguments.of(request).boolean(b"waitForSteadyOrDone", False):
         return status.report()
@@ -111,8 +109,7 @@ async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[st
 async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Apply the last modifications, and enter the critical section until the donor reports the decision.
 
-    Raises:
-        CommandError: CommandFailed, the migration is not steady, or cannot be completed.
+    Raises CommandFailed if the migration is not steady or cannot be completed.
     """
     session_id = migration_session_argument(request)
     recipient = await _recovered(shard)
@@ -124,11 +121,7 @@ async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[st
 
 
 async def recv_chunk_release_critical_section(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Leave the critical section after the decision. The request may be repeated.
-
-    Raises:
-        CommandError: InvalidOptions, it does not have majority write concern.
-    """
+    """Leave the critical section after the decision. Needs majority write concern. The request may be repeated."""
     session_id = migration_session_argument(request)
     _require_majority(request)
     migration = (await _recovered(shard)).of_session(session_id)
@@ -151,9 +144,6 @@ async def finish_range_deletion(shard: ShardComponents, request: Request) -> dic
     """Act on the outcome of a migration to this shard: ``committed`` or ``aborted``. The request may be repeated.
 
     MongoDB's donors change the recipient's ``config.rangeDeletions`` themselves.
-
-    Raises:
-        CommandError: BadValue, no such decision.
     """
     migration_id = Arguments.of(request).uuid(b"migrationId")
     decision = Arguments.of(request).string(b"decision")
@@ -164,10 +154,9 @@ async def finish_range_deletion(shard: ShardComponents, request: Request) -> dic
 
 
 async def digest_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """A digest of the range's documents, for the donor to compare with its own.
+    """Return a digest of the range's documents; the donor compares it with its own.
 
-    Raises:
-        CommandError: CollectionUUIDMismatch, the local collection has another UUID; IndexNotFound.
+    Raises CollectionUUIDMismatch if the local collection has another UUID, or IndexNotFound.
     """
     namespace = full_namespace(request)
     uuid = Arguments.of(request).uuid(b"collectionUUID")
@@ -177,10 +166,9 @@ async def digest_range(shard: ShardComponents, request: Request) -> dict[str, An
 
 
 async def _recovered(shard: ShardComponents) -> RecipientService:
-    """The recipient, once it has recovered the critical sections of former primaries, so that it does not deny them.
+    """Return the recipient service once it has recovered the critical sections of earlier terms.
 
-    Raises:
-        CommandError: NotWritablePrimary.
+    Before recovery it would deny them. Raises NotWritablePrimary.
     """
     await shard.context.recovery_gate.wait_open()
     return shard.migrations.recipient
@@ -197,23 +185,23 @@ def _require_majority(request: Request) -> None:
 
 
 async def move_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Move a range of this shard to another one; returns when it has moved. It continues if the client disconnects.
+    """Move a range to another shard; return when it has moved. The move continues if the client disconnects.
 
-    Raises:
-        CommandError: see `shardd.migration.migrations.Migrations.move_range`.
+    Errors are as for `shardd.migration.migrations.Migrations.move_range`.
     """
     await shard.migrations.move_range(MoveRangeRequest.from_request(request))
     return {}
 
 
 async def get_next_session_mods(shard: ShardComponents, request: Request) -> RawReply:
-    """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
+    """Return the next batch of the session migration as ``oplog``; empty if there is no more at the moment.
 
-    Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be requested again.
+    Our own field ``number`` numbers the batches from 0, so that a batch can be requested again after its reply was
+    lost.
 
     Raises:
-        CommandError: NotYetInitialized, this shard is not a donor; IllegalOperation, it is one in another migration
-            session; BadValue, the number is neither the last batch's nor the next.
+        CommandError: NotYetInitialized, this shard is not a donor; IllegalOperation, the migration session is another
+            one; BadValue, the number is neither the last batch's nor the next.
     """
     session_id = migration_session_argument(request)
     database = shard.migrations.databases.source(session_id)

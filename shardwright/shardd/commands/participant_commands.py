@@ -1,4 +1,8 @@
-"""The commands of coordinators to the shards that take part in a change."""
+"""Commands from coordinators to the participating shards of a DDL operation.
+
+A participant raises TransactionTooOld if a command arrives after a newer one of its coordinator, and LockBusy if it
+waits for a running write for too long.
+"""
 
 from typing import Any
 
@@ -28,8 +32,7 @@ from shardwright.wire.request import Request
 async def create_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Create a collection with a given UUID and indexes, as ``listIndexes`` shows them, unless it exists.
 
-    Raises:
-        CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the command comes late.
+    Raises InvalidUUID if another collection of that name exists.
     """
     namespace = own_collection(request)
     given = decode_exactly(Arguments.of(request).raw(b"options"))
@@ -49,11 +52,9 @@ async def create_collection_participant(shard: ShardComponents, request: Request
 
 
 async def drop_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop the local part of a collection that has been removed from the catalog, or whatever else has its name.
+    """Drop the local part of a collection that was removed from the catalog, or any other collection of that name.
 
-    Raises:
-        CommandError: ConflictingOperationInProgress, a collection of that name is sharded; TransactionTooOld, the
-            command comes late; LockBusy, a running write did not end.
+    Raises ConflictingOperationInProgress if a collection of that name is sharded.
     """
     namespace = own_collection(request)
 
@@ -71,11 +72,9 @@ async def drop_collection_participant(shard: ShardComponents, request: Request) 
 
 
 async def drop_database_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop the local part of a database whose collections have been removed from the catalog, and forget its metadata.
+    """Drop the local part of a database whose collections were removed from the catalog, and its cached metadata.
 
-    Raises:
-        CommandError: ConflictingOperationInProgress, the database is not the one to be dropped; TransactionTooOld, the
-            command comes late; LockBusy, a running write did not end.
+    Raises ConflictingOperationInProgress if the database has another version.
     """
     db = request.db
     version = DatabaseVersion.from_value(Arguments.of(request).required_value(DATABASE_VERSION))
@@ -93,11 +92,8 @@ async def drop_database_participant(shard: ShardComponents, request: Request) ->
 async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change the local collection's options; ``result`` is mongod's reply.
 
-    With ``needsUnblock``, operations that wait since ``_shardsvrParticipantBlock`` are admitted afterwards. With
-    ``performViewChange``, this shard also has the view of a time-series collection whose buckets change.
-
-    Raises:
-        CommandError: TransactionTooOld, the command comes late; or an error of mongod.
+    ``needsUnblock`` admits the operations blocked by ``_shardsvrParticipantBlock`` afterwards. ``performViewChange``
+    says that this shard also has the view of the time-series collection whose buckets change.
     """
     namespace, arguments = own_collection(request), Arguments.of(request)
     fields = decode_exactly(arguments.raw(b"collModRequest"))
@@ -119,12 +115,7 @@ async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict
 
 
 async def participant_block(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Make operations on a collection wait; or, with the ``blockType`` of MongoDB 7.0 for that, no longer.
-
-    Raises:
-        CommandError: BadValue, it is another type; TransactionTooOld, the command comes late; LockBusy, a running
-            write did not end.
-    """
+    """Block operations on a collection, or unblock them with MongoDB 7.0's ``blockType`` for that."""
     namespace = own_collection(request)
     kind = Arguments.of(request).maybe_string(b"blockType") or READS_AND_WRITES
     if kind not in (READS_AND_WRITES, UNBLOCK):
@@ -141,11 +132,9 @@ async def participant_block(shard: ShardComponents, request: Request) -> dict[st
 
 
 async def rename_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Rename the local part of a collection; operations on both names wait until the command that ends the rename.
+    """Rename the local part of a collection; operations on both names wait for the command that ends the rename.
 
-    Raises:
-        CommandError: TransactionTooOld, the command comes late; LockBusy, a running write did not end;
-            NamespaceExists, ``replacesTarget`` is false and something has the new name.
+    Raises NamespaceExists if ``replacesTarget`` is false and the new name is taken.
     """
     arguments, source = Arguments.of(request), own_collection(request)
     target = Namespace.parse(arguments.string(b"to"))
@@ -159,11 +148,7 @@ async def rename_collection_participant(shard: ShardComponents, request: Request
 
 
 async def end_rename_of_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Admit operations on both names again, as the catalog has them now.
-
-    Raises:
-        CommandError: TransactionTooOld, the command comes late.
-    """
+    """Admit operations on both names again, with the metadata that the catalog has now."""
     source, target = own_collection(request), Namespace.parse(Arguments.of(request).string(b"to"))
 
     async def work() -> None:
@@ -174,10 +159,9 @@ async def end_rename_of_participant(shard: ShardComponents, request: Request) ->
 
 
 async def _check_not_sharded(shard: ShardComponents, namespace: Namespace) -> None:
-    """Check that the catalog has no collection of that name: the dropped one was removed before this command.
+    """Check that the catalog has no new collection of that name, else raise ConflictingOperationInProgress.
 
-    Raises:
-        CommandError: ConflictingOperationInProgress, it has a new one.
+    The dropped one was removed before this command.
     """
     state = shard.context.namespace(str(namespace))
     state.forget()
@@ -190,10 +174,9 @@ async def _check_not_sharded(shard: ShardComponents, namespace: Namespace) -> No
 
 
 async def _check_database(shard: ShardComponents, db: str, version: DatabaseVersion) -> None:
-    """Check that the catalog still has the database: it is removed only after all shards have dropped their part.
+    """Check that the catalog still has the database, else raise ConflictingOperationInProgress: the command is late.
 
-    Raises:
-        CommandError: ConflictingOperationInProgress, it has been removed, so the command comes late.
+    The database is removed only after all shards have dropped their part.
     """
     state = shard.context.database(db)
     state.forget()

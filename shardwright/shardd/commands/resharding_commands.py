@@ -1,4 +1,8 @@
-"""The commands of a resharding coordinator to donors and recipients, and of recipients to donors."""
+"""Commands of resharding: from the coordinator to donors and recipients, and from recipients to donors.
+
+NoSuchReshardCollection means that the operation has ended. NotYetInitialized means that the source is not open (any
+more), and the recipient has to open it.
+"""
 
 from typing import Any, Final
 
@@ -23,8 +27,7 @@ _WAIT_MILLIS_DEFAULT: Final = 1_000
 async def resharding_donate(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Take part in an operation as a donor; with ``blockWrites``, block writes until the decision.
 
-    Raises:
-        CommandError: NoSuchReshardCollection, it has ended; CollectionUUIDMismatch.
+    Raises NoSuchReshardCollection or CollectionUUIDMismatch.
     """
     donor = await shard.resharding.donate(_participation(request))
     if Arguments.of(request).boolean(b"blockWrites"):
@@ -33,10 +36,9 @@ async def resharding_donate(shard: ShardComponents, request: Request) -> dict[st
 
 
 async def resharding_receive(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Take part in an operation as a recipient, and wait for a state for a limited time.
+    """Take part in an operation as a recipient, and wait a limited time for a state.
 
-    Raises:
-        CommandError: NoSuchReshardCollection, it has ended; or the error with which receiving has failed.
+    Raises NoSuchReshardCollection, or the error that ended this recipient's work.
     """
     arguments = Arguments.of(request)
     recipient = await shard.resharding.receive(_participation(request))
@@ -53,11 +55,7 @@ async def resharding_receive(shard: ShardComponents, request: Request) -> dict[s
 
 
 async def resharding_operation_time(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """How long a recipient has been at it, and how long it still needs; nothing if it is not a recipient.
-
-    Raises:
-        CommandError: the error with which receiving has failed.
-    """
+    """Report a recipient's elapsed and remaining time, or its error; nothing if this shard is not a recipient."""
     recipient = shard.resharding.recipient_of(str(full_namespace(request)))
     if recipient is None:
         return {}
@@ -68,34 +66,26 @@ async def resharding_operation_time(shard: ShardComponents, request: Request) ->
 
 
 async def resharding_hold(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Block reads and writes of the collection until the decision.
-
-    Raises:
-        CommandError: NoSuchReshardCollection, this shard does not take part.
-    """
+    """Block reads and writes until the decision, or raise NoSuchReshardCollection if this shard does not take part."""
     await shard.resharding.hold(_participation(request))
     return {}
 
 
 async def commit_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Put the assembled collection in the place of the former one."""
+    """Replace the former collection with the assembled one."""
     await shard.resharding.commit(_participation(request, b"operation"))
     return {}
 
 
 async def abort_reshard_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Remove everything of an operation that was aborted."""
+    """Remove all state of an aborted operation."""
     is_canceled = Arguments.of(request).boolean(b"userCanceled")
     await shard.resharding.abort(_participation(request, b"operation"), is_canceled=is_canceled)
     return {}
 
 
 async def drop_collection_if_uuid_not_matching(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop the local collection unless it has the expected UUID.
-
-    Raises:
-        CommandError: LockBusy, a running write did not end.
-    """
+    """Drop the local collection unless it has the expected UUID, or raise LockBusy if a running write did not end."""
     namespace, expected = own_collection(request), Arguments.of(request).uuid(b"expectedCollectionUUID")
     local = await describe(shard.context.mongod, namespace)
     if local is not None and local.uuid != expected:
@@ -106,10 +96,9 @@ async def drop_collection_if_uuid_not_matching(shard: ShardComponents, request: 
 
 
 async def resharding_open_source(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Open what a recipient pulls; ``position`` in the reply is the time after which changes are followed.
+    """Open a source for a recipient to pull from; it follows changes after the time ``position`` in the reply.
 
-    Raises:
-        CommandError: NotYetInitialized, this shard is not a donor; CappedPositionLost, its oplog is too short.
+    Raises NotYetInitialized if this shard is not a donor, or CappedPositionLost if its oplog is too short.
     """
     arguments = Arguments.of(request)
     donor = shard.resharding.donor(arguments.uuid(b"reshardingUUID"))
@@ -120,10 +109,9 @@ async def resharding_open_source(shard: ShardComponents, request: Request) -> di
 
 
 async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of documents as ``objects``, and ``upTo``, the last cloned shard key, or the end.
+    """Return a batch of documents as ``objects``, and ``upTo``, the last cloned shard key; without ``upTo`` at the end.
 
-    Raises:
-        CommandError: NotYetInitialized, the source has to be opened again; see `DonorSource.next_clone_batch`.
+    Raises NotYetInitialized; see `DonorSource.next_clone_batch`.
     """
     documents, key = await _source(shard, request).next_clone_batch(_number(request))
     rest = b"" if key is None else b"\x03upTo\0" + key
@@ -131,10 +119,9 @@ async def resharding_clone(shard: ShardComponents, request: Request) -> RawReply
 
 
 async def resharding_mods(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of changes: ``deleted``, to be applied first, and ``reload``; see `migration_commands`.
+    """Return a batch of changes: ``deleted``, to be applied first, and ``reload``; see `migration_commands`.
 
-    Raises:
-        CommandError: NotYetInitialized, the source has to be opened again; see `DonorSource.next_mods`.
+    Raises NotYetInitialized; see `DonorSource.next_mods`.
     """
     arguments = Arguments.of(request)
     since = arguments.timestamp(b"since") if arguments.has(b"since") else None
@@ -151,10 +138,9 @@ async def resharding_mods(shard: ShardComponents, request: Request) -> RawReply:
 
 
 async def resharding_session_history(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of executed retryable writes as ``oplog``; an empty one if there are no more at the moment.
+    """Return a batch of executed retryable writes as ``oplog``; empty if there are no more at the moment.
 
-    Raises:
-        CommandError: NotYetInitialized, the source has to be opened again; see `DonorHistory.next_batch`.
+    Raises NotYetInitialized; see `DonorHistory.next_batch`.
     """
     statements = await _source(shard, request).history.next_batch(_number(request))
     return RawReply((b"\x04oplog\0", rawbson.array_of_documents(statements)))

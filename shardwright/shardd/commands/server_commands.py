@@ -21,10 +21,9 @@ from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 
 
 async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Persist and adopt the identity that a config server gives to this replica set, unless it has it already.
+    """Persist and adopt the shard identity that a config server assigns, unless this set has it already.
 
-    Raises:
-        CommandError: IllegalOperation, it is already another shard, or belongs to another cluster.
+    Raises IllegalOperation if this is already another shard, or belongs to another cluster.
     """
     identity = ShardIdentity.from_document(request.get(b"shardIdentity") or {})
     try:
@@ -50,9 +49,9 @@ async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
 
 async def _end_former_membership(shard: ShardComponents, identity: ShardIdentity) -> None:
-    """Admit what coordinators had made wait when this shard was removed: they do not reach it any more.
+    """Admit operations that coordinators blocked before this shard was removed; their commands do not arrive any more.
 
-    Nothing is done on a shard of the cluster, which this command reaches only if it comes late.
+    Does nothing on a current shard of the cluster, where this command can only be a late one.
     """
     catalog = await shard.context.catalog()
     if identity.shard_name not in await catalog.shards():
@@ -61,7 +60,7 @@ async def _end_former_membership(shard: ShardComponents, identity: ShardIdentity
 
 
 async def sharding_state(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Report this shard's identity, and the collection versions that it knows."""
+    """Report this shard's identity and its cached collection versions."""
     try:
         identity = await shard.context.load_identity()
     except CommandError as error:
@@ -86,11 +85,7 @@ _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiS
 
 
 async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Change parameters; ``was`` in the reply is the former value of the first one.
-
-    Raises:
-        CommandError: BadValue; or mongod's error for parameters of its own.
-    """
+    """Change parameters of the daemon or mongod; ``was`` in the reply is the former value of the first one."""
     given = _arguments(request)
     of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
     reply = {}
@@ -109,11 +104,7 @@ async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, 
 
 
 async def get_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """The values of the named parameters, or of all with ``getParameter: "*"`` or ``{allParameters: true}``.
-
-    Raises:
-        CommandError: mongod's error for parameters of its own.
-    """
+    """Return the named parameters, or all with ``getParameter: "*"`` or ``{allParameters: true}``."""
     what, given = request.get(b"getParameter"), _arguments(request)
     wants_all = what == "*" or (isinstance(what, dict) and bool(what.get("allParameters")))
     shows_details = isinstance(what, dict) and bool(what.get("showDetails"))
@@ -137,11 +128,7 @@ def _arguments(request: Request) -> dict[str, Any]:
 
 
 async def configure_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Turn a fail point on or off; ``count`` in the reply is how often it has been entered.
-
-    Raises:
-        CommandError: IllegalOperation, TypeMismatch or BadValue; or mongod's error for a fail point of its own.
-    """
+    """Turn a fail point of the daemon or mongod on or off; ``count`` in the reply is how often it was entered."""
     wanted = parse_configuration(request)
     fail_points = shard.context.fail_points
     if wanted.name in fail_points.names:
@@ -152,11 +139,7 @@ async def configure_fail_point(shard: ShardComponents, request: Request) -> dict
 
 
 async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Return when a fail point has been entered ``timesEntered`` times; as in MongoDB ``maxTimeMS`` is required.
-
-    Raises:
-        CommandError: 40414 without ``maxTimeMS``; or mongod's error for a fail point of its own.
-    """
+    """Return when a fail point has been entered ``timesEntered`` times; as in MongoDB, ``maxTimeMS`` is required."""
     wait = parse_wait(request)
     if wait.name not in shard.context.fail_points.names:
         return await shard.context.mongod.command(
@@ -167,18 +150,14 @@ async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[
 
 
 async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """The operations that match the command's fields."""
+    """Return the operations that match the command's fields."""
     operations = shard.operations()
     question = find_operations(request.document, [union_with(operations)] if operations else ())
     return {"inprog": found_operations(await shard.context.mongod.command("admin", question))}
 
 
 async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """End an operation: one of the daemon that `ShardComponents.operations` shows, or one of its mongod.
-
-    Raises:
-        CommandError: mongod refuses.
-    """
+    """Kill an operation of the daemon (see `ShardComponents.operations`) or of its mongod."""
     opid = request.get(b"op")
     kills = shard.migrations.kill, shard.coordinators.kill, shard.waiting.kill
     if isinstance(opid, int) and any(kill(opid) for kill in kills):
@@ -188,12 +167,12 @@ async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
 
 async def set_user_write_block_mode_of_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Carry out a phase on this shard.
+    """Enter a phase of ``setUserWriteBlockMode`` on this shard.
 
-    Before writes are blocked, the running coordinators end, because none of their writes may be refused.
+    The running coordinators end before writes are blocked, because the block would refuse their writes.
 
     Raises:
-        CommandError: TypeMismatch or BadValue, the arguments; TransactionTooOld, the command comes late.
+        CommandError: TypeMismatch or BadValue, the arguments; TransactionTooOld, the command is late.
     """
     arguments = Arguments.of(request)
     block = arguments.required_boolean(b"global", Strictness.BOOL)
@@ -210,11 +189,7 @@ async def set_user_write_block_mode_of_shard(shard: ShardComponents, request: Re
 
 
 async def set_user_write_block_mode(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Refuse: the servers of a cluster change together.
-
-    Raises:
-        CommandError: IllegalOperation.
-    """
+    """Refuse the command with IllegalOperation, because the servers of a cluster change together."""
     raise CommandError(ErrorCode.IllegalOperation, "setUserWriteBlockMode cannot be run on shardsvrs nor configsvrs")
 
 

@@ -1,4 +1,4 @@
-"""The server parameters of the shard daemon itself; all others are its mongod's."""
+"""The shard daemon's own server parameters; mongod has all others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class PassageParameters:
     """Parameters of passages.
 
     Attributes:
-        is_enabled: whether operations that were merely passed on are recognised from then on (`wire.passages`).
+        is_enabled: whether new passages are recognised (`wire.passages`).
     """
 
     is_enabled: bool = True
@@ -26,7 +26,7 @@ class PassageParameters:
 
 @dataclass(frozen=True, slots=True)
 class ServerParameters:
-    """The present values of all parameters, in groups."""
+    """The current values of all parameters, in groups."""
 
     migration: MigrationParameters
     splitting: SplitParameters
@@ -39,8 +39,8 @@ class Parameter:
     """One parameter.
 
     Attributes:
-        group: the attribute of `ServerParameters` with its group.
-        attribute: the attribute of the group with its value.
+        group: name of the group's attribute in `ServerParameters`.
+        attribute: name of the value's attribute in the group.
         check: validates a client's value, and returns the value to store.
         parse: parses the text of a command line.
     """
@@ -82,17 +82,13 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
 
 
 def get_parameter(parameters: ServerParameters, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
-    """The value of a parameter."""
+    """Return the value of a parameter."""
     parameter = PARAMETERS[name]
     return getattr(getattr(parameters, parameter.group), parameter.attribute)
 
 
 def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - of any type
-    """Change a parameter; returns its old value.
-
-    Raises:
-        CommandError: BadValue.
-    """
+    """Change a parameter and return its old value, or raise BadValue."""
     parameter = PARAMETERS[name]
     group = getattr(parameters, parameter.group)
     old = getattr(group, parameter.attribute)
@@ -102,11 +98,7 @@ def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  
 
 
 def parse_parameter(text: str) -> tuple[str, Any]:
-    """The name and value in a command line's ``NAME=VALUE``.
-
-    Raises:
-        ValueError: no such parameter, or an invalid value, with a message for the user.
-    """
+    """Split a command line's ``NAME=VALUE`` and parse the value, or raise ValueError with a message for the user."""
     name, equals, value = text.partition("=")
     if not equals or name not in PARAMETERS:
         raise ValueError(f"{text!r} is not NAME=VALUE with one of the parameters {', '.join(PARAMETERS)}")
