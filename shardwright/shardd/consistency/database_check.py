@@ -1,6 +1,7 @@
-"""Checking a database, or one collection of it (``_shardsvrCheckMetadataConsistency`` on its primary shard).
+"""The check of a database or one collection (``_shardsvrCheckMetadataConsistency`` on the primary shard).
 
-No DDL operation of the database runs meanwhile. Chunks may move: whatever may be caused by that is not reported.
+It excludes DDL operations of the database. Chunks may move meanwhile, so differences that a move can cause are not
+reported.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,7 +23,7 @@ from shardwright.wire.rawbson import decode_document, raw_document
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A sharded collection whose entries in the catalog were checked."""
+    """A sharded collection with its catalog entries and their check."""
 
     entry: CollectionEntry
     chunks: list[Mapping[str, Any]]
@@ -35,14 +36,14 @@ class _Checked:
         return frozenset(str(chunk["shard"]) for chunk in self.chunks if "shard" in chunk)
 
     def chunks_elsewhere(self, shards: Collection[str]) -> Iterator[dict[str, Any]]:
-        """The chunks whose shard is none of the cluster's."""
+        """Yield an inconsistency for each chunk on an unknown shard."""
         about = {"collectionUUID": Binary.from_uuid(self.entry.uuid)}
         for chunk in self.chunks:
             if chunk.get("shard") not in shards:
                 yield Inconsistency.ChunkOnUnknownShard.document(str(self.entry.namespace), **about, chunk=chunk)
 
     def for_participants(self) -> dict[str, Any]:
-        """What participants compare their local collections with."""
+        """Return the fields that participants compare their local collections with."""
         entry = self.entry
         return {
             "ns": str(entry.namespace),
@@ -54,11 +55,10 @@ class _Checked:
 
 
 async def check_database(context: ShardContext, db: str, collection: str, *, indexes: bool) -> list[dict[str, Any]]:
-    """The inconsistencies of a database, sorted by namespace.
+    """Return the inconsistencies of a database, sorted by namespace.
 
     Args:
         context: the context of the database's primary shard, which is this one.
-        db: the database.
         collection: the only collection to check; empty for all.
         indexes: whether to compare the indexes of the shards that own chunks.
 
@@ -66,7 +66,7 @@ async def check_database(context: ShardContext, db: str, collection: str, *, ind
         CommandError: LockBusy, a DDL operation takes too long; or a shard or the config servers could not be reached.
     """
     async with context.ddl_locks.hold_all([db]):
-        # A shard may be added, or removed, once it has no chunks, while these are read.
+        # A shard may be added during these reads, or removed once it has no chunks.
         before = await all_shard_ids(context)
         checked = [await _check_catalog(context, entry) for entry in await _sharded(context, db, collection)]
         participate: dict[str, Any] = {
@@ -87,7 +87,7 @@ async def check_database(context: ShardContext, db: str, collection: str, *, ind
 
 
 async def _sharded(context: ShardContext, db: str, collection: str) -> list[CollectionEntry]:
-    # The slash is the character after the dot, so this is the end of all names with the prefix.
+    # The slash is the character after the dot, so it bounds all names with the prefix.
     names = f"{db}.{collection}" if collection else {"$gte": f"{db}.", "$lt": f"{db}/"}
     found = await (await context.catalog()).find("collections", {"_id": names}, sort={"_id": 1})
     decoded: list[dict[str, Any]] = [decode_document(document) for document in found]
@@ -107,6 +107,6 @@ async def _check_catalog(context: ShardContext, entry: CollectionEntry) -> _Chec
 
 
 def _of_shards(what: str, checked: _Checked, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the owners of a collection have replied about it."""
+    """Return the indexes or options that the owners of a collection replied, by shard."""
     name = str(checked.entry.namespace)
     return {shard: reply[what][name] for shard, reply in replies.items() if name in reply[what]}

@@ -1,4 +1,4 @@
-"""Indexes that are not the same on all shards that own chunks of a collection. No I/O."""
+"""Indexes that differ among the shards that own chunks of a collection. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,10 @@ from shardwright.sharding.consistency import Inconsistency
 
 
 def index_differences(namespace: str, of_shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """An inconsistency for each index that some owner lacks or has with other properties.
+    """Return an inconsistency for each index that is missing or has other properties on some owner.
 
     Args:
-        namespace: the collection.
-        of_shards: the specifications of the indexes of each owner.
+        of_shards: the index specifications, by owner.
     """
     names = sorted({index["name"] for indexes in of_shards.values() for index in indexes})
     found = []

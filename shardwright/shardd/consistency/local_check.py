@@ -1,4 +1,4 @@
-"""Comparing the collections of one shard with the catalog (``_shardsvrCheckMetadataConsistencyParticipant``)."""
+"""Comparison of one shard's collections with the catalog (``_shardsvrCheckMetadataConsistencyParticipant``)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from shardwright.wire.rawbson import decode_document
 from shardwright.wire.transport.cursor import DecodedCursor
 
 _NOT_COMPARED: Final = frozenset({"system.profile"})
-"""Collections that every shard has for itself."""
+"""Collections that are local to each shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCollection:
-    """A sharded collection as the catalog has it.
+    """A sharded collection in the catalog.
 
     Attributes:
         owners: the shards that own chunks.
@@ -39,7 +39,7 @@ class ExpectedCollection:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "ExpectedCollection":
-        """Read what the primary shard of the database sends."""
+        """Read the document sent by the primary shard of the database."""
         return cls(
             Namespace.parse(document["ns"]),
             UUID(bytes=bytes(document["uuid"])),
@@ -59,14 +59,9 @@ class _Local(NamedTuple):
 class LocalCheck:
     """A check of this shard's part of a database.
 
-    Args:
-        context: this shard daemon's context.
-        db: the database.
-
     Attributes:
-        found: the inconsistencies.
         indexes: the indexes of the sharded collections with chunks on this shard, by namespace.
-        options: the options of these.
+        options: the options of the same collections.
     """
 
     def __init__(self, context: ShardContext, db: str) -> None:
@@ -84,10 +79,6 @@ class LocalCheck:
             expected: the sharded collections of the database, or the one to check.
             collection: the only collection to check; empty for all.
             primary_shard: the database's primary shard, which has its unsharded collections.
-
-        Raises:
-            CommandError: mongod refuses, or the config servers could not be reached.
-            BackendError: mongod does not answer.
         """
         local = await self._local_collections(collection)
         for each in expected:

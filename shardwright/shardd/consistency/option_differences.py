@@ -1,4 +1,4 @@
-"""Options of a collection that differ among the shards that own chunks, or from the catalog. No I/O."""
+"""Collection options that differ among the shards that own chunks, or from the catalog. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,14 +9,14 @@ from shardwright.sharding.consistency import Inconsistency
 from shardwright.sharding.time_series import TimeSeriesFields
 
 CONFIG_SHARD: Final = "config"
-"""The name of the config servers among the shards' names, as in MongoDB."""
+"""Name of the config servers in reports, among the shards' names, as in MongoDB."""
 
 
 def option_differences(entry: CollectionEntry, of_shards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """An inconsistency if some owner has other options than another one, or than the catalog says.
+    """Return an inconsistency if the owners' options differ from each other or from the catalog.
 
     Args:
-        entry: the collection in the catalog, which has its default collation, and the fields of a time series.
+        entry: the collection in the catalog, with its default collation and the fields of a time series.
         of_shards: the options of the collection on each owner, as ``listCollections`` shows them.
     """
     versions: list[tuple[Mapping[str, Any], list[str]]] = []
@@ -40,7 +40,7 @@ def _are_of_entry(entry: CollectionEntry, options: Mapping[str, Any]) -> bool:
     time_series = options.get("timeseries")
     if time_series is None or entry.time_series is None:
         return time_series is entry.time_series
-    # A mongod adds the span of buckets to options that have a granularity alone; the catalog has what was asked for.
+    # A mongod adds the bucket span to options that have only a granularity; the catalog has the requested options.
     return TimeSeriesFields.from_document(time_series).makes_buckets_like(entry.time_series)
 
 

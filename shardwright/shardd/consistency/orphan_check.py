@@ -1,6 +1,6 @@
-"""Documents that this shard should not have: it neither owns their range nor has a range deletion for it.
+"""Orphans without a range deletion.
 
-Nothing hides them from reads that are not pinned to a shard key, and nothing will delete them.
+Reads that are not pinned to a shard key do not filter them, and the range deleter will not delete them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,19 +17,18 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 ATTEMPTS_MAX: Final = 10
-"""How often a collection is examined whose chunks move meanwhile."""
+"""Maximum number of searches of a collection whose chunks keep moving."""
 
 
 async def orphans_without_task(context: ShardContext, namespace: Namespace, uuid: UUID) -> Sequence[ChunkRange]:
-    """The ranges, each between two owned ones or range deletions, in which the local mongod has such documents.
+    """Return the ranges with such orphans, each between two owned ranges or range deletions.
 
     A migration registers its range before it writes the first document, and removes it only after the placement has
-    changed. So if the placement is the same before and after the search, whatever was found outside of all ranges
-    registered before or after it does not belong to a migration.
+    changed. So if the placement is the same before and after the search, orphans outside all ranges registered before
+    or after it do not belong to a migration.
 
     Raises:
         CommandError: ConflictingOperationInProgress, the placement kept changing; or it cannot be read.
-        BackendError: mongod does not answer.
     """
     name = str(namespace)
     for _ in range(ATTEMPTS_MAX):
@@ -50,7 +49,7 @@ async def orphans_without_task(context: ShardContext, namespace: Namespace, uuid
 
 
 def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask]) -> list[ChunkRange]:
-    """The ranges of a collection that a shard neither owns nor has a range deletion for, sorted and merged."""
+    """Return the ranges that a shard neither owns nor has a range deletion for, sorted and merged."""
     pattern = table.key_pattern
     excluded = _ranges_of(table, tasks)
     excluded += [part for is_owned, part in table.ranges_by_ownership(shard) if is_owned]
@@ -66,11 +65,11 @@ def unowned(table: RoutingTable, shard: str, tasks: Iterable[RangeDeletionTask])
 
 
 def _ranges_of(table: RoutingTable, tasks: Iterable[RangeDeletionTask]) -> list[ChunkRange]:
-    """The ranges of the tasks that are about this collection; others may be of a former one with its name."""
+    """Return the ranges of this collection's tasks; others may belong to a former collection with its name."""
     return [range_of(task, table.key_pattern) for task in tasks if task.collection_uuid == table.collection.uuid]
 
 
 async def _table(context: ShardContext, namespace: str, uuid: UUID) -> RoutingTable | None:
-    """The routing table as the config servers have it; None if the collection is another one now."""
+    """Return the routing table on the config servers; None if the collection is another one now."""
     table = await context.refresher.current_table(context.namespace(namespace))
     return table if table is not None and table.collection.uuid == uuid else None
